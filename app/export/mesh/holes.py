@@ -1,0 +1,204 @@
+"""Closing of holes: small ones, and those in planar surfaces."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.export.mesh.surface import Mesh
+from stream_recon.app.export.mesh.tsdf import DepthView
+
+FloatArray = NDArray[np.float64]
+SMALL = 28
+"""Edges of a border that is always closed: a hole of about 7 voxels."""
+PLANAR = 300
+"""Edges of a border that is closed where it lies in a plane, with the surface around it: about 75 voxels wide."""
+FLATNESS = 1.5
+"""Largest RMS distance of a planar border from its plane, in edges."""
+COSINE = 0.8
+"""Least cosine between the plane's normal and those of the triangles at a planar border, on average."""
+SPACING = 2.0
+"""Spacing of new vertices within a hole, in edges of its border."""
+SEEN_BEHIND = 1.1
+"""Factor of the depth from which a frame sees through a point, more than the error of depth."""
+SEEN_THROUGH = 0.25
+"""Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
+
+
+def closed_holes(mesh: Mesh, views: Sequence[DepthView]) -> tuple[Mesh, int]:
+    """The mesh with small and planar holes closed, and their number.
+
+    The outer borders of sheets stay open, and so do holes, such as doorways, that the depth maps ``views`` see through.
+    """
+    normals = _vertex_normals(mesh)
+    found = []
+    for border in borders(mesh.faces):
+        filling = _filling(mesh.xyz[border].astype(np.float64), normals[border], mesh.rgb[border])
+        if filling is not None:
+            found.append((border, *filling))
+    points = [np.concatenate([mesh.xyz[border].mean(axis=0)[None], inner]) for border, inner, _, _ in found]
+    if not points:
+        return mesh, 0
+    free = np.split(seen_through(np.concatenate(points), views), np.cumsum([len(some) for some in points])[:-1])
+    vertices, faces, colours = [mesh.xyz], [mesh.faces], [mesh.rgb]
+    count, closed = len(mesh.xyz), 0
+    for (border, inner, rgb, triangles), through in zip(found, free, strict=True):
+        if through.mean() > SEEN_THROUGH:
+            continue
+        names = np.concatenate([border, np.arange(count, count + len(inner))])
+        vertices.append(inner.astype(np.float32))
+        colours.append(rgb)
+        faces.append(names[triangles].astype(np.int32))
+        count += len(inner)
+        closed += 1
+    return Mesh(np.concatenate(vertices), np.concatenate(colours), np.concatenate(faces)), closed
+
+
+def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> NDArray[np.bool_]:
+    """Which points [N, 3] several depth maps see through: they show something behind them."""
+    looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
+    for view in views:
+        T, k = invert_pose(view.T_world_camera), view.camera
+        local = points @ T[:3, :3].T + T[:3, 3]
+        height, width = view.depth.shape
+        with np.errstate(divide="ignore", invalid="ignore"):
+            column = np.nan_to_num(local[:, 0] / local[:, 2] * k.fx + k.cx, nan=-1).clip(-1, width)
+            row = np.nan_to_num(local[:, 1] / local[:, 2] * k.fy + k.cy, nan=-1).clip(-1, height)
+        shown = np.flatnonzero((local[:, 2] > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height))
+        depth = view.depth[row[shown].astype(np.intp), column[shown].astype(np.intp)]
+        looked[shown[depth > 0]] += 1
+        through[shown[depth > SEEN_BEHIND * local[shown, 2]]] += 1
+    return (through >= 2) & (through > SEEN_THROUGH * looked)
+
+
+def _vertex_normals(mesh: Mesh) -> NDArray[np.float64]:
+    """Unit normals [N, 3]: means of the triangles', by area."""
+    a, b, c = (mesh.xyz[mesh.faces[:, k]].astype(np.float64) for k in range(3))
+    face = np.cross(b - a, c - a)
+    normals = np.zeros((len(mesh.xyz), 3))
+    for k in range(3):
+        for axis in range(3):
+            normals[:, axis] += np.bincount(mesh.faces[:, k], face[:, axis], len(mesh.xyz))
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
+
+
+def borders(faces: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """Closed borders of holes, as vertices in the order in which triangles that close them would run along them.
+
+    Where borders meet in a vertex, they are left out.
+    """
+    edges = faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2).astype(np.int64)
+    count = int(faces.max(initial=-1)) + 1
+    codes, reverse = edges[:, 0] * count + edges[:, 1], edges[:, 1] * count + edges[:, 0]
+    open_edges = edges[~np.isin(codes, reverse)]
+    # A closing triangle has the opposite direction.
+    begin, end = open_edges[:, 1], open_edges[:, 0]
+    simple = (np.bincount(begin, minlength=count) == 1) & (np.bincount(end, minlength=count) == 1)
+    following = np.full(count, -1, np.int64)
+    following[begin] = end
+    following[~simple] = -1
+    seen = np.zeros(count, bool)
+    loops = []
+    for start in begin[simple[begin]].tolist():
+        loop, vertex = [], start
+        while vertex >= 0 and not seen[vertex] and len(loop) <= PLANAR:
+            seen[vertex] = True
+            loop.append(vertex)
+            vertex = int(following[vertex])
+        if vertex == start and 3 <= len(loop) <= PLANAR:
+            loops.append(np.array(loop, np.intp))
+    return loops
+
+
+def _filling(
+    border: FloatArray, normals: FloatArray, rgb: NDArray[np.uint8]
+) -> tuple[FloatArray, NDArray[np.uint8], NDArray[np.intp]] | None:
+    """New vertices [K, 3], their colours, and triangles of border vertices and these; None where it stays open."""
+    centre = border.mean(axis=0)
+    # Area vector of the border: its direction is the normal of the closing surface.
+    following = np.roll(border, -1, axis=0)
+    area = 0.5 * np.cross(border - centre, following - centre).sum(axis=0)
+    size = float(np.linalg.norm(area))
+    steps = np.linalg.norm(following - border, axis=1)
+    step = float(steps.mean())
+    if size < 1e-12 * max(step, 1e-12) ** 2 or step <= 0:
+        return None
+    normal = area / size
+    height = (border - centre) @ normal
+    small = len(border) <= SMALL
+    facing = float((normals @ normal).mean())
+    # The outer border of a sheet is run along the other way round: its closing surface would face backward.
+    if facing < (0.2 if small else COSINE):
+        return None
+    if not small and float(np.sqrt(np.mean(height**2))) > FLATNESS * step:
+        return None
+    across = np.linalg.svd(border - centre, full_matrices=False)[2][0]
+    across = across - (across @ normal) * normal
+    if np.linalg.norm(across) < 1e-9:
+        return None
+    across /= np.linalg.norm(across)
+    upward = np.cross(normal, across)
+    flat = np.stack([(border - centre) @ across, (border - centre) @ upward], axis=1)
+    inner = _inner_points(flat, SPACING * step)
+    triangles = _triangulated(flat, inner)
+    if triangles is None:
+        return None
+    tree = cKDTree(flat)
+    distance, near = tree.query(inner, k=min(8, len(flat))) if len(inner) else (np.empty((0, 1)), np.empty((0, 1), int))
+    weight = 1 / np.maximum(distance, 1e-12) ** 2
+    weight /= weight.sum(axis=1, keepdims=True)
+    lifted = (weight * height[near]).sum(axis=1)
+    colours = (weight[..., None] * rgb[near]).sum(axis=1).round().clip(0, 255).astype(np.uint8)
+    xyz = centre + inner[:, :1] * across + inner[:, 1:] * upward + lifted[:, None] * normal
+    return xyz, colours, triangles
+
+
+def _inner_points(polygon: FloatArray, spacing: float) -> FloatArray:
+    """Points [K, 2] of a grid within a polygon, at least half of ``spacing`` from its vertices."""
+    low, high = polygon.min(axis=0), polygon.max(axis=0)
+    x, y = (np.arange(a + spacing / 2, b, spacing) for a, b in zip(low, high, strict=True))
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    if not len(grid):
+        return grid
+    grid = grid[_inside(grid, polygon)]
+    return grid[cKDTree(polygon).query(grid)[0] > 0.5 * spacing] if len(grid) else grid
+
+
+def _inside(points: FloatArray, polygon: FloatArray) -> NDArray[np.bool_]:
+    """Which points [N, 2] are inside a polygon [K, 2]."""
+    (ax, ay), (bx, by) = polygon.T[:, :, None], np.roll(polygon, -1, axis=0).T[:, :, None]
+    x, y = points.T
+    spans = (ay > y) != (by > y)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = spans & (x < (bx - ax) * (y - ay) / (by - ay) + ax)
+    return np.asarray(crossing.sum(axis=0) % 2 == 1)
+
+
+def _triangulated(polygon: FloatArray, inner: FloatArray) -> NDArray[np.intp] | None:
+    """Triangles [T, 3] of a polygon with points inside, of polygon then inner numbers; None where that fails.
+
+    A Delaunay triangulation is taken where it has all edges of the polygon.
+    """
+    from scipy.spatial import Delaunay, QhullError
+
+    points = np.concatenate([polygon, inner])
+    try:
+        found = Delaunay(points).simplices.astype(np.intp)
+    except (QhullError, ValueError):
+        return None
+    a, b, c = (points[found[:, k]] for k in range(3))
+    u, v = b - a, c - a
+    turned = u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0] < 0
+    found[turned] = found[turned][:, [0, 2, 1]]
+    found = found[_inside(points[found].mean(axis=1), polygon)]
+    edges = found[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2)
+    count = len(points)
+    codes = edges[:, 0] * count + edges[:, 1]
+    reverse = edges[:, 1] * count + edges[:, 0]
+    outer = codes[~np.isin(codes, reverse)]
+    wanted = np.arange(len(polygon)) * count + np.roll(np.arange(len(polygon)), -1)
+    if len(outer) != len(wanted) or not np.isin(wanted, outer).all():
+        return None
+    return found
