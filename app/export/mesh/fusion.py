@@ -20,7 +20,7 @@ from stream_recon.app.export.points import uniform_indices
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
-from stream_recon.configs.errors import OutputError
+from stream_recon.configs.errors import NoSurfaceError, OutputError
 from stream_recon.configs.schema import PointsConfig
 
 VOXEL_PIXELS = 1.5
@@ -85,7 +85,7 @@ def mesh_cameras(result: ResultFolder, frames: str | None = None) -> list[Camera
 
 
 def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambda share: None) -> Fused:
-    """The mesh of all depth maps of these cameras. Raises OutputError: no frame could be read."""
+    """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     median, width = _median_depth(result, cameras)
     voxel = VOXEL_PIXELS * width
     while True:
@@ -163,7 +163,7 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:
 
 
 def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[float, float]:
-    """Median depth of reliable pixels, and the width of a pixel there. Raises OutputError without a frame."""
+    """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
     depths, widths = [], []
     for number in uniform_indices(len(cameras), MAX_DEPTH_FRAMES):
         try:
@@ -175,7 +175,7 @@ def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[floa
             depths.append(float(np.median(reliable)))
             widths.append(depths[-1] / frame.network_intrinsics.fx)
     if not depths:
-        raise OutputError(f"no frame of {result.folder} is readable: there is nothing to export")
+        raise NoSurfaceError(f"no frame of {result.folder} is readable: there is nothing to export")
     return float(np.median(depths)), float(np.median(widths))
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +12,8 @@ from stream_recon.app.core.types import Intrinsics
 FloatArray = NDArray[np.float32]
 FRAGMENTS = 1 << 21
 """Pixels of bounding boxes that are tested at a time: bounds memory."""
+MAP_WIDTH = 1024
+"""Columns of the maps for `cv2.remap`, which takes at most 32,767 in each direction."""
 NEAREST = 1e-3
 """Least depth that is drawn, as a share of the median depth."""
 
@@ -139,3 +142,12 @@ def barycentric(
         shares /= projection.z[corners]
         shares /= shares.sum(axis=1, keepdims=True)
     return rows, columns, shares.astype(np.float32)
+
+
+def sampled(image: NDArray[np.uint8], pixels: FloatArray) -> NDArray[np.uint8]:
+    """Colours [N, 3] of an image at pixels [N, 2], interpolated linearly."""
+    rows = 1 + len(pixels) // MAP_WIDTH
+    xy = np.zeros((rows * MAP_WIDTH, 2), np.float32)
+    xy[: len(pixels)] = pixels - np.float32(0.5)
+    found = cv2.remap(image, xy.reshape(rows, MAP_WIDTH, 2), None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(found.reshape(-1, 3)[: len(pixels)], np.uint8)

@@ -17,7 +17,7 @@ from stream_recon.app.export.mesh.atlas import (
 from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
 from stream_recon.app.export.mesh.fusion import Report, source_view
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.export.mesh.rasterizer import project_vertices
+from stream_recon.app.export.mesh.rasterizer import project_vertices, sampled
 from stream_recon.app.export.mesh.surface import Mesh, subset
 from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import Camera
@@ -156,14 +156,8 @@ def _gained(image: NDArray[np.uint8], gain: FloatArray) -> NDArray[np.uint8]:
 
 def _sampled(image: NDArray[np.uint8], pixels: FloatArray) -> FloatArray:
     """Colours [N, 3] of an image at pixels [N, 2], averaged over a small window."""
-    smooth = cv2.blur(image, (SEAM_BLUR, SEAM_BLUR)).astype(np.float32)
-    # In rows of a limited length, as OpenCV's maps require.
-    side = 1 + len(pixels) // 1024
-    xy = np.zeros((side * 1024, 2), np.float32)
-    xy[: len(pixels)] = pixels - np.float32(0.5)
-    xy = xy.reshape(side, 1024, 2)
-    found = cv2.remap(smooth, xy, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    return np.asarray(found.reshape(-1, 3)[: len(pixels)], np.float32)
+    smooth = np.asarray(cv2.blur(image, (SEAM_BLUR, SEAM_BLUR)), np.uint8)
+    return sampled(smooth, pixels).astype(np.float32)
 
 
 def _pages(
