@@ -19,6 +19,8 @@ FLATNESS = 1.5
 """Largest RMS distance of a planar border from its plane, in edges."""
 COSINE = 0.8
 """Least cosine between the plane's normal and those of the triangles at a planar border, on average."""
+MOST_AROUND = 64
+"""Most triangles around a vertex of a border."""
 SPACING = 2.0
 """Spacing of new vertices within a hole, in edges of its border."""
 SEEN_BEHIND = 1.1
@@ -87,28 +89,39 @@ def _vertex_normals(mesh: Mesh) -> NDArray[np.float64]:
 def borders(faces: NDArray[np.int32]) -> list[NDArray[np.intp]]:
     """Closed borders of holes, as vertices in the order in which triangles that close them would run along them.
 
-    Where borders meet in a vertex, they are left out.
+    Borders that pass a vertex twice, or have more than `PLANAR` edges, are left out.
     """
-    edges = faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2).astype(np.int64)
-    count = int(faces.max(initial=-1)) + 1
-    codes, reverse = edges[:, 0] * count + edges[:, 1], edges[:, 1] * count + edges[:, 0]
-    open_edges = edges[~np.isin(codes, reverse)]
-    # A closing triangle has the opposite direction.
-    begin, end = open_edges[:, 1], open_edges[:, 0]
-    simple = (np.bincount(begin, minlength=count) == 1) & (np.bincount(end, minlength=count) == 1)
-    following = np.full(count, -1, np.int64)
-    following[begin] = end
-    following[~simple] = -1
-    seen = np.zeros(count, bool)
-    loops = []
-    for start in begin[simple[begin]].tolist():
-        loop, vertex = [], start
-        while vertex >= 0 and not seen[vertex] and len(loop) <= PLANAR:
-            seen[vertex] = True
-            loop.append(vertex)
-            vertex = int(following[vertex])
-        if vertex == start and 3 <= len(loop) <= PLANAR:
-            loops.append(np.array(loop, np.intp))
+    if not len(faces):
+        return []
+    begin = faces.reshape(-1).astype(np.int64)
+    end = faces[:, [1, 2, 0]].reshape(-1).astype(np.int64)
+    edges, count = np.arange(len(begin)), int(begin.max()) + 1
+    codes, reverse = begin * count + end, end * count + begin
+    order = np.argsort(codes, kind="stable")
+    place = np.searchsorted(codes[order], reverse).clip(0, len(codes) - 1)
+    twin = np.where(codes[order][place] == reverse, order[place], -1)
+    following = 3 * (edges // 3) + (edges + 1) % 3
+    # From an open edge around its end through all triangles there, to the open edge that leaves it: borders that meet
+    # in a vertex stay apart.
+    opened = np.flatnonzero(twin < 0)
+    after = following[opened]
+    for _ in range(MOST_AROUND):
+        inner = twin[after] >= 0
+        if not inner.any():
+            break
+        after[inner] = following[twin[after[inner]]]
+    successor = np.full(len(begin), -1, np.int64)
+    successor[opened] = np.where(twin[after] < 0, after, -1)
+    seen, loops = np.zeros(len(begin), bool), []
+    for start in opened.tolist():
+        loop, edge = [], start
+        while edge >= 0 and not seen[edge]:
+            seen[edge] = True
+            loop.append(edge)
+            edge = int(successor[edge])
+        vertices = begin[loop][::-1]
+        if edge == start and 3 <= len(loop) <= PLANAR and len(np.unique(vertices)) == len(vertices):
+            loops.append(vertices.astype(np.intp))
     return loops
 
 
@@ -143,6 +156,8 @@ def _filling(
     flat = np.stack([(border - centre) @ across, (border - centre) @ upward], axis=1)
     inner = _inner_points(flat, SPACING * step)
     triangles = _triangulated(flat, inner)
+    if triangles is None:
+        inner, triangles = inner[:0], ears(flat)
     if triangles is None:
         return None
     tree = cKDTree(flat)
@@ -202,3 +217,48 @@ def _triangulated(polygon: FloatArray, inner: FloatArray) -> NDArray[np.intp] | 
     if len(outer) != len(wanted) or not np.isin(wanted, outer).all():
         return None
     return found
+
+
+def ears(polygon: FloatArray) -> NDArray[np.intp] | None:
+    """Triangles [K - 2, 3] of a counter-clockwise polygon [K, 2] by ear clipping; None where it crosses itself."""
+    left, found = list(range(len(polygon))), []
+    position = 0
+    failed = 0
+    while len(left) > 3:
+        if failed >= len(left):
+            return None
+        position %= len(left)
+        a, b, c = left[position - 1], left[position], left[(position + 1) % len(left)]
+        if _is_ear(polygon, left, (a, b, c)):
+            found.append((a, b, c))
+            del left[position]
+            # The next ear is looked for elsewhere, so that triangles do not become a fan.
+            position += 1
+            failed = 0
+        else:
+            position += 1
+            failed += 1
+    a, b, c = (polygon[vertex] for vertex in left)
+    if _turn(a, b, c[None])[0] <= _flat(polygon):
+        return None
+    return np.array([*found, tuple(left)], np.intp)
+
+
+def _is_ear(polygon: FloatArray, left: list[int], corner: tuple[int, int, int]) -> bool:
+    """Whether a corner is convex and no other vertex is in its triangle."""
+    a, b, c = (polygon[vertex] for vertex in corner)
+    if _turn(a, b, c[None])[0] <= _flat(polygon):
+        return False
+    others = polygon[[vertex for vertex in left if vertex not in corner]]
+    inside = (_turn(a, b, others) >= 0) & (_turn(b, c, others) >= 0) & (_turn(c, a, others) >= 0)
+    return not bool(inside.any())
+
+
+def _flat(polygon: FloatArray) -> float:
+    """Area below which a triangle counts as a line."""
+    return 1e-9 * float(np.square(np.ptp(polygon, axis=0)).sum())
+
+
+def _turn(a: FloatArray, b: FloatArray, points: FloatArray) -> FloatArray:
+    """Twice the signed areas [N] of the triangles of two points and ``points`` [N, 2]."""
+    return np.asarray((b[0] - a[0]) * (points[:, 1] - a[1]) - (b[1] - a[1]) * (points[:, 0] - a[0]))
