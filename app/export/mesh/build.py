@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import Primitive, glb
-from stream_recon.app.export.mesh.fusion import Fused, Report, fuse, mesh_cameras
+from stream_recon.app.export.mesh.fusion import TRUNCATION, Fused, Report, fuse, mesh_cameras
 from stream_recon.app.export.mesh.holes import closed_holes
-from stream_recon.app.export.mesh.surface import Mesh, decimated
+from stream_recon.app.export.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.export.mesh.texture import TexturedMesh, textured
+from stream_recon.app.export.mesh.visibility import without_unseen
 from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.files import output_errors, replace_file
@@ -47,7 +48,8 @@ def surface(
         )
     mesh, closed = closed_holes(fused.mesh, fused.views)
     report(HOLES_SHARE)
-    return Surface(decimated(mesh, faces), fused, closed)
+    mesh = without_unseen(decimated(mesh, faces), fused.views, TRUNCATION * fused.voxel)
+    return Surface(without_floaters(mesh), fused, closed)
 
 
 def with_texture(

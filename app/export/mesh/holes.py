@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.mesh.surface import Mesh
 from stream_recon.app.export.mesh.tsdf import DepthView
+from stream_recon.app.export.mesh.visibility import SEEN_THROUGH, seen_through, vertex_normals
 
 FloatArray = NDArray[np.float64]
 SMALL = 28
@@ -23,10 +23,6 @@ MOST_AROUND = 64
 """Most triangles around a vertex of a border."""
 SPACING = 2.0
 """Spacing of new vertices within a hole, in edges of its border."""
-SEEN_BEHIND = 1.1
-"""Factor of the depth from which a frame sees through a point, more than the error of depth."""
-SEEN_THROUGH = 0.25
-"""Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
 
 
 def closed_holes(mesh: Mesh, views: Sequence[DepthView]) -> tuple[Mesh, int]:
@@ -34,7 +30,7 @@ def closed_holes(mesh: Mesh, views: Sequence[DepthView]) -> tuple[Mesh, int]:
 
     The outer borders of sheets stay open, and so do holes, such as doorways, that the depth maps ``views`` see through.
     """
-    normals = _vertex_normals(mesh)
+    normals = vertex_normals(mesh)
     found = []
     for border in borders(mesh.faces):
         filling = _filling(mesh.xyz[border].astype(np.float64), normals[border], mesh.rgb[border])
@@ -56,34 +52,6 @@ def closed_holes(mesh: Mesh, views: Sequence[DepthView]) -> tuple[Mesh, int]:
         count += len(inner)
         closed += 1
     return Mesh(np.concatenate(vertices), np.concatenate(colours), np.concatenate(faces)), closed
-
-
-def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> NDArray[np.bool_]:
-    """Which points [N, 3] several depth maps see through: they show something behind them."""
-    looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
-    for view in views:
-        T, k = invert_pose(view.T_world_camera), view.camera
-        local = points @ T[:3, :3].T + T[:3, 3]
-        height, width = view.depth.shape
-        with np.errstate(divide="ignore", invalid="ignore"):
-            column = np.nan_to_num(local[:, 0] / local[:, 2] * k.fx + k.cx, nan=-1).clip(-1, width)
-            row = np.nan_to_num(local[:, 1] / local[:, 2] * k.fy + k.cy, nan=-1).clip(-1, height)
-        shown = np.flatnonzero((local[:, 2] > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height))
-        depth = view.depth[row[shown].astype(np.intp), column[shown].astype(np.intp)]
-        looked[shown[depth > 0]] += 1
-        through[shown[depth > SEEN_BEHIND * local[shown, 2]]] += 1
-    return (through >= 2) & (through > SEEN_THROUGH * looked)
-
-
-def _vertex_normals(mesh: Mesh) -> NDArray[np.float64]:
-    """Unit normals [N, 3]: means of the triangles', by area."""
-    a, b, c = (mesh.xyz[mesh.faces[:, k]].astype(np.float64) for k in range(3))
-    face = np.cross(b - a, c - a)
-    normals = np.zeros((len(mesh.xyz), 3))
-    for k in range(3):
-        for axis in range(3):
-            normals[:, axis] += np.bincount(mesh.faces[:, k], face[:, axis], len(mesh.xyz))
-    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
 
 
 def borders(faces: NDArray[np.int32]) -> list[NDArray[np.intp]]:

@@ -46,7 +46,18 @@ def signed_areas(projection: Projection, faces: NDArray[np.int32]) -> FloatArray
     a, b, c = (projection.xy[faces[:, k]] for k in range(3))
     u, v = b - a, c - a
     area = np.float32(-0.5) * (u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0])
-    return np.where((projection.z[faces] > 0).all(axis=1), area, np.float32(0))
+    return np.where(of_all(projection.z > 0, faces), area, np.float32(0))
+
+
+def of_all(chosen: NDArray[np.bool_], faces: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which triangles [M] have all vertices among the ``chosen`` [N]; numpy's reductions of short axes are slow."""
+    return chosen[faces[:, 0]] & chosen[faces[:, 1]] & chosen[faces[:, 2]]
+
+
+def of_two(chosen: NDArray[np.bool_], faces: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which triangles [M] have two or more vertices among the ``chosen`` [N]."""
+    a, b, c = (chosen[faces[:, k]] for k in range(3))
+    return (a & b) | (b & c) | (c & a)
 
 
 def rasterize(
@@ -62,18 +73,17 @@ def rasterize(
     """
     width, height = size
     nearest = NEAREST * float(np.median(projection.z[projection.z > 0])) if (projection.z > 0).any() else 0.0
-    corners = projection.xy[faces]
-    low, high = corners.min(axis=1), corners.max(axis=1)
-    inside = (high[:, 0] > 0) & (high[:, 1] > 0) & (low[:, 0] < width) & (low[:, 1] < height)
-    inside &= (projection.z[faces] > nearest).all(axis=1)
+    inside = of_all(projection.z > nearest, faces)
     if drawn is not None:
         inside &= drawn
     number = np.flatnonzero(inside)
-    limit = np.array([width, height])
-    # Pixels whose centres lie within the bounding box.
-    first = np.ceil(low[number] - np.float32(0.5)).clip(0, limit).astype(np.intp)
-    count = (np.floor(high[number] - np.float32(0.5)).astype(np.intp) + 1).clip(0, limit) - first
-    some = (count > 0).all(axis=1)
+    a, b, c = (projection.xy[faces[number, k]] for k in range(3))
+    low, high = np.minimum(np.minimum(a, b), c), np.maximum(np.maximum(a, b), c)
+    # Pixels whose centres lie within the bounding box;
+    limit = np.array([width, height], np.float32)
+    first = np.ceil(low - np.float32(0.5)).clip(0, limit).astype(np.intp)
+    count = (np.floor(high - np.float32(0.5)) + 1).clip(0, limit).astype(np.intp) - first
+    some = np.flatnonzero((count[:, 0] > 0) & (count[:, 1] > 0))
     number, first, count = number[some], first[some], count[some]
     inverse = np.zeros(width * height, np.float32)
     owner = np.full(width * height, -1, np.int32)

@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.export.mesh.fusion import Report, SourceView, source_view
-from stream_recon.app.export.mesh.rasterizer import Projection, project_vertices, rasterize, signed_areas
+from stream_recon.app.export.mesh.rasterizer import (
+    Projection,
+    of_all,
+    of_two,
+    project_vertices,
+    rasterize,
+    signed_areas,
+)
 from stream_recon.app.export.mesh.surface import Mesh
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
@@ -27,6 +34,8 @@ IN_FRONT = 0.08
 what stands in front and is not in the mesh."""
 MIN_COSINE = 0.15
 """Least cosine between normal and direction of view: flatter images are stretched."""
+INCOMPLETE = 0.05
+"""Factor of the quality of a view that shows two of a triangle's vertices."""
 SHARPNESS_SIDE = 320
 """Longer side in pixels of the image whose sharpness is measured."""
 SHARPNESS_WINDOW = 8
@@ -64,16 +73,20 @@ def score_views(
         report(0.3 + 0.7 * (number + 1) / count)
         view = source_view(result, camera)
         projection = project_vertices(mesh.xyz, view.T_world_camera, view.camera)
-        visible = visible_vertices(projection, mesh.faces, view, 2 * voxel)[mesh.faces].all(axis=1)
+        vertices = visible_vertices(projection, mesh.faces, view, 2 * voxel)
+        complete = of_all(vertices, mesh.faces)
+        # A triangle on the outline of something in front: better than none, if no other view shows it.
+        visible = complete | of_two(vertices, mesh.faces)
         direction = view.T_world_camera[:3, 3].astype(np.float32) - centres
-        cosine = np.einsum("ij,ij->i", direction, normals) / np.maximum(np.linalg.norm(direction, axis=1), 1e-12)
+        length = np.sqrt(np.einsum("ij,ij->i", direction, direction))
+        cosine = np.einsum("ij,ij->i", direction, normals) / np.maximum(length, 1e-12)
         visible &= cosine > MIN_COSINE
         chosen = np.flatnonzero(visible)
         if not len(chosen):
             continue
         pixels = signed_areas(projection, mesh.faces[chosen]).clip(0) / areas[chosen]
         # Texels per length times the cosine: the square root of the area has one factor sqrt(cosine) already.
-        quality = np.sqrt(pixels * cosine[chosen]) * sharpness
+        quality = np.sqrt(pixels * cosine[chosen]) * np.where(complete[chosen], sharpness, INCOMPLETE * sharpness)
         scale = scale or float(np.median(quality))
         scores[number, chosen] = (quality / scale).clip(1e-3, 1e3)
         colours[number, chosen] = _mean_colours(view, projection, mesh.faces[chosen])
@@ -98,7 +111,13 @@ def visible_vertices(
     height, width = view.image.shape[:2]
     border = BORDER * max(height, width)
     xy, z = projection.xy, projection.z
-    visible = (z > 0) & (xy >= border).all(axis=1) & (xy[:, 0] < width - border) & (xy[:, 1] < height - border)
+    visible = (
+        (z > 0)
+        & (xy[:, 0] >= border)
+        & (xy[:, 1] >= border)
+        & (xy[:, 0] < width - border)
+        & (xy[:, 1] < height - border)
+    )
     factor = min(DEPTH_SIDE / max(height, width), 1.0)
     size = (max(round(width * factor), 1), max(round(height * factor), 1))
     _, inverse = rasterize(projection.scaled(factor), faces, size)
@@ -122,7 +141,8 @@ def _mean_colours(view: SourceView, projection: Projection, faces: NDArray[np.in
     """Colours [K, 3] at the centres of triangles, in an image reduced to a quarter."""
     height, width = view.image.shape[:2]
     small = cv2.resize(view.image, (max(width // 4, 1), max(height // 4, 1)), interpolation=cv2.INTER_AREA)
-    centre = projection.xy[faces].mean(axis=1) * np.array([small.shape[1] / width, small.shape[0] / height], np.float32)
+    total = projection.xy[faces[:, 0]] + projection.xy[faces[:, 1]] + projection.xy[faces[:, 2]]
+    centre = total / 3 * np.array([small.shape[1] / width, small.shape[0] / height], np.float32)
     column = centre[:, 0].astype(np.intp).clip(0, small.shape[1] - 1)
     row = centre[:, 1].astype(np.intp).clip(0, small.shape[0] - 1)
     return np.asarray(small[row, column], np.uint8)
