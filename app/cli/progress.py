@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from stream_recon.app.export.mesh.build import MeshReport
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
@@ -101,6 +103,19 @@ class TerminalObserver(RunObserver):
         if unit is not None:
             error = "" if unit.error is None else f" (error about {100 * unit.error:.2g} %)"
             line = f"in metres: 1 unit of the reconstruction is {unit.T_metric_own.scale:.5g} m{error}, by {unit.how}"
+        self._out.print(line, markup=False)
+        self._status(line)
+
+    def on_mesh(self, done: int, total: int) -> None:
+        self._update("mesh", "mesh", completed=done, total=total)
+        self._status(f"making the mesh, {done / total:.0%}")
+
+    def on_meshed(self, report: MeshReport | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete without a mesh; 'stream-recon export' makes one"
+        if report is not None:
+            textures = f", textures of {report.views} frames" if report.views else ""
+            line = f"mesh: {MESH_NAME}, {report.triangles} triangles{textures}, {report.size / 1e6:.1f} MB"
         self._out.print(line, markup=False)
         self._status(line)
 

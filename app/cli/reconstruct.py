@@ -71,6 +71,7 @@ def reconstruct_command(
         str | None,
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
+    mesh: shared.Mesh = True,
     intrinsics: Annotated[
         str | None,
         shared.option(
@@ -118,6 +119,7 @@ def reconstruct_command(
         resume=resume,
         keep_depth=keep_depth,
         max_disk=max_disk,
+        mesh=mesh,
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
@@ -145,6 +147,7 @@ class ReconstructJob:
     resume: bool = False
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
+    mesh: bool = True
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
@@ -184,7 +187,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     out, err = result_consoles()
     preset = job.model.load_preset()
-    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from)
+    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from, mesh=job.mesh)
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
     folder = job.output or default_output(job.spec, job.overwrite or job.resume)
     earlier = EarlierRun.find(folder, resume=job.resume, overwrite=job.overwrite)
@@ -198,7 +201,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         if earlier.record is not None:
             check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
-            return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
+            return _finish_later(folder, open_again, steps.remaining(earlier.record, folder), job)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
@@ -228,7 +231,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     viewer.finish()
                 if summary.frames_reconstructed:
                     # A live source leaves only what the result holds.
-                    finisher = Finisher(folder, None if source.live else open_again, observer, page=viewer)
+                    again = None if source.live else open_again
+                    finisher = Finisher(folder, again, observer, page=viewer, max_bytes=limit.max_bytes)
                     finished = _finish(finisher, steps, job)
         if not summary.interrupted and viewer and job.view:
             job.view.wait(viewer, folder, out)

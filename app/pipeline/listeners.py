@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
+    from stream_recon.app.export.mesh.build import MeshReport
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.slam.offline.report import RefinementReport
 
@@ -109,7 +110,7 @@ class Progress:
 class RunObserver:
     """Gets the progress of a run. All methods do nothing here; subclasses override what they show.
 
-    Reconstruction, refinement and metric scale call it in the thread that called them.
+    Reconstruction, refinement, metric scale and mesh call it in the thread that called them.
     """
 
     @property
@@ -137,6 +138,12 @@ class RunObserver:
 
     def on_scaled(self, unit: "MetricScale | None") -> None:
         """At the end of the recovery of metric scale; None: Ctrl-C ended it, and the result is unchanged."""
+
+    def on_mesh(self, done: int, total: int) -> None:
+        """While the mesh is made: the part done, of ``total``."""
+
+    def on_meshed(self, report: "MeshReport | None") -> None:
+        """At the end of the mesh; None: Ctrl-C ended it, and the result has none."""
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         """A line for the user."""

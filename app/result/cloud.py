@@ -26,6 +26,7 @@ from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_camera
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, points_of, result_of
+from stream_recon.app.result.mesh import remove_mesh
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError
@@ -192,7 +193,8 @@ def amend(
         frames = (partial(world_points, folder, camera, config) for camera in shown)
         if not write_cloud(part, config.voxel, frames, len(shown), on_progress, cancelled):
             return False
-        # The rest writes little and is not cancelled.
+        # The rest writes little and is not cancelled. The mesh is of the old poses.
+        remove_mesh(folder)
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
         numbers = {"cameras": number, "trajectory": number - 1, "points": number - 1}
         replace_json(folder / RUN_NAME, {**result.run, "revisions": numbers})

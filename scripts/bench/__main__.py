@@ -35,6 +35,7 @@ BENCHMARKS = {
     "split": "one video uncut and in chunks",
     "cases": "errors on videos with faults and on difficult motions",
     "edges": "depth upsampling at object edges",
+    "mesh": "held-out keyframes drawn from the textured mesh of results",
     "health": "detection of faults in a video",
     "resume": "errors of resumed runs",
     "scenes": "frame rate of the synthetic data generator",
