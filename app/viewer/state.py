@@ -21,6 +21,8 @@ POINTS_PER_UPDATE = 50_000
 """Points that an update recomputes after a revision, about: half a megabyte to each client."""
 SURFACE_BYTES_PER_UPDATE = 1_000_000
 """Bytes of surfaces that an update sends again after a revision, about."""
+HIDDEN = 2 * HIDE_STEP
+"""Percentage of each frame's points, the least sure, that a page hides at first."""
 COMPARED_POINTS = 20_000
 """Points of the comparison that 'Show all' takes in."""
 
@@ -32,12 +34,10 @@ class ViewerState:
         self._server = server
         self._points = points
         self._events = events
-        self._hidden = round(100 * points.confidence_quantile / HIDE_STEP) * HIDE_STEP
-        self._hidden = min(self._hidden, 100 - HIDE_STEP)
         self._configure_server()
         self.store = ChunkStore(point_budget, points.voxel)
         self.timeline = Timeline()
-        self.surfaces = SurfaceStore(self.timeline, points)
+        self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
         self.cameras = ViewerCameras(server, self.timeline)
         self.map_layer = MapLayer()
@@ -78,13 +78,13 @@ class ViewerState:
         self.store.add_points(ordinal, *ranked_points(result, self._points))
         if result.is_keyframe or not len(self.cameras.subject):
             self.cameras.subject.add(ordinal, result)
-            self.surfaces.add(ordinal, result, result.rgb if image is None else image)
+            self.surfaces.add(ordinal, result, result.rgb if image is None else image, causal=True)
 
     def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
         """Replace the surface of a frame that was added."""
         ordinal = self.timeline.ordinal(result.index)
         if ordinal is not None:
-            self.surfaces.add(ordinal, result, image)
+            self.surfaces.add(ordinal, result, image, causal=False)
 
     def revise(self, revisions: list[Revision]) -> None:
         """Apply consecutive revisions as one change."""
@@ -133,7 +133,7 @@ class ViewerState:
 
     def _connect(self, client: Any) -> None:
         self.cameras.connect(client)
-        self.pages[client.client_id] = Page(client, self._hidden, self._events)
+        self.pages[client.client_id] = Page(client, HIDDEN, self._events)
         self._events.changed()
 
     def _configure_server(self) -> None:

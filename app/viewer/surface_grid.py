@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.types import FrameResult, Intrinsics
-from stream_recon.configs.schema import PointsConfig
 
 GRID_SIDE = 120
 """Vertices along the longer side of a grid: as fine as the network's depth is."""
@@ -21,7 +20,9 @@ MAX_DEPTH_RATIO = 1.08
 """Ratio of the depths at the corners of a triangle from which on it spans two things."""
 MIN_COSINE = 0.12
 """Least cosine between a triangle's normal and the ray to it: on a flatter one the texture is smeared."""
-UNSURE_SHARE = 0.2
+MIN_CONFIDENCE = 1.5
+"""Least confidence of a network's depth: below it the depth is off by a fifth on average."""
+UNSURE_SHARE = 0.1
 """Share of a frame's least confident pixels that are cut out, where the depth has no `Certainty`."""
 MAX_MEDIAN_DEPTHS = 6.0
 """Depth in median depths beyond which nothing is drawn: there the network's depth is a guess."""
@@ -72,7 +73,7 @@ class Triangles:
         return glb([Primitive(self.xyz, self.faces, uv=self.uv, texture=texture)])
 
 
-def surface_grid(result: FrameResult, config: PointsConfig) -> SurfaceGrid:
+def surface_grid(result: FrameResult) -> SurfaceGrid:
     """The grid of a frame, without pixels that are masked, unsure or much further away than most."""
     depth = np.nan_to_num(result.depth, nan=0.0, posinf=0.0, neginf=0.0)
     depth = np.where(depth > 0, depth, np.float32(0))
@@ -80,7 +81,7 @@ def surface_grid(result: FrameResult, config: PointsConfig) -> SurfaceGrid:
     if sure.any():
         sure &= depth < MAX_MEDIAN_DEPTHS * float(np.median(depth[sure]))
         if result.certainty is None:
-            sure &= result.confidence >= max(config.min_confidence, _quantile(result.confidence[depth > 0]))
+            sure &= result.confidence >= max(MIN_CONFIDENCE, _quantile(result.confidence[depth > 0]))
     # Depth is smoothed before it is sampled: single wrong pixels would become spikes.
     smooth = cv2.medianBlur(np.asarray(depth, np.float32), 5 if result.certainty is None else 3)
     smooth = np.where(sure & (smooth > 0), smooth, np.float32(0))

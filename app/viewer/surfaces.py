@@ -17,7 +17,6 @@ from stream_recon.app.viewer.surface_grid import (
     triangulate,
 )
 from stream_recon.app.viewer.timeline import Timeline
-from stream_recon.configs.schema import PointsConfig
 
 MAX_SURFACES = 240
 """Surfaces, and so draw calls and messages: some laptops draw no more than 300 at 30 frames/s."""
@@ -117,7 +116,6 @@ class SurfaceStore:
     """
 
     timeline: Timeline
-    config: PointsConfig
     surfaces: dict[int, Surface] = field(default_factory=dict)
     bent: set[int] = field(default_factory=set)
     """Ordinals whose triangles have to be computed again after a revision."""
@@ -126,20 +124,21 @@ class SurfaceStore:
     def triangles(self) -> int:
         return sum(len(s.triangles.faces) for s in self.surfaces.values())
 
-    def add(self, ordinal: int, result: FrameResult, image: NDArray[np.uint8]) -> None:
+    def add(self, ordinal: int, result: FrameResult, image: NDArray[np.uint8], *, causal: bool) -> None:
         """Add a keyframe's surface, or replace it.
 
         ``image`` [H, W, 3] shows the same as the depth map. A dense depth map is compared with other dense ones alone,
-        which replace the others one by one.
+        which replace the others one by one. ``causal``: camera and depth are those before any revision, not the present
+        ones.
         """
         self.surfaces.pop(ordinal, None)
         self.bent.discard(ordinal)
-        grid, is_dense = surface_grid(result, self.config), result.certainty is not None
+        grid, is_dense = surface_grid(result), result.certainty is not None
         if min(grid.depth.shape) < 2 or not (grid.depth > 0).any():
             return
         camera = np.array(numbers(self.timeline.intrinsics(ordinal)))
         scale, field_ = float(self.timeline.depth_scales[ordinal]), np.array(self.timeline.depth_fields[ordinal])
-        if not is_dense:  # as the network gave it first
+        if causal:
             camera, scale, field_ = np.array(numbers(result.intrinsics)), 1.0, np.zeros_like(field_)
         none = Triangles(np.empty((0, 3), np.float32), np.empty((0, 2), np.float32), np.empty((0, 3), np.int32))
         jpeg, covered = b"", np.zeros(grid.depth.shape, np.bool_)

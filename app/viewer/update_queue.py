@@ -50,6 +50,11 @@ class UpdateQueue:
         """Whether adding a result would drop no points."""
         return len(self._with_points) < MAX_WAITING_RESULTS
 
+    @property
+    def dense_is_full(self) -> bool:
+        """Whether adding a dense depth map would drop one."""
+        return sum(isinstance(item, DenseUpdate) for item in self._waiting) >= MAX_WAITING_RESULTS
+
     def add_result(self, result: FrameResult, image: NDArray[np.uint8] | None = None) -> None:
         """Add a result. If too many wait, the oldest non-keyframe, or else the oldest, loses its points."""
         pose, camera = result.T_world_camera, result.intrinsics
@@ -64,9 +69,8 @@ class UpdateQueue:
 
     def add_dense(self, update: DenseUpdate) -> None:
         """Add a dense depth map. If too many wait, the oldest of them is dropped."""
-        waiting = [item for item in self._waiting if isinstance(item, DenseUpdate)]
-        if len(waiting) >= MAX_WAITING_RESULTS:
-            self._waiting.remove(waiting[0])
+        if self.dense_is_full:
+            self._waiting.remove(next(item for item in self._waiting if isinstance(item, DenseUpdate)))
         self._waiting.append(update)
 
     def add_revision(self, revision: Revision) -> None:

@@ -149,6 +149,13 @@ class Viewer:
                 self._queue.add_dense(DenseUpdate(result, image))
                 self._wake.notify()
 
+    def wait_for_dense(self, timeout_s: float = 60.0) -> None:
+        """Wait until another call of `show_dense` would drop nothing."""
+        deadline = time.monotonic() + timeout_s
+        with self._wake:
+            while self._queue.dense_is_full and self._thread.is_alive() and time.monotonic() < deadline:
+                self._wake.wait(0.05)
+
     def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
         """Show a GLB file in place of the keyframes' surfaces, if it exists.
 
