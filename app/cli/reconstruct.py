@@ -14,7 +14,7 @@ import typer
 
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
-from stream_recon.app.cli.view import ViewerChoice, show_result
+from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record, folder), job)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
+        if viewer:
+            viewer.name(result_name(folder))
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = job.model.load()
@@ -264,6 +266,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
         viewer = stack.enter_context(job.view.open(result.points, out, err)) if job.view else None
         out.print("resumed after all its frames")
         if viewer:
+            viewer.name(result_name(folder))
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:

@@ -1,6 +1,7 @@
 """Command ``view``, and the viewer of other commands."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,6 @@ from stream_recon.app.cli.console import DONE, PlainConsole, reported
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from stream_recon.app.core.types import FrameResult
     from stream_recon.app.result.folder import ResultFolder
     from stream_recon.app.viewer.viewer import Viewer
     from stream_recon.configs.errors import OutputError
@@ -111,41 +108,20 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
 def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
 
-    Nothing is shown where the result has a mesh. Call after `show_result`. Frames that cannot be read are left out.
+    Nothing is done where the result has a mesh. Call after `show_result`.
     """
     from stream_recon.app.export.job import ExportJob
-    from stream_recon.app.export.source_images import source_of
+    from stream_recon.app.export.surface_images import surface_images
     from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.configs.errors import StreamReconError
 
     if (result.folder / MESH_NAME).exists():
         return
-
-    def show(shown: "FrameResult", image: "NDArray[np.uint8]") -> None:
-        viewer.wait_for_dense()
-        viewer.show_dense(shown, image)
-
-    try:
-        if result.dense:
-            for camera in result.cameras:
-                if camera.index in result.dense:
-                    dense = result.dense_map(camera.index)
-                    show(dense.result(camera), dense.image)
-            return
-        open_again = source_of(result)
-        if open_again is None:
-            return
-        cameras = {camera.index: camera for camera in ExportJob(result).cameras("keyframes")}
-        with open_again() as source:
-            for frame in source:
-                if frame.index in cameras:
-                    camera = cameras.pop(frame.index)
-                    if (frame.rgb.shape[1], frame.rgb.shape[0]) == camera.source_size:
-                        show(result.surface_of(camera), frame.rgb)
-                if not cameras:
-                    return
-    except (StreamReconError, ValueError):
-        return  # the surfaces with the network's images stay
+    with suppress(StreamReconError):  # then the surfaces with the network's images stay
+        for shown, image in surface_images(ExportJob(result), TEXTURE_SIDE):
+            viewer.wait_for_dense()
+            viewer.show_dense(shown, image)
 
 
 def offer_result(viewer: "Viewer", folder: Path) -> None:
