@@ -34,6 +34,10 @@ SAME_DEPTH = 0.05
 """Relative difference of depth below which two surfaces are the same thing."""
 COARSER = 1.3
 """Ratio of depths from which on an earlier surface is too coarse to stand for a nearer view."""
+IN_FRONT = 0.12
+"""Relative difference of depth from which on a vertex lies in front of what an earlier camera saw behind it."""
+MIN_CONTRADICTIONS = 2
+"""Earlier cameras that must see through a vertex, and more than those that see it, for it to be left out."""
 MAX_OVERLAPS = 10
 """Earlier surfaces that a new one is compared with."""
 FIELD_TOLERANCE = 0.015
@@ -173,20 +177,30 @@ class SurfaceStore:
         return bool(self.bent)
 
     def _cover(self, new: Surface) -> None:
-        """Set which vertices of a new surface earlier ones show at the same depth and not much coarser."""
+        """Set which vertices of a new surface earlier ones show at the same depth and not much coarser.
+
+        Vertices that earlier cameras saw through are removed.
+        """
         usable = new.grid.depth > 0
         local = new.grid.points[usable] * new.scale(self.timeline)
         T = self.timeline.poses[new.ordinal]
         world, depth = local @ T[:3, :3].T + T[:3, 3], local[:, 2]
         covered = np.zeros(len(world), bool)
+        seen, seen_through = (np.zeros(len(world), np.int16) for _ in range(2))
         for old in self._overlapping(world, new.is_dense):
             inside, cell, z = self._cells(old, world)
             known = old.grid.depth[cell]
             same = (known > 0) & (np.abs(z - known) < SAME_DEPTH * known)
+            seen[inside] += same
+            seen_through[inside] += z < (1 - IN_FRONT) * known
             # Depths of the old camera in the unit of the new one.
             coarse = z * old.scale(self.timeline)[2] > COARSER * depth[inside]
             covered[inside] |= same & ~coarse
         new.covered[usable] = covered
+        depths = new.grid.depth.copy()
+        wrong = (seen_through >= MIN_CONTRADICTIONS) & (seen_through > seen)
+        depths[usable] = np.where(wrong, np.float32(0), depths[usable])
+        new.grid = replace(new.grid, depth=depths)
 
     def _overlapping(self, world: NDArray[np.float64], dense_only: bool) -> list[Surface]:
         """The surfaces with most of some points in view."""
