@@ -35,9 +35,10 @@ SAME_DEPTH = 0.05
 COARSER = 1.3
 """Ratio of depths from which on an earlier surface is too coarse to stand for a nearer view."""
 IN_FRONT = 0.12
-"""Relative difference of depth from which on a vertex lies in front of what an earlier camera saw behind it."""
-MIN_CONTRADICTIONS = 2
-"""Earlier cameras that must see through a vertex, and more than those that see it, for it to be left out."""
+"""Relative difference of depth from which on a vertex lies in front of what an earlier camera saw.
+
+A vertex that more cameras saw through than saw it is left out: of two contradicting surfaces the earlier one stays.
+"""
 MAX_OVERLAPS = 10
 """Earlier surfaces that a new one is compared with."""
 FIELD_TOLERANCE = 0.015
@@ -104,7 +105,7 @@ class Surface:
         """Whether the frame's present camera and depth differ by more than pose and `scale`."""
         change = timeline.depth_fields[self.ordinal] - self.depth_field
         now = np.array(numbers(timeline.intrinsics(self.ordinal)))
-        shift = np.abs(now[2:] / now[:2] - self.camera[2:] / self.camera[:2]).max()
+        shift = np.abs((now[2:] - self.camera[2:]) / now[:2]).max()
         return bool(np.ptp(change) > 2 * FIELD_TOLERANCE or shift > SHIFT_TOLERANCE)
 
     def _build(self) -> None:
@@ -148,9 +149,9 @@ class SurfaceStore:
         jpeg, covered = b"", np.zeros(grid.depth.shape, np.bool_)
         surface = Surface(ordinal, grid, covered, jpeg, 0, is_dense, camera, scale, field_, none)
         self._cover(surface)
-        if ((grid.depth > 0) & ~surface.covered).mean() < MIN_NEW and self.surfaces:
+        if ((surface.grid.depth > 0) & ~surface.covered).mean() < MIN_NEW and self.surfaces:
             return
-        surface.triangles = triangulate(grid, surface.covered)
+        surface.triangles = triangulate(surface.grid, surface.covered)
         if not len(surface.triangles.faces):
             return
         surface.jpeg = texture(image)
@@ -179,7 +180,7 @@ class SurfaceStore:
     def _cover(self, new: Surface) -> None:
         """Set which vertices of a new surface earlier ones show at the same depth and not much coarser.
 
-        Vertices that earlier cameras saw through are removed.
+        Vertices that more of their cameras saw through than saw are removed.
         """
         usable = new.grid.depth > 0
         local = new.grid.points[usable] * new.scale(self.timeline)
@@ -198,7 +199,7 @@ class SurfaceStore:
             covered[inside] |= same & ~coarse
         new.covered[usable] = covered
         depths = new.grid.depth.copy()
-        wrong = (seen_through >= MIN_CONTRADICTIONS) & (seen_through > seen)
+        wrong = seen_through > seen
         depths[usable] = np.where(wrong, np.float32(0), depths[usable])
         new.grid = replace(new.grid, depth=depths)
 
