@@ -105,7 +105,7 @@ def overview(
     half, offset = (free.left + free.right) / 2, (free.left - free.right) / 2
     needed = [(-x - free.left * z) / half, (x - free.right * z) / half, np.abs(y) / free.upright - z]
     distance = MARGIN * max(float(np.max(need)) for need in needed)
-    distance = max(distance, 1e-3)
+    distance = max(distance, 1e-6)
     target = (centre + np.array([offset * distance, 0, 0])) @ axes
     return target - distance * ahead, target
 

@@ -49,27 +49,37 @@ class PageScene:
             layers |= {f"/surface/{ordinal}": ordinal <= last for ordinal in scene.surfaces}
             layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
             layers["/cameras/current"] = False
-        hidden = {name for name, shown in layers.items() if not shown}
+        hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last)
+        for name in sorted(self._hidden, key=len):
+            if name in self._hidden and name not in hidden:
+                self._hidden.pop(name).remove()
+                # The page's nodes below go with it.
+                for below in [other for other in self._hidden if other.startswith(f"{name}/")]:
+                    del self._hidden[below]
+                for below in [other for other in self._replaced if other.startswith(f"{name}/")]:
+                    del self._replaced[below]
         self._sync_chunks(store, last, hidden)
-        for name in [name for name in self._hidden if name not in hidden]:
-            self._hidden.pop(name).remove()
-        for name in hidden - set(self._hidden):
+        for name in sorted(hidden - set(self._hidden), key=len):
             self._hidden[name] = self._client.scene.add_frame(name, show_axes=False, visible=False)
         self._sync_size(scene, options.points.size)
         self._sync_selected(timeline, options.selected, typical_depth)
 
+    def _late_chunks(self, store: ChunkStore, last: int | None) -> set[str]:
+        """Names of the chunks after frame ``last``."""
+        late = [chunk for chunk in store.chunks if last is not None and chunk.first > last]
+        return {f"/points/{step}/{chunk.first}" for chunk in late for step in STEPS}
+
     def _sync_chunks(self, store: ChunkStore, last: int | None, hidden: set[str]) -> None:
-        """Hide chunks after frame ``last``, and replace the one that it cuts."""
+        """Replace the chunk that frame ``last`` cuts; where no point is left, it is ``hidden``."""
         wanted: dict[str, tuple[int, int, float]] = {}
         if last is not None:
             for chunk in store.chunks:
-                names = [f"/points/{step}/{chunk.first}" for step in STEPS]
-                if chunk.first > last:
-                    hidden.update(names)
-                elif chunk.last > last:
-                    wanted |= {name: (chunk.version, last, float(chunk.S_world_chunk.scale)) for name in names}
+                if chunk.first <= last < chunk.last:
+                    key = (chunk.version, last, float(chunk.S_world_chunk.scale))
+                    wanted = {f"/points/{step}/{chunk.first}": key for step in STEPS}
         for name in [name for name, (key, _) in self._replaced.items() if wanted.get(name) != key]:
             self._replaced.pop(name)[1].remove()
+            self._hidden.pop(name, None)
         for name, key in wanted.items():
             if name in self._replaced:
                 continue

@@ -74,6 +74,12 @@ class Surface:
         t = self.triangles
         return len(self.jpeg) + t.xyz.nbytes + t.uv.nbytes + t.faces.nbytes
 
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Largest slopes of rays through the grid along x and y, about."""
+        (h, w), k = self.grid.depth.shape, self.grid.camera
+        return max(k.cx, w - k.cx) / k.fx, max(k.cy, h - k.cy) / k.fy
+
     def scale(self, timeline: Timeline) -> NDArray[np.float64]:
         """Factors [3] that take the surface to the frame's present depth and focal length, in camera axes."""
         now = timeline.intrinsics(self.ordinal)
@@ -207,7 +213,15 @@ class SurfaceStore:
         """The surfaces with most of some points in view."""
         sample = world[:: max(1, len(world) // 48)]
         chosen = [s for s in self.surfaces.values() if s.is_dense or not dense_only]
-        counts = [int(self._cells(s, sample)[0].sum()) for s in chosen]
+        if not chosen:
+            return []
+        # All at once: poses are on the disk, and reading each would take most of the time.
+        T = self.timeline.poses[np.array([s.ordinal for s in chosen], np.intp)]
+        q = np.einsum("npi,nij->npj", sample - T[:, None, :3, 3], T[:, :3, :3])
+        z = np.where(q[..., 2] > 1e-9, q[..., 2], np.inf)
+        rays = np.abs(q[..., :2] / z[..., None])
+        counts = np.isfinite(z) & (rays < np.array([s.slopes for s in chosen])[:, None]).all(axis=-1)
+        counts = counts.sum(axis=1)
         order = np.argsort(counts, kind="stable")[::-1][:MAX_OVERLAPS]
         return [chosen[k] for k in order if counts[k]]
 

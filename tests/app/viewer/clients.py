@@ -173,6 +173,8 @@ class WebClient:
             nodes[name]["visible"] = message["visible"]
         elif kind == "SceneNodeUpdateMessage" and name in nodes:
             nodes[name] |= message["updates"]
+        elif message.get("initial"):  # the first camera of all pages
+            pass
         elif kind in ("SetCameraPositionMessage", "SetCameraLookAtMessage", "SetCameraUpDirectionMessage"):
             key = {"P": "position", "L": "look_at", "U": "up"}[kind[9]]
             self.camera[key] = np.array(message.get("position") or message.get("look_at"))
@@ -218,6 +220,6 @@ def _decoded(data: bytes) -> Iterator[dict[str, Any]]:
 def client_of(viewer: Viewer) -> Iterator[WebClient]:
     """A connected client that has received the present state."""
     with WebClient(viewer) as client:
-        client.wait_for(lambda: client.status != "")
+        client.wait_for(lambda: client.counts != "")
         client.sync()
         yield client

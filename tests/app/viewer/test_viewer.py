@@ -15,7 +15,8 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.scene import STEPS
-from stream_recon.app.viewer.viewer import FAILED_STATUS, MAX_WAITING_RESULTS, Viewer, show_results
+from stream_recon.app.viewer.update_queue import MAX_WAITING_RESULTS
+from stream_recon.app.viewer.viewer import FAILED_STATUS, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result, walk_pose
