@@ -101,6 +101,9 @@ class ViewerState:
         self.store.merge_pending()
         unfinished = self.store.update_points(POINTS_PER_UPDATE)
         unfinished |= self.surfaces.update(SURFACE_BYTES_PER_UPDATE)
+        present = self._server.get_clients()
+        for client_id in [client_id for client_id in self.pages if client_id not in present]:
+            self.pages.pop(client_id, None)  # it left before it was taken in
         pages = list(self.pages.values())
         options = [page.panel.options() for page in pages]
         depth = self.cameras.typical_depth

@@ -149,13 +149,14 @@ def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_stays(vie
 
 def test_sizes_and_the_opening_view_follow_a_change_of_scale(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(10)))
+    viewer.finish()
+    assert viewer.flush()
     with client_of(viewer) as client:
         size, eye = client.nodes["/cameras/current"]["scale"], client.camera["position"]
         change = Similarity(3.0, np.eye(3), np.array([5.0, 0, 0]))
         viewer.revise(Revision(tuple(similar(i, walk_pose(i / 10), change) for i in range(10))))
         client.sync()
         assert client.nodes["/cameras/current"]["scale"] == pytest.approx(3 * size)
-    viewer.finish()
     with client_of(viewer) as client:
         np.testing.assert_allclose(client.camera["position"], change.apply(eye), atol=1e-4)
 
