@@ -26,6 +26,10 @@ class PageScene:
         self._client = client
         self._hidden: dict[str, SceneNodeHandle] = {}
         self._replaced: dict[str, tuple[tuple[int, int, float], SceneNodeHandle]] = {}
+        self._cut: dict[str, tuple[int, int, float]] = {}
+        """Nodes of the chunk that the last shown frame cuts, with what their content depends on."""
+        self._empty: set[str] = set()
+        """Those of them without a point up to that frame."""
         self._sizes: dict[str, tuple[int, float]] = {}
         self._selected = Frustum(client, "/selected", SELECTED, emphasis=True)
 
@@ -49,7 +53,7 @@ class PageScene:
             layers |= {f"/surface/{ordinal}": ordinal <= last for ordinal in scene.surfaces}
             layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
             layers["/cameras/current"] = False
-        hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last)
+        hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last) | self._empty
         for name in sorted(self._hidden, key=len):
             if name in self._hidden and name not in hidden:
                 self._hidden.pop(name).remove()
@@ -79,15 +83,17 @@ class PageScene:
                     wanted = {f"/points/{step}/{chunk.first}": key for step in STEPS}
         for name in [name for name, (key, _) in self._replaced.items() if wanted.get(name) != key]:
             self._replaced.pop(name)[1].remove()
-            self._hidden.pop(name, None)
+        if wanted != self._cut:
+            self._cut, self._empty = wanted, set()
         for name, key in wanted.items():
-            if name in self._replaced:
+            if name in self._replaced or name in self._empty:
                 continue
             _, _, step, first = name.split("/")
             chunk = store.chunk_of(int(first))
             points = chunk.points.step(int(step))
             points = points.take(np.flatnonzero(points.frame <= key[1]))
             if not len(points):
+                self._empty.add(name)
                 hidden.add(name)
                 continue
             S = chunk.S_world_chunk
@@ -106,6 +112,8 @@ class PageScene:
                 position=S.translation,
             )
             self._replaced[name] = key, handle
+            hidden.discard(name)
+            self._hidden.pop(name, None)  # the cloud has taken the place of its frame
 
     def _sync_size(self, scene: ViewerScene, size: float) -> None:
         """Give points another size than the common one, again after each time that they were sent."""

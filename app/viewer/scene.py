@@ -69,6 +69,7 @@ class ViewerScene:
         self.mesh: SceneMesh | None = None
         self.frusta: dict[int, Frustum] = {}
         self._mesh_node: Any = None
+        self._surface_states: dict[int, tuple[int, int]] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
         self._path = LineNode(server, "/path")
         self.map_nodes = MapLayerNodes(server)
@@ -125,8 +126,11 @@ class ViewerScene:
         wanted = {} if self.mesh is not None else surfaces.surfaces
         for ordinal in [o for o in self.surfaces if o not in wanted]:
             self.surfaces.pop(ordinal).remove()
-        if wanted:
-            ordinals = list(wanted)
+        # What was sent at this state of the timeline is as it should be.
+        state = {ordinal: (timeline.revisions, surface.version) for ordinal, surface in wanted.items()}
+        ordinals = [o for o in wanted if self._surface_states.get(o) != state[o] or o not in self.surfaces]
+        self._surface_states = state
+        if ordinals:
             poses = timeline.poses[np.array(ordinals, np.intp)]
             for ordinal, pose, quaternion in zip(ordinals, poses, wxyz(poses[:, :3, :3]), strict=True):
                 node = self.surfaces.setdefault(ordinal, SurfaceNode(self._server, f"/surface/{ordinal}"))

@@ -1,6 +1,7 @@
 """The viewer's textured surfaces: one for each keyframe that shows something new, within fixed limits."""
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import cv2
 import numpy as np
@@ -46,6 +47,8 @@ FIELD_TOLERANCE = 0.015
 SHIFT_TOLERANCE = 0.004
 """Shift of the principal point, in focal lengths, that a surface may keep after a revision."""
 
+VERSIONS = count()
+
 
 @dataclass
 class Surface:
@@ -64,8 +67,8 @@ class Surface:
     depth_scale: float
     depth_field: NDArray[np.float64]
     triangles: Triangles
-    version: int = 0
-    """Number of changes of the triangles; moving the surface changes none."""
+    version: int = field(default_factory=VERSIONS.__next__)
+    """Another number whenever the triangles or the texture change; moving the surface changes nothing."""
     thinned: bool = False
 
     @property
@@ -116,7 +119,7 @@ class Surface:
 
     def _build(self) -> None:
         self.triangles = triangulate(self.grid, self.covered)
-        self.version += 1
+        self.version = next(VERSIONS)
 
 
 @dataclass

@@ -59,6 +59,8 @@ class Timeline:
         self.depth_fields: DiskColumn = self._rows["field"]
         """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
         self._indices = AscendingColumn()
+        self.revisions = 0
+        """Number of revisions so far."""
         self.revised = False
         """Whether a frame was revised."""
 
@@ -82,6 +84,7 @@ class Timeline:
     def revise(self, revision: Revision) -> NDArray[np.intp]:
         """Apply a revision; gives the ordinals [m] of its frames."""
         frames = revision.frames
+        self.revisions += 1
         ordinals = np.array([self._indices.position(f.index) for f in frames], np.intp)
         if frames:
             poses = np.stack([f.T_world_camera for f in frames])

@@ -188,6 +188,10 @@ def test_the_panel_changes_what_its_own_page_shows(viewer: Viewer) -> None:
         client.set("Only up to here", True)
         assert 0 < len(client.visible_cloud()) < everything
         np.testing.assert_allclose(client.own["/selected"]["position"], walk_pose(0.3)[:3, 3])
+        for last in (0, 7, 0, 12):
+            client.set("Frame", last)
+            frames = np.isin(viewer.state.store.world_points().frame, range(last + 1))
+            assert len(client.visible_cloud()) == frames.sum() > 0
         client.set("Show", "Both")
         assert set(client.visible("/surface/")) < set(other.visible("/surface/"))
         client.set("Only up to here", False)
