@@ -38,7 +38,7 @@ class PageScene:
     ) -> None:
         """Hide, replace and show what the options ask for."""
         layers = {
-            "/points": options.shows_points,
+            "/points": options.shows_points or bool(scene.bare),
             "/surface": options.shows_surfaces,
             "/cameras": options.cameras,
             "/path": options.path,
@@ -54,6 +54,10 @@ class PageScene:
             layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
             layers["/cameras/current"] = False
         hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last) | self._empty
+        if not options.shows_points and scene.bare:
+            # Surfaces alone: points stand in where limits have removed them.
+            covered = [chunk.first for chunk in store.chunks if chunk.first not in scene.bare]
+            hidden |= {f"/points/{step}/{first}" for first in covered for step in STEPS}
         for name in sorted(self._hidden, key=len):
             if name in self._hidden and name not in hidden:
                 self._hidden.pop(name).remove()

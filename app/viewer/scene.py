@@ -68,6 +68,8 @@ class ViewerScene:
         """Nodes of surfaces, by ordinal."""
         self.mesh: SceneMesh | None = None
         self.frusta: dict[int, Frustum] = {}
+        self.bare: set[int] = set()
+        """First frames of the chunks whose points stand for surfaces that there are not."""
         self._mesh_node: Any = None
         self._surface_states: dict[int, tuple[int, int]] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
@@ -96,6 +98,8 @@ class ViewerScene:
         """Send changes. ``pages``: the choices of all pages; ``typical_depth`` sets the size of cameras."""
         self._sync_points(store)
         self._sync_surfaces(surfaces, timeline)
+        bare = (chunk.first for chunk in store.chunks if surfaces.is_bare(chunk.first, chunk.last))
+        self.bare = set(bare) if self.mesh is None and surfaces.dropped else set()
         with self._server.atomic():
             path = timeline.path(MAX_PATH_VERTICES)
             blend = np.linspace(0, 1, len(path), dtype=np.float32)[:, None]

@@ -131,6 +131,8 @@ class SurfaceStore:
 
     timeline: Timeline
     surfaces: dict[int, Surface] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    """Ordinals whose surfaces a limit has removed."""
     bent: set[int] = field(default_factory=set)
     """Ordinals whose triangles have to be computed again after a revision."""
 
@@ -147,6 +149,7 @@ class SurfaceStore:
         """
         self.surfaces.pop(ordinal, None)
         self.bent.discard(ordinal)
+        self.dropped.discard(ordinal)
         grid, is_dense = surface_grid(result), result.certainty is not None
         if min(grid.depth.shape) < 2 or not (grid.depth > 0).any():
             return
@@ -175,6 +178,11 @@ class SurfaceStore:
             surface = self.surfaces.get(ordinal)
             if surface is not None and surface.is_bent(self.timeline):
                 self.bent.add(ordinal)
+
+    def is_bare(self, first: int, last: int) -> bool:
+        """Whether limits have removed most surfaces of the frames from ``first`` to ``last``."""
+        gone = sum(first <= ordinal <= last for ordinal in self.dropped)
+        return gone > sum(first <= ordinal <= last for ordinal in self.surfaces)
 
     def update(self, limit: int) -> bool:
         """Remake bent surfaces up to ``limit`` bytes; False once nothing is left to do."""
@@ -252,6 +260,7 @@ class SurfaceStore:
                 older = list(self.surfaces.values())[:-1]
                 smallest = min(older, key=lambda s: len(s.triangles.faces))
             del self.surfaces[smallest.ordinal]
+            self.dropped.add(smallest.ordinal)
             self.bent.discard(smallest.ordinal)
 
     def _too_much(self) -> bool:

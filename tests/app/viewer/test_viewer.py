@@ -13,6 +13,7 @@ import pytest
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
+from stream_recon.app.viewer import surfaces
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.scene import STEPS
 from stream_recon.app.viewer.update_queue import MAX_WAITING_RESULTS
@@ -227,6 +228,19 @@ def test_surfaces_move_with_a_revision_and_their_textures_are_sent_once(viewer: 
             assert client.sent[name] == 1
     with client_of(viewer) as late:
         assert late.names("/surface/") == names
+
+
+def test_points_stand_in_where_limits_have_removed_surfaces(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surfaces, "MAX_SURFACES", 2)
+    show_results(viewer, (room_result(2 * i, size=(28, 21)) for i in range(140)))
+    with client_of(viewer) as client:
+        assert len(client.visible("/surface/")) == 2
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "64", "128"}
+        viewer.state.surfaces.dropped -= set(range(64, 128))
+        client.sync()
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "128"}
+        client.set("Show", "Both")
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "64", "128"}
 
 
 def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
