@@ -221,7 +221,7 @@ class ViewerCameras:
             self._opening = self._opening_view(FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW))
             camera, view = self._server.initial_camera, self._opening
             camera.position, camera.look_at, camera.up = view.position, view.target, view.up
-            for state in self._clients.values():
+            for state in list(self._clients.values()):
                 if not state.moved:
                     state.sent = None
         self.send()

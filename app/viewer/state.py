@@ -23,6 +23,8 @@ SURFACE_BYTES_PER_UPDATE = 1_000_000
 """Bytes of surfaces that an update sends again after a revision, about."""
 HIDDEN = 2 * HIDE_STEP
 """Percentage of each frame's points, the least sure, that a page hides at first."""
+MAX_CHUNKS = 32
+"""Most chunks of points, each of which has a node for each step of confidence."""
 COMPARED_POINTS = 20_000
 """Points of the comparison that 'Show all' takes in."""
 
@@ -35,7 +37,7 @@ class ViewerState:
         self._points = points
         self._events = events
         self._configure_server()
-        self.store = ChunkStore(point_budget, points.voxel)
+        self.store = ChunkStore(point_budget, points.voxel, max_chunks=MAX_CHUNKS)
         self.timeline = Timeline()
         self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
@@ -102,7 +104,7 @@ class ViewerState:
         unfinished = self.store.update_points(POINTS_PER_UPDATE)
         unfinished |= self.surfaces.update(SURFACE_BYTES_PER_UPDATE)
         present = self._server.get_clients()
-        for client_id in [client_id for client_id in self.pages if client_id not in present]:
+        for client_id in [client_id for client_id in list(self.pages) if client_id not in present]:
             self.pages.pop(client_id, None)  # it left before it was taken in
         pages = list(self.pages.values())
         options = [page.panel.options() for page in pages]
