@@ -119,7 +119,9 @@ def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     if (result.folder / MESH_NAME).exists():
         return
     with suppress(StreamReconError):  # then the surfaces with the network's images stay
-        for shown, image in surface_images(ExportJob(result), TEXTURE_SIDE):
+        for number, (shown, image) in enumerate(surface_images(ExportJob(result), TEXTURE_SIDE)):
+            if not number:
+                viewer.clear_surfaces()
             viewer.wait_for_dense()
             viewer.show_dense(shown, image)
 

@@ -172,6 +172,12 @@ class SurfaceStore:
         self.surfaces[ordinal] = surface
         self._reduce()
 
+    def clear(self) -> None:
+        """Remove all surfaces."""
+        self.surfaces.clear()
+        self.bent.clear()
+        self.dropped.clear()
+
     def revise(self, ordinals: NDArray[np.intp]) -> None:
         """Note which surfaces of these frames a move alone cannot correct."""
         for ordinal in ordinals.tolist():
@@ -213,7 +219,8 @@ class SurfaceStore:
             seen_through[inside] += z < (1 - IN_FRONT) * known
             # Depths of the old camera in the unit of the new one.
             coarse = z * old.scale(self.timeline)[2] > COARSER * depth[inside]
-            covered[inside] |= same & ~coarse
+            # Only what the old one draws: what it leaves to others may be theirs no longer.
+            covered[inside] |= same & ~coarse & ~old.covered[cell]
         new.covered[usable] = covered
         depths = new.grid.depth.copy()
         wrong = seen_through > seen

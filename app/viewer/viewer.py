@@ -149,6 +149,14 @@ class Viewer:
                 self._queue.add_dense(DenseUpdate(result, image))
                 self._wake.notify()
 
+    def clear_surfaces(self) -> None:
+        """Remove the surfaces of all frames that were added so far, to show them anew with `show_dense`."""
+        self.flush()
+        with self._wake:
+            self._requests.append(self.state.surfaces.clear)
+            self._wake.notify()
+        self.flush()
+
     def wait_for_dense(self, timeout_s: float = 60.0) -> None:
         """Wait until another call of `show_dense` would drop nothing."""
         deadline = time.monotonic() + timeout_s

@@ -98,6 +98,25 @@ def test_what_an_earlier_keyframe_shows_is_not_shown_again() -> None:
     assert np.quantile(distance, 0.9) < 1e-2
 
 
+def test_surfaces_that_are_made_anew_leave_no_holes() -> None:
+    store = filled(30)
+    before = set(_seen_cells(store))
+    for ordinal in range(30):
+        result = room_result(ordinal, size=SIZE)
+        store.add(ordinal, result, result.rgb, causal=False)
+    after = set(_seen_cells(store))
+    assert len(before - after) < 0.02 * len(before)
+
+
+def _seen_cells(store: SurfaceStore) -> list[tuple[int, ...]]:
+    """Cells of half a unit of the walls that triangles cover."""
+    cells = []
+    for ordinal, surface in store.surfaces.items():
+        corners = in_world(store, ordinal)[surface.triangles.faces].mean(axis=1)
+        cells += [tuple(cell) for cell in np.floor(2 * corners).astype(int)]
+    return cells
+
+
 def test_what_earlier_cameras_saw_through_is_left_out() -> None:
     store = filled(4)
     false = room_result(4, size=SIZE)
