@@ -51,9 +51,16 @@ class ViewerChoice:
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
         """Show and offer what the finished result has, and serve on where that was chosen."""
+        from stream_recon.app.result.folder import read_result
+        from stream_recon.configs.errors import StreamReconError
+
         offer_result(viewer, folder)
         if self.keep_open:
             out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
+            with suppress(StreamReconError):
+                result = read_result(folder)
+                if not result.dense:  # those were shown as they were made
+                    show_surfaces(viewer, result)
             viewer.wait()
 
 
