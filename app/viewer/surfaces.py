@@ -40,7 +40,7 @@ IN_FRONT = 0.12
 
 A vertex that more cameras saw through than saw it is left out: of two contradicting surfaces the earlier one stays.
 """
-MAX_OVERLAPS = 10
+MAX_OVERLAPS = 16
 """Earlier surfaces that a new one is compared with."""
 FIELD_TOLERANCE = 0.015
 """Relative depth error that a surface may keep after a revision before its triangles are computed again."""
