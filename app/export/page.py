@@ -22,7 +22,7 @@ MAX_POINTS = 1_800_000
 """Most points: at 13 bytes each a file of less than 30 MB, and no more than browsers draw smoothly."""
 POINTS_WITH_SURFACES = 300_000
 """Most points beside surfaces, which are hidden at first."""
-MAX_FRUSTA = 64
+MAX_FRUSTA = 24
 """Most frusta: more hide the scene."""
 HALF_RANGE = 1024
 """Largest coordinate in point spacings for half precision: with 11 bits its steps are then at most half a spacing."""
