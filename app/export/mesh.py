@@ -1,7 +1,6 @@
 """Export of a triangle mesh with vertex colours, fused from keyframe depth maps, as PLY, OBJ or GLB."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +27,6 @@ TRUNCATION = 4.0
 """Truncation distance in voxels: about the difference between depth maps of neighbouring frames."""
 MAX_DEPTH = 3.0
 """Largest depth that is fused, in median depths: beyond it a pixel is several voxels wide."""
-EXCLUDED_SHARE = 0.1
-"""Share of a frame's least confident pixels that is left out: less than for point clouds, since fusion averages."""
 MIN_FRAMES = 3
 """Fewest frames that observe a voxel of the surface, where there are several times as many."""
 MAX_BLOCKS = 50_000
@@ -104,8 +101,7 @@ def _view(job: ExportJob, result: FrameResult, max_depth: float) -> DepthView:
 
 
 def _reliable(job: ExportJob, result: FrameResult) -> NDArray[np.bool_]:
-    points = job.result.points
-    return sure_pixels(result, replace(points, confidence_quantile=min(EXCLUDED_SHARE, points.confidence_quantile)))
+    return sure_pixels(result, job.result.points)
 
 
 def _median_depth(job: ExportJob, cameras: Sequence[Camera]) -> tuple[float, float]:
