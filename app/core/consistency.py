@@ -17,8 +17,10 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
-AGREEMENT = 0.03
+AGREEMENT = 0.02
 """Largest relative difference of depths that agree: about the network's error between views."""
+SLANT = 0.02
+"""Largest part of the difference that the slant of a surface within a pixel explains."""
 FREE_SPACE = 0.06
 """Least relative difference of depths of which one is clearly farther."""
 SMOOTH = 0.2
@@ -66,7 +68,7 @@ class DepthView:
         known = self.depth > 0
         near = cv2.erode(np.where(known, self.depth, np.float32(np.inf)), square)
         far = cv2.dilate(self.depth, square)
-        smooth = known & (far <= near * np.float32(1 + SMOOTH))
+        smooth = known & (far - near <= np.float32(SMOOTH) * far)
         return (
             np.where(smooth, near, self.depth).astype(np.float32),
             np.where(smooth, far, self.depth).astype(np.float32),
@@ -98,8 +100,8 @@ class Votes:
     """Views whose depth agrees."""
     through: NDArray[np.uint8]
     """Views that see through the pixel's point."""
-    hidden: NDArray[np.uint8]
-    """Views that see a nearer surface."""
+    seen: NDArray[np.uint8]
+    """Views with any depth there: those that neither agree nor see through it show a nearer surface, or are unsure."""
     depth: NDArray[np.float32]
     """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
 
@@ -107,7 +109,7 @@ class Votes:
 def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView]) -> Votes:
     """Compare a frame, whose view is ``own``, with other views of the same world and unit."""
     shape = result.depth.shape
-    agree, through, hidden = (np.zeros(shape, np.uint8) for _ in range(3))
+    agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
     points = result.camera_points.reshape(-1, 3)
     total, weights = np.zeros(shape, np.float32), own.level + np.float32(LEAST_WEIGHT)
     for other in others:
@@ -122,16 +124,18 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView]) ->
         y = np.where(ahead, there[1].reshape(shape) * inverse * np.float32(k.fy) + np.float32(k.cy - 0.5), OUTSIDE)
         x, y = np.clip(x, OUTSIDE, -OUTSIDE), np.clip(y, OUTSIDE, -OUTSIDE)
         near, far = (_sampled(bound, x, y) for bound in other.bounds)
-        agrees = (near > 0) & (z > near * np.float32(1 - AGREEMENT)) & (z < far * np.float32(1 + AGREEMENT))
+        # The depth of the other surface along nearly the same ray, and its relative difference.
+        there_depth = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
+        difference = there_depth * inverse - 1
+        slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
+        agrees = (near > 0) & (np.abs(difference) < np.float32(AGREEMENT) + slack)
+        seen += near > 0
         agree += agrees
         through += _sampled(other.nearest, x, y) > z * np.float32(1 + FREE_SPACE)
-        hidden += (far > 0) & (far < z * np.float32(1 - FREE_SPACE))
         share = np.where(agrees, _sampled(other.level, x, y) + np.float32(LEAST_WEIGHT), np.float32(0))
-        # The depth of the other surface along nearly the same ray.
-        seen = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
-        total += share * (seen * inverse - 1)
+        total += share * difference
         weights += share
-    return Votes(agree, through, hidden, own.depth * (1 + total / weights))
+    return Votes(agree, through, seen, own.depth * (1 + total / weights))
 
 
 def _sampled(
@@ -154,8 +158,7 @@ def consistent_pixels(
         return keep, own.depth
     votes = compare(result, own, others)
     balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
-    free = (votes.agree > 0) & (balance >= 0)
-    free |= (votes.agree == 0) & (votes.through == 0) & (votes.hidden == 0)
+    free = (votes.seen == 0) | ((votes.agree > 0) & (balance >= 0))
     if result.certainty is not None:
         free |= (result.certainty >= Certainty.NEAR) & (balance >= -1)
     return keep & free, votes.depth
