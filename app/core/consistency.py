@@ -17,12 +17,14 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
-AGREEMENT = 0.02
-"""Largest relative difference of depths that agree: about the network's error between views."""
+AGREEMENT, MAX_AGREEMENT = 0.02, 0.05
+"""Largest relative difference of depths that agree: where two maps differ more as a whole, up to the second value."""
+TYPICAL = 2.0
+"""The same in medians of all differences between two maps."""
 SLANT = 0.02
 """Largest part of the difference that the slant of a surface within a pixel explains."""
-FREE_SPACE = 0.06
-"""Least relative difference of depths of which one is clearly farther."""
+FREE_SPACE = 3.0
+"""Least difference of depths of which one is clearly farther, as a multiple of the largest that agrees."""
 SMOOTH = 0.2
 """Largest relative difference of depth within 3x3 pixels of one surface, however slanted."""
 LEAST_WEIGHT = 0.05
@@ -106,17 +108,21 @@ class Votes:
     """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
 
 
-def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView]) -> Votes:
-    """Compare a frame, whose view is ``own``, with other views of the same world and unit."""
-    shape = result.depth.shape
+def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], step: int = 1) -> Votes:
+    """Compare a frame, whose view is ``own``, with other views of the same world and unit.
+
+    ``step``: only every n-th row and column is compared; the votes have that size.
+    """
+    depth, level = own.depth[::step, ::step], own.level[::step, ::step]
+    shape = depth.shape
     agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
-    points = result.camera_points.reshape(-1, 3)
-    total, weights = np.zeros(shape, np.float32), own.level + np.float32(LEAST_WEIGHT)
+    points = result.camera_points[::step, ::step].reshape(-1, 3)
+    total, weights = np.zeros(shape, np.float32), level + np.float32(LEAST_WEIGHT)
     for other in others:
         T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
         there = T[:3, :3] @ points.T + T[:3, 3:]
         z = there[2].reshape(shape)
-        ahead = (z > 0) & (own.depth > 0)
+        ahead = (z > 0) & (depth > 0)
         inverse = np.divide(1, z, out=np.zeros_like(z), where=ahead)
         k = other.camera
         # Pixels behind the camera fall outside.
@@ -128,14 +134,22 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView]) ->
         there_depth = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
         difference = there_depth * inverse - 1
         slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
-        agrees = (near > 0) & (np.abs(difference) < np.float32(AGREEMENT) + slack)
-        seen += near > 0
+        known = near > 0
+        tolerance = _tolerance(difference[::3, ::3][known[::3, ::3]])
+        agrees = known & (np.abs(difference) < tolerance + slack)
+        seen += known
         agree += agrees
-        through += _sampled(other.nearest, x, y) > z * np.float32(1 + FREE_SPACE)
+        through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
         share = np.where(agrees, _sampled(other.level, x, y) + np.float32(LEAST_WEIGHT), np.float32(0))
         total += share * difference
         weights += share
-    return Votes(agree, through, seen, own.depth * (1 + total / weights))
+    return Votes(agree, through, seen, depth * (1 + total / weights))
+
+
+def _tolerance(differences: NDArray[np.float32]) -> np.float32:
+    """Largest difference that agrees, from the differences [N] of two maps."""
+    typical = TYPICAL * float(np.median(np.abs(differences))) if len(differences) else 0.0
+    return np.float32(np.clip(typical, AGREEMENT, MAX_AGREEMENT))
 
 
 def _sampled(
@@ -146,9 +160,11 @@ def _sampled(
 
 
 def consistent_pixels(
-    result: FrameResult, own: DepthView, others: Sequence[DepthView], config: PointsConfig
+    result: FrameResult, own: DepthView, others: Sequence[DepthView], config: PointsConfig, step: int = 1
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
     """Mask [h, w] of a frame's pixels to keep, and its depth [h, w], averaged over the views that agree.
+
+    With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
 
     Of the `sure_pixels`, those stay that some view confirms and not more views see through, and those that no other
     view sees. Measured stereo stays where no more than one view more sees through it than agrees.
@@ -156,12 +172,15 @@ def consistent_pixels(
     keep = sure_pixels(result, config)
     if not others:
         return keep, own.depth
-    votes = compare(result, own, others)
+    votes = compare(result, own, others, step)
     balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
     free = (votes.seen == 0) | ((votes.agree > 0) & (balance >= 0))
     if result.certainty is not None:
-        free |= (result.certainty >= Certainty.NEAR) & (balance >= -1)
-    return keep & free, votes.depth
+        free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
+    if step == 1:
+        return keep & free, votes.depth
+    height, width = keep.shape
+    return keep & free.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], own.depth
 
 
 def choose_neighbours(

@@ -42,6 +42,8 @@ KEYFRAMES = 12
 """Latest keyframes that a frame of a run in progress is compared with."""
 STREAM_NEIGHBOURS = 2
 """Of these, the ones that it is compared with in fact."""
+STREAM_STEP = 2
+"""Side in pixels of the blocks that are judged as one while a run goes on: a quarter of the time."""
 BYTES_PER_FRAME = 8 * 13
 """Size on the disk of a frame's pose and depth scale in `PointCloud`: 3x4 and 1 float64."""
 ColouredPoints = tuple[NDArray[np.float32], NDArray[np.uint8]]
@@ -144,10 +146,10 @@ class RecentKeyframes:
         chosen = choose_neighbours(
             own, [(view.T_world_camera, view.camera, size) for view, size in views], STREAM_NEIGHBOURS
         )
-        keep, depth = consistent_pixels(result, own, [views[number][0] for number in chosen], self._config)
+        keep, _ = consistent_pixels(result, own, [views[number][0] for number in chosen], self._config, STREAM_STEP)
         if result.is_keyframe:
             self._views.append((own, result.transform.network_size))
-        return frame_points(result, self._config, keep, depth)
+        return frame_points(result, self._config, keep)
 
 
 def write_cloud(
