@@ -53,6 +53,8 @@ def view(index: int, count: int) -> FrameResult:
         rgb=np.full((SIDE, SIDE, 3), 90, np.uint8),
         transform=ImageTransform((2 * SIDE, 2 * SIDE), (0.0, 0.0, 2.0 * SIDE, 2.0 * SIDE), (SIDE, SIDE)),
         is_keyframe=index % 4 == 0,
+        # The walls of different frames are not one surface, and would contradict each other.
+        segment=index,
     )
 
 
