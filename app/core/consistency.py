@@ -27,8 +27,8 @@ FREE_SPACE = 3.0
 """Least difference of depths of which one is clearly farther, as a multiple of the largest that agrees."""
 SMOOTH = 0.2
 """Largest relative difference of depth within 3x3 pixels of one surface, however slanted."""
-LEAST_WEIGHT = 0.05
-"""Weight in the mean depth of a view of no confidence."""
+LEAST_DEVIATION = 0.02
+"""Deviation of depth at full confidence, where it is 1 at none: means are weighted by inverse variance."""
 NEIGHBOURS = 4
 """Views that a frame is compared with where earlier and later ones are known: more hardly change the result."""
 MIN_OVERLAP = 0.25
@@ -77,6 +77,11 @@ class DepthView:
         )
 
     @cached_property
+    def weight(self) -> NDArray[np.float32]:
+        """Weight [h, w] of the depth in a mean."""
+        return np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level))
+
+    @cached_property
     def nearest(self) -> NDArray[np.float32]:
         """Nearest depth [h, w] within 3x3 pixels, on whatever surface; 0 where one of them has none."""
         return np.asarray(cv2.erode(self.depth, np.ones((3, 3), np.uint8)), np.float32)
@@ -113,11 +118,11 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
 
     ``step``: only every n-th row and column is compared; the votes have that size.
     """
-    depth, level = own.depth[::step, ::step], own.level[::step, ::step]
+    depth = own.depth[::step, ::step]
     shape = depth.shape
     agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
     points = result.camera_points[::step, ::step].reshape(-1, 3)
-    total, weights = np.zeros(shape, np.float32), level + np.float32(LEAST_WEIGHT)
+    total, weights = np.zeros(shape, np.float32), own.weight[::step, ::step].copy()
     for other in others:
         T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
         there = T[:3, :3] @ points.T + T[:3, 3:]
@@ -140,7 +145,7 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         seen += known
         agree += agrees
         through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
-        share = np.where(agrees, _sampled(other.level, x, y) + np.float32(LEAST_WEIGHT), np.float32(0))
+        share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
         total += share * difference
         weights += share
     return Votes(agree, through, seen, depth * (1 + total / weights))

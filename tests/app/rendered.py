@@ -1,12 +1,16 @@
 """Ray-cast scenes of boxes and balls: true depth, images, distances to surfaces, and depth as a network gives it."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image, write_dense
 
 Array = NDArray[np.float64]
 SKY_DEPTH = 60.0
@@ -65,6 +69,16 @@ class Scene:
     def intrinsics(self) -> Intrinsics:
         return Intrinsics(self.focal, self.focal, self.size[0] / 2, self.size[1] / 2)
 
+    @cached_property
+    def views(self) -> list[tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.uint8]]]:
+        """What the cameras see; see `render`."""
+        return [self.render(T) for T in self.cameras]
+
+    def at(self, factor: float) -> "Scene":
+        """The same scene in larger images."""
+        size = (round(factor * self.size[0]), round(factor * self.size[1]))
+        return replace(self, size=size, focal=factor * self.focal)
+
     def render(self, T: Array) -> tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.uint8]]:
         """Depth [h, w] (0: sky), number of the solid [h, w] (-1: sky), and image [h, w, 3]."""
         width, height = self.size
@@ -93,8 +107,7 @@ class Scene:
     def visible(self, name: str | None = None) -> Array:
         """Points [N, 3] of an object's surface, or of all surfaces, that the cameras see. Every pixel gives one."""
         points = []
-        for T in self.cameras:
-            depth, solid, _ = self.render(T)
+        for T, (depth, solid, _) in zip(self.cameras, self.views, strict=True):
             wanted = solid >= 0
             if name is not None:
                 mine = np.array([s.part_of == name for s in self.solids])
@@ -128,8 +141,7 @@ def network_results(scene: Scene, errors: NetworkErrors, seed: int = 0) -> list[
     """
     random = np.random.default_rng(seed)
     results = []
-    for index, T in enumerate(scene.cameras):
-        depth, solid, rgb = scene.render(T)
+    for index, (T, (depth, solid, rgb)) in enumerate(zip(scene.cameras, scene.views, strict=True)):
         height, width = depth.shape
         sky = solid < 0
         inverse = 1 / np.where(sky, SKY_DEPTH, depth)
@@ -149,16 +161,23 @@ def network_results(scene: Scene, errors: NetworkErrors, seed: int = 0) -> list[
     return results
 
 
-def true_results(scene: Scene) -> list[FrameResult]:
-    """The frames with their true depth; none in the sky."""
-    found = []
-    for index, T in enumerate(scene.cameras):
-        depth, _, rgb = scene.render(T)
-        found.append(_result(scene, index, T, depth, np.where(depth > 0, 10.0, 0.0), rgb))
-    return found
+def write_dense_maps(folder: Path, scene: Scene, factor: float = 1.5, refinement: str = "a1") -> None:
+    """Add dense depth maps of all frames to a result of the scene, ``factor`` times as large as its images.
+
+    ``refinement``: id of the refinement that the result then has.
+    """
+    record = json.loads((folder / "run.json").read_text())
+    record["refinement"] = {"id": refinement, "fallback_segments": []}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / DENSE_FOLDER).mkdir()
+    large = scene.at(factor)
+    for index, (truth, _, rgb) in enumerate(large.views):
+        depth, certainty = stereo_depth(truth, index)
+        transform = ImageTransform(scene.size, (0.0, 0.0, float(scene.size[0]), float(scene.size[1])), large.size)
+        write_dense(folder, DenseMap(index, depth, certainty, encoded_image(rgb), transform), refinement)
 
 
-def stereo_certainty(truth: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def stereo_depth(truth: NDArray[np.float32], seed: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Depth [h, w] and certainty of a dense depth map: half of it measured, the rest near, or the network's."""
     random = np.random.default_rng(seed)
     field_ = _smooth_field(random, truth.shape) + 0.3 * random.standard_normal(truth.shape)
