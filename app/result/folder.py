@@ -1,6 +1,7 @@
 """Reader of a finished or interrupted result folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +77,13 @@ class ResultFolder:
         if camera.index in self.dense:
             return self.dense_map(camera.index).result(camera)
         return result_of(self.folder, camera)
+
+    def amended(self, cameras: Sequence[Camera], record: Mapping[str, Any]) -> "ResultFolder":
+        """The same folder with other cameras and changed entries of ``run.json``, neither of which is written."""
+        changed = copy(self)
+        changed.run, changed.cameras = {**self.run, **record}, list(cameras)
+        changed.__dict__.pop("dense", None)
+        return changed
 
     def dense_map(self, index: int) -> DenseMap:
         """The dense depth map of a frame. Raises OutputError where there is none or it is damaged."""

@@ -31,7 +31,7 @@ class ViewerState:
         self.scene = ViewerScene(server)
         self.cameras = ViewerCameras(server, self.timeline)
         self.map_layer = MapLayer()
-        self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
+        self.panel = ViewerPanel(server, round(100 * points.confidence), events)
         self.ended = False
         """Whether the last frame was added: new clients then start with the overview."""
 
