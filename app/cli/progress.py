@@ -1,15 +1,17 @@
 """What commands print while they work and at the end, in the terminal and in the viewer."""
 
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
+MIN_SHARE = 0.02
+"""Share done of a step from which its time left is estimated."""
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
 
@@ -40,6 +44,64 @@ class LiveView(ResultView, Protocol):
         """Whether the user has paused the run."""
 
 
+class StepClock:
+    """Estimates the time left of a step from its mean speed since its first report."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._begun, self._first = now, now(), 0.0
+        self._started = False
+
+    def left(self, done: float, total: float | None) -> float | None:
+        """Seconds left; None while too little is done. A step that is resumed begins with its first report."""
+        if not self._started:
+            self._started, self._first, self._begun = True, done, self._now()
+        if not total or done - self._first < MIN_SHARE * total:
+            return None
+        return (self._now() - self._begun) / (done - self._first) * max(total - done, 0.0)
+
+
+class _Done(ProgressColumn):
+    """Number done and total, or the share done of a step in percent."""
+
+    def render(self, task: Task) -> Text:
+        total = "?" if task.total is None else f"{task.total:.0f}"
+        text = f"{task.completed:.0f} %" if task.fields.get("percent") else f"{task.completed:.0f}/{total}"
+        return Text(text, style="progress.download")
+
+
+class _TimeLeft(ProgressColumn):
+    """Time left of a step, or after its end the time that it took."""
+
+    max_refresh = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clocks: dict[TaskID, StepClock] = {}
+
+    def render(self, task: Task) -> Text:
+        clocked = self._clocks.setdefault(task.id, StepClock(task.get_time))
+        left = clocked.left(task.completed, task.total)
+        if task.finished:
+            return Text(f"took {clock(task.finished_time or 0.0)}", style="progress.elapsed")
+        return Text("left -:--" if left is None else f"left {clock(left)}", style="progress.remaining")
+
+
+class _Bars(RichProgress):
+    """Bars with number done, total and time left, and a line of text below them, cut to the terminal's width."""
+
+    def __init__(self, console: Console) -> None:
+        self.note = ""
+        columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), _Done()]
+        super().__init__(
+            *columns, TimeElapsedColumn(), _TimeLeft(), console=console, expand=True, refresh_per_second=5
+        )
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.note:
+            yield Text(self.note, no_wrap=True, overflow="ellipsis")
+
+
 class TerminalObserver(RunObserver):
     """Shows a run as bars on stderr, lines on stdout, and as status of a viewer.
 
@@ -51,9 +113,10 @@ class TerminalObserver(RunObserver):
         """Its map is shown in the viewer."""
         self._out, self._err, self._page = out, err, page
         self._shown_map: object = None
-        self._bar: RichProgress | None = None
+        self._bar: _Bars | None = None
         self._phase = ""
         self._tasks: dict[str, TaskID] = {}
+        self._clocks: dict[str, StepClock] = {}
 
     @property
     def paused(self) -> bool:
@@ -61,8 +124,10 @@ class TerminalObserver(RunObserver):
 
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
-        self._update("run", "frames", completed=progress.frames, total=progress.frame_hint, detail=text)
-        self._status(text)
+        self._update("run", "frames", completed=progress.frames, total=progress.frame_hint)
+        self._note(text)
+        left = self._left("run", progress.frames, progress.frame_hint)
+        self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
         if self._page is not None and sparse is not None and sparse is not self._shown_map:
             self._shown_map = sparse
@@ -72,12 +137,13 @@ class TerminalObserver(RunObserver):
         self._update("run", "points", completed=done, total=total)
 
     def on_refine(self, share: float, step: str) -> None:
-        self._update("refine", "refining", completed=share, total=1.0, description=f"refining: {step}")
-        self._status(f"refining: {step}, {share:.0%}")
+        self._update("refine", "refining", completed=round(100 * share), total=100, percent=True)
+        self._note(step)
+        self._status(f"refining: {step}, {share:.0%}{self._left('refine', share, 1.0)}")
 
     def on_refine_points(self, done: int, total: int) -> None:
-        self._update("refine", "refining", completed=1.0, total=1.0, description="refining")
         self._update("refine", "points", completed=done, total=total)
+        self._note("")
         self._status(f"refined; points of {done} of {total} frames are updated")
 
     def on_refined(self, report: RefinementReport | None) -> None:
@@ -91,7 +157,7 @@ class TerminalObserver(RunObserver):
         self._status("\n\n".join(lines))
 
     def on_scale(self, step: str, done: int, total: int) -> None:
-        self.on_step(step, done, total)
+        self._update("steps", step, completed=done, total=total)
         if step == "markers":
             self._status(f"looking for markers: {done} of {total} frames")
 
@@ -105,8 +171,9 @@ class TerminalObserver(RunObserver):
         self._status(line)
 
     def on_step(self, step: str, done: int, total: int) -> None:
-        """A bar for each step of a command."""
+        """A bar for each step of a command, and its status on the page with the time left."""
         self._update("steps", step, completed=done, total=total)
+        self._status(f"{step}: {_counted(done, total)}{self._left(step, done, total)}")
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -132,19 +199,30 @@ class TerminalObserver(RunObserver):
     def _update(self, phase: str, task: str, **fields: Any) -> None:
         if self._bar is None or self._phase != phase:
             self.stop()
-            counts = [TimeElapsedColumn()] if phase == "refine" else [MofNCompleteColumn(), TimeRemainingColumn()]
-            detail = [TextColumn("{task.fields[detail]}")] if phase == "run" else []
-            columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), *counts, *detail]
-            self._bar = RichProgress(*columns, console=self._err, expand=True, refresh_per_second=5)
+            self._bar = _Bars(console=self._err)
             self._bar.start()
             self._phase, self._tasks = phase, {}
         if task not in self._tasks:
-            self._tasks[task] = self._bar.add_task(task, total=None, detail="")
+            self._tasks[task] = self._bar.add_task(task, total=None)
         self._bar.update(self._tasks[task], **fields)
+
+    def _note(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.note = text
+
+    def _left(self, step: str, done: float, total: float | None) -> str:
+        """The time left of a step as ``, about 1:20 left``; empty while it is not known."""
+        clocked = self._clocks.setdefault(step, StepClock())
+        left = clocked.left(done, total)
+        return "" if left is None or done >= (total or 0) else f", about {clock(left)} left"
 
     def _status(self, text: str) -> None:
         if self._page is not None:
             self._page.status(text)
+
+
+def _counted(done: int, total: int | None) -> str:
+    return f"{done}" if total is None else f"{done} of {total}"
 
 
 def describe(progress: Progress) -> str:

@@ -89,7 +89,7 @@ def reconstruct_command(
     scale_from: shared.ScaleFrom = None,
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
-    port: shared.Port = 8080,
+    port: shared.Port = None,
     token: shared.Token = True,
     keep_open: Annotated[
         bool,

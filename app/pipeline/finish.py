@@ -13,6 +13,7 @@ from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
+from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
@@ -79,6 +80,13 @@ class Finisher:
             return self.scale(steps.scale) is not None
         except InputError as error:
             raise InputError(f"{error}; {self.folder} is complete and its unit has not changed") from error
+
+    def judge(self) -> Verdict:
+        """Judge the result as it is, which is also recorded in its ``run.json``. Raises OutputError."""
+        with self._lock():
+            verdict = record_verdict(self.folder)
+        self.observer.on_verdict(verdict)
+        return verdict
 
     def refine(self) -> RefinementReport | None:
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
+    from stream_recon.app.pipeline.verdict import Verdict
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.slam.offline.report import RefinementReport
 
@@ -122,6 +123,9 @@ class RunObserver:
 
     def on_scaled(self, unit: "MetricScale | None") -> None:
         """At the end of the recovery of metric scale; None: Ctrl-C ended it, and the result is unchanged."""
+
+    def on_verdict(self, verdict: "Verdict") -> None:
+        """The judgement of the result, after its last step, or after an early end."""
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         """A line for the user."""

@@ -30,7 +30,8 @@ from stream_recon.app.pipeline.process import (
     peak_host_memory_mb,
     stop_on_signals,
 )
-from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.pipeline.verdict import judge
+from stream_recon.app.result.run_record import RunSummary, evidence_record
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.app.sources.readers import FrameRange
@@ -217,6 +218,7 @@ class _PipelineRun:
     def finish(self, *, interrupted: bool, rebuild: Callable[[int, int], None] | None = None) -> RunSummary:
         """Finish the result folder as far as possible. Raises OutputError."""
         summary = self.summary(interrupted=interrupted)
+        summary = replace(summary, verdict=judge(evidence_record(summary)).to_json())
         if self._writer is None:
             return summary
         if self.dispatcher.failed:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
+from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
@@ -110,6 +111,7 @@ def refine_result(
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
+        changes[VERDICT] = judge({**result.run, **changes}).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
