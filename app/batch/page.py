@@ -41,7 +41,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, 7.5rem 4rem); gap: 
 dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 .failed { border-color: var(--bad); } .failed .reason { color: var(--bad); }
 .good h2 b { background: var(--fine); } .doubtful h2 b { background: var(--unsure); } .failed h2 b,
-.wrong h2 b { background: var(--bad); } .doubtful { border-color: var(--unsure); } .wrong { border: 2px solid var(--bad); }
+.wrong h2 b { background: var(--bad); } .doubtful { border-color: var(--unsure); }
+.wrong { border: 2px solid var(--bad); }
 h2 b { color: #fff; border-radius: 4px; padding: .1rem .5rem; font-size: .8em; margin-right: .4rem; }
 td.good { color: var(--fine); } td.doubtful { color: var(--unsure); } td.wrong { color: var(--bad); font-weight: bold; }
 .wrong img, .wrong svg { outline: 3px solid var(--bad); opacity: .6; } .verdict { font-weight: 600; }

@@ -65,8 +65,7 @@ VERDICT_COLOURS = {"good": "bold green", "doubtful": "bold yellow", "failed": "b
 
 def verdict_text(verdict: "Verdict", prefix: str = "") -> Text:
     """A verdict in one line, with its level in colour on a terminal. ``prefix``: what it is about."""
-    advice = f". {verdict.advice}" if verdict.advice else ""
-    return Text.assemble(prefix, (verdict.level, VERDICT_COLOURS[verdict.level]), f": {verdict.reason}{advice}")
+    return Text.assemble(prefix, (verdict.level, VERDICT_COLOURS[verdict.level]), f": {verdict.explanation}")
 
 
 def reported(command: Callable[P, int]) -> Callable[P, None]:

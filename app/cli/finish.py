@@ -47,6 +47,7 @@ def refine_folder(folder: Path) -> int:
         if finisher.refine() is None:
             return INTERRUPTED
         if unit is None:
+            finisher.judge()
             return DONE
         observer.on_message(f"again to metres, by {unit.given}")
         return DONE if finisher.run(FinishSteps.parse(refine=False, scale_from=unit.given)) else INTERRUPTED

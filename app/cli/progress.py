@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from stream_recon.app.cli.console import verdict_text
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.process import stop_on_signals
+from stream_recon.app.pipeline.verdict import Level, Verdict
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
@@ -42,6 +44,14 @@ class LiveView(ResultView, Protocol):
     @property
     def paused(self) -> bool:
         """Whether the user has paused the run."""
+
+
+@runtime_checkable
+class VerdictView(Protocol):
+    """Viewer that shows the judgement of a result."""
+
+    def show_verdict(self, level: Level, text: str) -> None:
+        """Show the level in its colour, and its reason with what to do."""
 
 
 class StepClock:
@@ -92,9 +102,7 @@ class _Bars(RichProgress):
     def __init__(self, console: Console) -> None:
         self.note = ""
         columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), _Done()]
-        super().__init__(
-            *columns, TimeElapsedColumn(), _TimeLeft(), console=console, expand=True, refresh_per_second=5
-        )
+        super().__init__(*columns, TimeElapsedColumn(), _TimeLeft(), console=console, expand=True, refresh_per_second=5)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -142,6 +150,7 @@ class TerminalObserver(RunObserver):
         self._status(f"refining: {step}, {share:.0%}{self._left('refine', share, 1.0)}")
 
     def on_refine_points(self, done: int, total: int) -> None:
+        self._update("refine", "refining", completed=100, total=100, percent=True)
         self._update("refine", "points", completed=done, total=total)
         self._note("")
         self._status(f"refined; points of {done} of {total} frames are updated")
@@ -174,6 +183,12 @@ class TerminalObserver(RunObserver):
         """A bar for each step of a command, and its status on the page with the time left."""
         self._update("steps", step, completed=done, total=total)
         self._status(f"{step}: {_counted(done, total)}{self._left(step, done, total)}")
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self.stop()
+        self._out.print(verdict_text(verdict, "verdict: "))
+        if isinstance(self._page, VerdictView):
+            self._page.show_verdict(verdict.level, verdict.explanation)
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -237,7 +252,11 @@ def describe(progress: Progress) -> str:
 def describe_refinement(report: RefinementReport) -> list[str]:
     """Lines on the success of a refinement, and on segments that it left alone."""
     lines = []
-    if report.reprojection_px is not None and report.focal is not None:
+    if report.reprojection_px is None:
+        reasons = dict.fromkeys(str(segment["why"]) for segment in report.fallback_segments)
+        why = ", ".join(reasons) or "no map came out"
+        return [f"not refined: all frames keep the network's poses and depth, because {why}"]
+    if report.focal is not None:
         loops = f", {report.loops} loops" if report.loops else ""
         lines.append(
             f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
@@ -246,7 +265,8 @@ def describe_refinement(report: RefinementReport) -> list[str]:
             f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
         )
     return lines + [
-        f"frames {segment['first']} to {segment['last']} keep the network's poses: {segment['why']}"
+        f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
+        f"because {segment['why']}"
         for segment in report.fallback_segments
     ]
 

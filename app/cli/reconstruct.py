@@ -1,6 +1,7 @@
 """Command ``reconstruct``, the default one: a source reconstructed into a folder, with a live viewer."""
 
 import dataclasses
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import typer
 
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.view import ViewerChoice, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -171,10 +173,15 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     All checks that need no frame come before anything is written.
     """
+    out, err = result_consoles()
+    if _may_exist(job.spec) and not job.resume:
+        # Imports and weights take seconds: a user should see at once that something happens.
+        out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
+    from stream_recon.app.pipeline.verdict import Verdict
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
@@ -182,7 +189,6 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.result.run_record import RunInfo
     from stream_recon.app.sources.source import open_source
 
-    out, err = result_consoles()
     preset = job.model.load_preset()
     steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from)
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
@@ -230,10 +236,15 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     # A live source leaves only what the result holds.
                     finisher = Finisher(folder, None if source.live else open_again, observer, page=viewer)
                     finished = _finish(finisher, steps, job)
+            elif summary.verdict and summary.frames_reconstructed:
+                observer.on_verdict(Verdict(**summary.verdict))
+            if finished and summary.frames_reconstructed:
+                print_ending(folder, out)
         if not summary.interrupted and viewer and job.view:
             job.view.wait(viewer, folder, out)
     if summary.source_lost:
-        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
+        verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
+        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}{verdict}")
     return DONE if finished else INTERRUPTED
 
 
@@ -254,6 +265,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
     out.print(f"result: {folder}")
     if not steps:
         out.print("it is complete: nothing is left to do")
+        print_ending(folder, out)
         return DONE
     with ExitStack() as stack:
         result = read_result(folder)
@@ -264,6 +276,8 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
             finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+            if finished:
+                print_ending(folder, out)
         if viewer and job.view:
             job.view.wait(viewer, folder, out)
     return DONE if finished else INTERRUPTED
@@ -286,6 +300,11 @@ def default_output(spec: str, overwrite: bool) -> Path:
         number += 1
         folder = Path(f"{base}-recon-{number}")
     return folder
+
+
+def _may_exist(spec: str) -> bool:
+    """Whether a source is worth loading the network for; found out without imports."""
+    return "://" in spec or spec.isdecimal() or os.path.exists(os.path.expanduser(spec))
 
 
 def _is_folder(path: Path) -> bool:

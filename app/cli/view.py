@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class ViewerChoice:
 
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
+    from stream_recon.app.cli.progress import VerdictView
+    from stream_recon.app.pipeline.verdict import judge, recorded_verdict
     from stream_recon.app.result.cloud import POINTS_NAME
     from stream_recon.app.result.folder import read_result
 
@@ -90,6 +92,10 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         damaged: list[OutputError] = []
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
+        verdict = recorded_verdict(result.run) or judge(result.run)
+        if isinstance(viewer, VerdictView):
+            viewer.show_verdict(verdict.level, verdict.explanation)
+        out.print(verdict_text(verdict, "verdict: "))
         if damaged:
             err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")

@@ -67,13 +67,21 @@ class Finisher:
     is_locked: bool = False
 
     def run(self, steps: FinishSteps) -> bool:
-        """Do these steps; False where Ctrl-C ended one. Raises StreamReconError."""
-        if steps.refine:
-            result = read_result(self.folder)
-            if self.open_again is None and not result.with_depth(result.cameras):
-                self.observer.on_message("not refined: no depth was kept")
-            elif self.refine() is None:
-                return False
+        """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
+        done = self._refined(steps) and self._scaled(steps)
+        self.judge()
+        return done
+
+    def _refined(self, steps: FinishSteps) -> bool:
+        if not steps.refine:
+            return True
+        result = read_result(self.folder)
+        if self.open_again is None and not result.with_depth(result.cameras):
+            self.observer.on_message("not refined: no depth was kept")
+            return True
+        return self.refine() is not None
+
+    def _scaled(self, steps: FinishSteps) -> bool:
         if steps.scale is None:
             return True
         try:

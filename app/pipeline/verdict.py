@@ -1,7 +1,7 @@
 """Judgement of a result from all evidence in its ``run.json``: good, doubtful or failed, why, and what to do.
 
-Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth maps. Limits were set on one
-half of a set of results of known error and checked on the other one; see ``scripts/bench verdicts``.
+Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth maps. Limits were set on
+one half of a set of results of known error and checked on the other one; see ``scripts/bench verdicts``.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,13 @@ class Verdict:
     """What to do for a better result; empty for a good one."""
 
     @property
+    def explanation(self) -> str:
+        """Reason and advice as sentences without the last full stop."""
+        return f"{self.reason}. {self.advice}" if self.advice else self.reason
+
+    @property
     def line(self) -> str:
-        advice = f". {self.advice}" if self.advice else ""
-        return f"{self.level}: {self.reason}{advice}"
+        return f"{self.level}: {self.explanation}"
 
     def to_json(self) -> dict[str, str]:
         return asdict(self)

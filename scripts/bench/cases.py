@@ -81,7 +81,9 @@ def bench_cases(
         seed: seed of the rendered scenes.
     """
     frames = count or FRAMES
-    walk = cache(lambda: rendered("walk", frames, seed) if sequence is None else read_sequence(sequence, stride, frames))
+    walk = cache(
+        lambda: rendered("walk", frames, seed) if sequence is None else read_sequence(sequence, stride, frames)
+    )
 
     def walked(put: Callable[[Clip], Clip]) -> Clip:
         return put(walk())

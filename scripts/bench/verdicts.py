@@ -1,8 +1,8 @@
 """Verdicts on results of known error: rendered and real sequences as they are and with faults put in.
 
 Each case is run with the complete program. The evidence (``run.json``, without times) and the true error of the online
-and of the refined result go to a JSON file, so that the verdict is tuned without runs. Cases of one base sequence are in
-the same half of the set: thresholds are set on one half, the other half checks them.
+and of the refined result go to a JSON file, so that the verdict is tuned without runs. Cases of one base sequence are
+in the same half of the set: thresholds are set on one half, the other half checks them.
 """
 
 import json
@@ -295,7 +295,7 @@ def _base(name: str, folder: Path, sequences: Path | None) -> Clip:
 
 
 def _run(engine: Engine, clip: Clip, folder: Path) -> dict[str, Any]:
-    """Evidence and true errors of the online and the refined result of a clip. The refined result stays in ``folder``."""
+    """Evidence and true errors of the online and the refined result of a clip; the latter stays in ``folder``."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
@@ -340,7 +340,9 @@ def table(evidence: Mapping[str, Any], judge: Callable[[Mapping[str, Any]], Any]
                     counts[truth, judge(case["run"][stage]).level] += 1
             print(f"\n| half {half}, {stage} | good | doubtful | failed |\n|---|---|---|---|")
             for truth in ("right", "between", "wrong"):
-                print(f"| {truth} | {' | '.join(str(counts[truth, level]) for level in ('good', 'doubtful', 'failed'))} |")
+                print(
+                    f"| {truth} | {' | '.join(str(counts[truth, level]) for level in ('good', 'doubtful', 'failed'))} |"
+                )
     print("\n| case | half | ATE / path online, refined | verdict online, refined | reason |\n|---|---|---|---|---|")
     for name, case in evidence.items():
         verdicts = [judge(case["run"][stage]) for stage in ("online", "refined")]
