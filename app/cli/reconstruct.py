@@ -1,11 +1,10 @@
 """Command ``reconstruct``, the default one: a source reconstructed into a folder, with a live viewer."""
 
 import dataclasses
-import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -181,12 +180,12 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
-    from stream_recon.app.pipeline.verdict import Verdict
+    from stream_recon.app.pipeline.verdict import judge
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
     from stream_recon.app.result.resume import check_choice
-    from stream_recon.app.result.run_record import RunInfo
+    from stream_recon.app.result.run_record import RunInfo, evidence_record
     from stream_recon.app.sources.source import open_source
 
     preset = job.model.load_preset()
@@ -237,7 +236,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     finisher = Finisher(folder, None if source.live else open_again, observer, page=viewer)
                     finished = _finish(finisher, steps, job)
             elif summary.verdict and summary.frames_reconstructed:
-                observer.on_verdict(Verdict(**summary.verdict))
+                observer.on_verdict(judge(evidence_record(summary)))
             if finished and summary.frames_reconstructed:
                 print_ending(folder, out)
         if not summary.interrupted and viewer and job.view:
@@ -304,7 +303,9 @@ def default_output(spec: str, overwrite: bool) -> Path:
 
 def _may_exist(spec: str) -> bool:
     """Whether a source is worth loading the network for; found out without imports."""
-    return "://" in spec or spec.isdecimal() or os.path.exists(os.path.expanduser(spec))
+    with suppress(OSError, RuntimeError):  # such as a name that is too long, or an unknown user
+        return "://" in spec or spec.isdecimal() or Path(spec).expanduser().exists()
+    return False
 
 
 def _is_folder(path: Path) -> bool:

@@ -12,8 +12,10 @@ from stream_recon.configs.schema import Preset, upgraded_preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
-ONLINE, REFINEMENT, METRIC_SCALE, VERDICT = "online_mapping", "refinement", "metric_scale", "verdict"
-"""Keys of the reports of online mapping, refinement and metric scale recovery, and of the judgement of the result."""
+ONLINE, REFINEMENT, METRIC_SCALE = "online_mapping", "refinement", "metric_scale"
+"""Keys of the reports of online mapping, refinement and metric scale recovery."""
+VERDICT = "verdict"
+"""Key of the judgement of the result."""
 _RENAMED = {
     "streams": "submaps",
     "stands_on": "reference_frames",
@@ -75,6 +77,8 @@ class RunSummary:
     attention: str = "auto"
     network_focal: float | None = None
     """Median of the focal lengths in pixels that the network predicts, where the camera was known."""
+    focal_change: float | None = None
+    """Ratio of the largest to the smallest focal length that the network predicts; see `focal_change`."""
     submaps: int = 0
     """Number of submaps: more than one where the scale frames went out of view."""
     reference_frames: tuple[int, ...] = ()
@@ -131,6 +135,7 @@ def evidence_record(summary: RunSummary) -> dict[str, Any]:
         "interrupted": summary.interrupted,
         "source_lost": summary.source_lost,
         "submaps": summary.submaps,
+        "focal_change": summary.focal_change,
         "frames": {
             "read": summary.frames_read,
             "reconstructed": summary.frames_reconstructed,

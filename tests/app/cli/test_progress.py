@@ -58,9 +58,7 @@ def test_a_rejected_refinement_is_called_not_refined_with_the_reason() -> None:
     report = RefinementReport(keyframes=30, fallback_segments=[{"first": 0, "last": 29, "why": why}])
     (line,) = describe_refinement(report)
     assert line.startswith("not refined: ") and line.endswith(why)
-    fitted = RefinementReport(
-        reprojection_px=0.5, focal=300.0, fallback_segments=[{"first": 3, "last": 9, "why": why}]
-    )
+    fitted = RefinementReport(reprojection_px=0.5, focal=300.0, fallback_segments=[{"first": 3, "last": 9, "why": why}])
     first, second = describe_refinement(fitted)
     assert first.startswith("refined: ")
     assert second == f"frames 3 to 9 are not refined and keep the network's poses, because {why}"
