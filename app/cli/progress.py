@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -55,17 +55,20 @@ class VerdictView(Protocol):
 
 
 class StepClock:
-    """Estimates the time left of a step from its mean speed since its first report."""
+    """Estimates the time left of a step from its mean speed."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._begun, self._first = now, now(), 0.0
+        self._now, self._begun, self._first = now, 0.0, 0.0
         self._started = False
 
     def left(self, done: float, total: float | None) -> float | None:
-        """Seconds left; None while too little is done. A step that is resumed begins with its first report."""
-        if not self._started:
+        """Seconds left; None while too little is done.
+
+        The first report of something done counts as the beginning: a run may be resumed, or start slowly.
+        """
+        if not self._started and done > 0:
             self._started, self._first, self._begun = True, done, self._now()
-        if not total or done - self._first < MIN_SHARE * total:
+        if not self._started or not total or done - self._first < MIN_SHARE * total:
             return None
         return (self._now() - self._begun) / (done - self._first) * max(total - done, 0.0)
 
@@ -82,17 +85,10 @@ class _Done(ProgressColumn):
 class _TimeLeft(ProgressColumn):
     """Time left of a step, or after its end the time that it took."""
 
-    max_refresh = 0.5
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._clocks: dict[TaskID, StepClock] = {}
-
     def render(self, task: Task) -> Text:
-        clocked = self._clocks.setdefault(task.id, StepClock(task.get_time))
-        left = clocked.left(task.completed, task.total)
         if task.finished:
             return Text(f"took {clock(task.finished_time or 0.0)}", style="progress.elapsed")
+        left: float | None = task.fields.get("left")
         return Text("left -:--" if left is None else f"left {clock(left)}", style="progress.remaining")
 
 
@@ -130,11 +126,15 @@ class TerminalObserver(RunObserver):
     def paused(self) -> bool:
         return self._page is not None and self._page.paused
 
+    def expect(self, total: int | None) -> None:
+        """Show the number of frames to come: the first ones take longest."""
+        self._update("run", "frames", 0, total)
+        self._note("first frames")
+
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
-        self._update("run", "frames", completed=progress.frames, total=progress.frame_hint)
+        left = self._update("run", "frames", progress.frames, progress.frame_hint)
         self._note(text)
-        left = self._left("run", progress.frames, progress.frame_hint)
         self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
         if self._page is not None and sparse is not None and sparse is not self._shown_map:
@@ -142,16 +142,16 @@ class TerminalObserver(RunObserver):
             self._page.show_map(sparse.points, sparse.loops)
 
     def on_rebuild(self, done: int, total: int) -> None:
-        self._update("run", "points", completed=done, total=total)
+        self._update("run", "points", done, total)
 
     def on_refine(self, share: float, step: str) -> None:
-        self._update("refine", "refining", completed=round(100 * share), total=100, percent=True)
+        left = self._update("refine", "refining", round(100 * share), 100, percent=True)
         self._note(step)
-        self._status(f"refining: {step}, {share:.0%}{self._left('refine', share, 1.0)}")
+        self._status(f"refining: {step}, {share:.0%}{left}")
 
     def on_refine_points(self, done: int, total: int) -> None:
-        self._update("refine", "refining", completed=100, total=100, percent=True)
-        self._update("refine", "points", completed=done, total=total)
+        self._update("refine", "refining", 100, 100, percent=True)
+        self._update("refine", "points", done, total)
         self._note("")
         self._status(f"refined; points of {done} of {total} frames are updated")
 
@@ -166,7 +166,7 @@ class TerminalObserver(RunObserver):
         self._status("\n\n".join(lines))
 
     def on_scale(self, step: str, done: int, total: int) -> None:
-        self._update("steps", step, completed=done, total=total)
+        self._update("steps", step, done, total)
         if step == "markers":
             self._status(f"looking for markers: {done} of {total} frames")
 
@@ -181,8 +181,8 @@ class TerminalObserver(RunObserver):
 
     def on_step(self, step: str, done: int, total: int) -> None:
         """A bar for each step of a command, and its status on the page with the time left."""
-        self._update("steps", step, completed=done, total=total)
-        self._status(f"{step}: {_counted(done, total)}{self._left(step, done, total)}")
+        left = self._update("steps", step, done, total)
+        self._status(f"{step}: {_counted(done, total)}{left}")
 
     def on_verdict(self, verdict: Verdict) -> None:
         self.stop()
@@ -211,25 +211,23 @@ class TerminalObserver(RunObserver):
     ) -> None:
         self.stop()
 
-    def _update(self, phase: str, task: str, **fields: Any) -> None:
+    def _update(self, phase: str, task: str, done: float, total: float | None, percent: bool = False) -> str:
+        """Show the state of a step; returns the time left as ``, about 1:20 left``, empty while it is not known."""
         if self._bar is None or self._phase != phase:
             self.stop()
             self._bar = _Bars(console=self._err)
             self._bar.start()
-            self._phase, self._tasks = phase, {}
+            self._phase, self._tasks, self._clocks = phase, {}, {}
         if task not in self._tasks:
             self._tasks[task] = self._bar.add_task(task, total=None)
-        self._bar.update(self._tasks[task], **fields)
+            self._clocks[task] = StepClock()
+        left = self._clocks[task].left(done, total)
+        self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
+        return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
 
     def _note(self, text: str) -> None:
         if self._bar is not None:
             self._bar.note = text
-
-    def _left(self, step: str, done: float, total: float | None) -> str:
-        """The time left of a step as ``, about 1:20 left``; empty while it is not known."""
-        clocked = self._clocks.setdefault(step, StepClock())
-        left = clocked.left(done, total)
-        return "" if left is None or done >= (total or 0) else f", about {clock(left)} left"
 
     def _status(self, text: str) -> None:
         if self._page is not None:

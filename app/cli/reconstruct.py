@@ -222,6 +222,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 show_result(viewer, read_result(folder), lambda _: None)
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
+            observer.expect(session.source.frame_hint)
             summary = session.reconstruct([viewer] if viewer else [], observer)
             observer.stop()
             print_summary(summary, out, err)

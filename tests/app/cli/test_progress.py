@@ -47,6 +47,7 @@ def test_refinement_and_steps_have_their_time_left() -> None:
 def test_the_time_left_is_that_of_the_mean_speed_since_the_first_report() -> None:
     ticks = count(0, 10)
     clock = StepClock(lambda: float(next(ticks)))
+    assert clock.left(0, 1000) is None
     assert clock.left(100, 1000) is None, "a resumed step has not begun to count"
     # 100 more in the 10 s since the first report; 800 are left.
     assert clock.left(200, 1000) == 80.0
