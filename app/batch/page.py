@@ -41,8 +41,8 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, 7.5rem 4rem); gap: 
 dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 .failed { border-color: var(--bad); } .failed .reason { color: var(--bad); }
 .good h2 b { background: var(--fine); } .doubtful h2 b { background: var(--unsure); } .failed h2 b,
-.wrong h2 b { background: var(--bad); } .doubtful { border-color: var(--unsure); }
-.wrong { border: 2px solid var(--bad); }
+.wrong h2 b { background: var(--bad); } article.doubtful { border-color: var(--unsure); }
+article.wrong { border: 2px solid var(--bad); }
 h2 b { color: #fff; border-radius: 4px; padding: .1rem .5rem; font-size: .8em; margin-right: .4rem; }
 td.good { color: var(--fine); } td.doubtful { color: var(--unsure); } td.wrong { color: var(--bad); font-weight: bold; }
 .wrong img, .wrong svg { outline: 3px solid var(--bad); opacity: .6; } .verdict { font-weight: 600; }
@@ -65,7 +65,7 @@ def _head(record: Mapping[str, Any]) -> str:
     counts = f"{totals['done']} of {totals['scenes']} scenes done"
     if totals["resumed"]:
         counts += f" ({totals['resumed']} by an earlier run)"
-    for name, count in (("failed", totals["failed"]), ("not run", totals["not_run"])):
+    for name, count in (("without a result", totals["failed"]), ("not run", totals["not_run"])):
         counts += f", {count} {name}" if count else ""
     judged = [f"{count} {level}" for level, count in totals["verdicts"].items() if count]
     counts += f"; verdicts: {', '.join(judged)}" if judged else ""
@@ -130,8 +130,8 @@ def _article(store: Store, row: Row, number: int) -> str:
     result = row.result
     counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
     counts += f", {result['damaged']} damaged" if result["damaged"] else ""
-    notes = "" if verdict is None else f'<p class="verdict">{escape(verdict.line)}</p>'
-    notes += "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
+    judgement = "" if verdict is None else f'<p class="verdict">{escape(verdict.explanation)}</p>'
+    notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
     notes += "".join(
         f'<p class="note">{escape(describe_overlap(overlap))}</p>' for overlap in result.get("overlaps", [])
     )
@@ -140,7 +140,7 @@ def _article(store: Store, row: Row, number: int) -> str:
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
     body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
     kind = "" if verdict is None else f' class="{CLASSES[verdict.level]}"'
-    return f'<article{kind} id="scene-{number}">{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
+    return f'<article{kind} id="scene-{number}">{title}{judgement}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:
