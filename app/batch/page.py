@@ -140,7 +140,8 @@ def _article(store: Store, row: Row, number: int) -> str:
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
     body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
     kind = "" if verdict is None else f' class="{CLASSES[verdict.level]}"'
-    return f'<article{kind} id="scene-{number}">{title}{judgement}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
+    text = f'{title}{judgement}<p>{link}</p><div class="row">{body}</div>{notes}'
+    return f'<article{kind} id="scene-{number}">{text}</article>'
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:

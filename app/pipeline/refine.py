@@ -99,8 +99,9 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
-        record = {"id": _refinement_id(found), **_record(found.report, images.warning)}
         tracks = _tracks(found, cameras)
+        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
+        record = {"id": _refinement_id(found), **_record(found.report, images.warning), "parallax_deg": angle}
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
         revision = _with_fields(moved, cameras, found.depth_fields)
@@ -270,6 +271,27 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:
+    """Median angle in degrees under which triangulated points are seen; None without points.
+
+    ``T_world_camera`` [N, 4, 4] are the poses of the frames ``index`` [N], ascending. The angle of a point is twice the
+    largest one between its rays and their mean.
+    """
+    count = len(tracks.points)
+    if not count:
+        return None
+    centres = T_world_camera[np.searchsorted(np.array(index), tracks.frame), :3, 3]
+    rays = tracks.points[tracks.point] - centres
+    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
+    mean = np.stack([np.bincount(tracks.point, axis, count) for axis in rays.T], axis=1)
+    mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
+    # By the chord, which is accurate at small angles.
+    chord = np.linalg.norm(rays - mean[tracks.point], axis=1)
+    largest = np.zeros(count)
+    np.maximum.at(largest, tracks.point, chord)
+    return round(float(np.degrees(4 * np.arcsin(np.minimum(np.median(largest) / 2, 1.0)))), 4)
 
 
 def _refinement_id(found: Refinement) -> str:
