@@ -8,6 +8,7 @@ from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
     from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.pipeline.verdict import Verdict
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.slam.offline.report import RefinementReport
 
@@ -129,6 +130,9 @@ class RunObserver:
 
     def on_meshed(self, report: "MeshReport | None") -> None:
         """At the end of the mesh; None: Ctrl-C ended it, and the result has none."""
+
+    def on_verdict(self, verdict: "Verdict") -> None:
+        """The judgement of the result, after its last step, or after an early end."""
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         """A line for the user."""
