@@ -17,8 +17,8 @@ class Tolerance:
 
     pixels: float
     """Distance of a point, projected into the other map and back with its depth there, from its pixel."""
-    relative: float
-    """Difference of depth as a share."""
+    relative: Array | float
+    """Difference of depth as a share, [h, w] or a number."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Support:
 def support(arrays: Arrays, depth: Array, neighbours: Sequence[NeighbourMap], tolerance: Tolerance) -> Support:
     """Support of a depth map [h, w] by its neighbours' maps."""
     x, y = pixel_centres(arrays, (depth.shape[1], depth.shape[0]))
-    known = depth > 0
+    known, bound = depth > 0, depth * tolerance.relative
     agreeing, contradicting = arrays.zeros_like(depth), arrays.zeros_like(depth)
     total = 1 / arrays.maximum(depth, 1e-9)
     for other in neighbours:
@@ -55,7 +55,7 @@ def support(arrays: Arrays, depth: Array, neighbours: Sequence[NeighbourMap], to
         )
         dx, dy, dz = x_back - x, y_back - y, z_back - depth
         seen = known & (found > 0) & (expected > 0)
-        agrees = seen & (dx * dx + dy * dy < tolerance.pixels**2) & (dz * dz < (tolerance.relative * depth) ** 2)
+        agrees = seen & (dx * dx + dy * dy < tolerance.pixels**2) & (dz * dz < bound * bound)
         agreeing = agreeing + arrays.to_float(agrees)
         total = total + arrays.where(agrees, 1 / arrays.maximum(z_back, 1e-9), 0.0)
         contradicting = contradicting + arrays.to_float(seen & (found > expected * (1 + FREE_SPACE)))

@@ -16,8 +16,10 @@ DEPTH_EDGE = 0.03
 """Relative difference of depth that divides a link by e."""
 MIN_LINK = 1e-3
 """Least link, so that every pixel is reached."""
-DAMPING = 1e-4
-"""Weight of a ratio of 1, for regions without measurements."""
+PRIOR_VARIANCE = 2e-4
+"""Weight of a ratio of 1 for a variance of 1: the prior counts the more, the less measured depth varies about it."""
+DAMPING = (1e-4, 0.1)
+"""Bounds of that weight, against 1 for a measurement: where the prior is good, regions without measurements keep it."""
 LEVELS = 5
 ITERATIONS = 12
 """Steps of conjugate gradients a level."""
@@ -76,6 +78,9 @@ class Interpolator:
     def spread(self, measured: Measured) -> Array:
         """Log ratios [h, w] of all pixels."""
         arrays = self._arrays
+        ratio, weight = measured.ratio, measured.weight
+        spread = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
+        damping = arrays.minimum(arrays.maximum(PRIOR_VARIANCE / arrays.maximum(spread, 1e-9), DAMPING[0]), DAMPING[1])
         pyramid = [measured]
         for _ in self._levels[1:]:
             fine = pyramid[-1]
@@ -86,7 +91,7 @@ class Interpolator:
         for level, data in zip(self._levels[::-1], pyramid[::-1], strict=True):
             size = data.ratio.shape[-1], data.ratio.shape[-2]
             start = arrays.zeros_like(data.ratio) if found is None else arrays.enlarged(found, size)
-            found = self._solved(start, data, level)
+            found = self._solved(start, data, level, damping)
         assert found is not None
         return found
 
@@ -100,9 +105,9 @@ class Interpolator:
         weight = measured.weight / (1 + difference * difference * outlier)
         return self.spread(Measured(measured.ratio, weight))
 
-    def _solved(self, x: Array, data: Measured, level: Links) -> Array:
+    def _solved(self, x: Array, data: Measured, level: Links, damping: Array) -> Array:
         """Conjugate gradients from ``x``, preconditioned by the diagonal."""
-        arrays, diagonal = self._arrays, data.weight + DAMPING
+        arrays, diagonal = self._arrays, data.weight + damping
         right, down = level.right * self._smoothness, level.down * self._smoothness
 
         def applied(v: Array) -> Array:

@@ -16,7 +16,7 @@ from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.consistency import NeighbourMap, Tolerance, support
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
 from stream_recon.app.slam.dense.sweep import SourceImage, SweepRange, SweepResult, sweep
-from stream_recon.app.slam.dense.views import BEST_ANGLE_DEG, PixelTransfer, StereoView, source_views
+from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
 
 WINDOW = 12
 """Keyframes before and after, among which source views are chosen."""
@@ -30,6 +30,8 @@ MAX_COST, MIN_MARGIN = 0.6, 0.02
 """Bounds of cost and margin of a pixel that is matched."""
 SUPPORT_WEIGHTS = (0.0, 0.05, 1.0, 1.5, 2.0)
 """Weight of measured depth by the number of neighbours that agree."""
+MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
+"""Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
 SPARSE_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
@@ -67,6 +69,8 @@ class _Keyframe:
     sources: list[int]
     matched: Array
     """Depth measured by stereo; 0 elsewhere."""
+    step: float
+    """Change of inverse depth that moves a point by one pixel in the best source view."""
     depth: Array = None
     is_confirmed: Array = None
     confirmed: Array = None
@@ -139,13 +143,13 @@ class DenseStereo:
         size = grey.shape[1], grey.shape[0]
         image = arrays.array(grey)
         prior, is_valid = corrected_prior(arrays, view, image, camera)
-        matched = arrays.zeros_like(prior)
+        matched, step = arrays.zeros_like(prior), 0.0
         if chosen:
             result = self._sweeps(view, [views[n] for n in chosen], prior)
             is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
-            matched = arrays.where(is_matched, 1 / result.inverse_depth, 0.0)
+            matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
         assert size == (matched.shape[1], matched.shape[0])
-        return _Keyframe(view, camera, image, prior, is_valid, [window[n] for n in chosen], matched)
+        return _Keyframe(view, camera, image, prior, is_valid, [window[n] for n in chosen], matched, step)
 
     def _sweeps(self, view: StereoView, sources: Sequence[StereoView], prior: Array) -> SweepResult:
         arrays = self._arrays
@@ -194,8 +198,8 @@ class DenseStereo:
     def _fuse(self, number: int) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
         arrays, frame = self._arrays, self._frames[number]
-        relative = max(0.01, 1 / (frame.camera.fx * np.radians(BEST_ANGLE_DEG)))
-        found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, float(relative)))
+        relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
+        found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
         count = arrays.minimum(found.agreeing, 4.0)
         weight = arrays.zeros_like(frame.prior)
         for agreeing, value in enumerate(SUPPORT_WEIGHTS):
