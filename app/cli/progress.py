@@ -201,7 +201,7 @@ class TerminalObserver(RunObserver):
         self._status(line)
 
     def on_mesh(self, done: int, total: int) -> None:
-        self._update("mesh", "mesh", completed=done, total=total)
+        self._update("mesh", "mesh", done, total)
         self._status(f"making the mesh, {done / total:.0%}")
 
     def on_meshed(self, report: MeshReport | None) -> None:
