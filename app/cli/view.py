@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 
 @reported
-def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = 8080, token: Token = True) -> int:
+def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = None, token: Token = True) -> int:
     """Show a result in the browser until Ctrl-C."""
     return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
+
+
+DEFAULT_PORT = 8080
+PORTS_TRIED = 100
+"""Ports from the default one that are tried where no port was given."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class ViewerChoice:
     """Address of the viewer, and how long it stays."""
 
     host: str
-    port: int
+    port: int | None
+    """None: `DEFAULT_PORT`, or the next free one."""
     keep_open: bool
     """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
@@ -37,17 +43,29 @@ class ViewerChoice:
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
 
-        Raises ResourceError where the port is in use.
+        Raises ResourceError where the port that was given is in use, or no port can be listened on.
         """
-        from stream_recon.app.viewer.viewer import Viewer
-
-        viewer = Viewer(points, self.host, self.port, token=self.token)
+        viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
+        if self.port is None and viewer.port != DEFAULT_PORT:
+            out.print(f"port {DEFAULT_PORT} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:
             who = "everyone with this address" if self.token else "everyone who can reach this machine"
             line = f"warning: the viewer is open to other machines: {who} can see and control it, unencrypted"
             err.print(line, soft_wrap=True)
         return viewer
+
+    def _start(self, points: "PointsConfig") -> "Viewer":
+        from stream_recon.app.viewer.viewer import Viewer
+        from stream_recon.configs.errors import PortInUseError
+
+        if self.port is not None:
+            return Viewer(points, self.host, self.port, token=self.token)
+        for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+            with suppress(PortInUseError):
+                return Viewer(points, self.host, port, token=self.token)
+        last = DEFAULT_PORT + PORTS_TRIED - 1
+        raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
         """Show and offer what the finished result has, and serve on where that was chosen."""
@@ -66,6 +84,8 @@ class ViewerChoice:
 
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
+    from stream_recon.app.cli.progress import VerdictView
+    from stream_recon.app.pipeline.verdict import judge, recorded_verdict
     from stream_recon.app.result.folder import read_result
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
@@ -79,6 +99,10 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.finish()
         show_surfaces(viewer, result)
         offer_result(viewer, folder)
+        verdict = recorded_verdict(result.run) or judge(result.run)
+        if isinstance(viewer, VerdictView):
+            viewer.show_verdict(verdict.level, verdict.explanation)
+        out.print(verdict_text(verdict, "verdict: "))
         if damaged:
             err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")

@@ -105,7 +105,7 @@ def ranked_points(
     A rank is the percentage of the frame's pixels with lower confidence. Borders [4] are left, top, width, height at
     z = 1.
     """
-    points = frame_points(result, replace(config, confidence_quantile=0.0))
+    points = frame_points(result, replace(config, confidence=0.0))
     valid = result.confidence[result.depth > 0]
     # A sample is enough for percentages; sorting all pixels would cost more than the rest of this function.
     levels = np.quantile(valid[:: max(1, len(valid) // 4096)], np.linspace(0, 1, 101)) if len(valid) else np.zeros(1)

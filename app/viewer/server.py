@@ -28,7 +28,7 @@ from stream_recon.app.viewer.guard import (
     RateLimiter,
     RequestGuard,
 )
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
 
@@ -183,5 +183,5 @@ def _find_control(server: Any, uuid: str) -> Any:
     return None
 
 
-def _port_in_use(port: int) -> ResourceError:
-    return ResourceError(f"port {port} is in use; choose another with --port")
+def _port_in_use(port: int) -> PortInUseError:
+    return PortInUseError(f"port {port} is in use; choose another with --port")
