@@ -228,7 +228,7 @@ class Viewer:
             self._touched = True
             self._next_update = 0.0
             self._wake.notify_all()
-            while len(self._queue) or self._busy or self._touched:
+            while len(self._queue) or self._requests or self._busy or self._touched:
                 if time.monotonic() > deadline or not self._thread.is_alive():
                     return False
                 self._wake.wait(0.05)

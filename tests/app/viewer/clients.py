@@ -111,6 +111,7 @@ class WebClient:
         self._viewer.status(mark)
         assert self._viewer.flush()
         self.wait_for(lambda: self.status.startswith(mark))
+        time.sleep(0.1)  # messages for this page alone come by another queue
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10

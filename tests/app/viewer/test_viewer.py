@@ -256,7 +256,7 @@ def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
         client.sync()
         assert client.names("/surface/") == ["/surface/mesh"]
         np.testing.assert_allclose(np.abs(client.nodes["/surface/mesh"]["wxyz"]), [0, 1, 0, 0], atol=1e-9)
-        assert "mesh of 1 triangles" in client.counts
+        client.wait_for(lambda: "mesh of 1 triangles" in client.counts)
 
 
 def test_the_verdict_and_the_name_are_shown(viewer: Viewer) -> None:
