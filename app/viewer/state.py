@@ -98,8 +98,11 @@ class ViewerState:
         """Show a mesh in place of the keyframes' surfaces."""
         self.scene.mesh = mesh
 
-    def update(self, status: str, skipped: int) -> bool:
-        """Send changes to the clients. True if revised points or surfaces are left for the next update."""
+    def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
+        """Send changes to the clients. True if revised points or surfaces are left for the next update.
+
+        ``settled``: nothing else waits to be added.
+        """
         self.store.merge_pending()
         unfinished = self.store.update_points(POINTS_PER_UPDATE)
         unfinished |= self.surfaces.update(SURFACE_BYTES_PER_UPDATE)
@@ -117,8 +120,9 @@ class ViewerState:
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.label_saves({**SAVES, **self.labels})
         self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
-        self.cameras.update(reframe=self.ended and not self._framed_end)
-        self._framed_end |= self.ended
+        ended = self.ended and settled
+        self.cameras.update(reframe=ended and not self._framed_end)
+        self._framed_end |= ended
         self._move_views()
         return unfinished
 

@@ -333,7 +333,8 @@ class Viewer:
         with self._wake:
             self._touched = False
             status, self.state.map_layer = self._status, self._map_layer
-        unfinished = self.state.update(status, self.skipped)
+            settled = not len(self._queue)
+        unfinished = self.state.update(status, self.skipped, settled=settled)
         ended = time.monotonic()
         rest_s = (ended - began) * (1 / UPDATE_SHARE - 1)
         with self._wake:

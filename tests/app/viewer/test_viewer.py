@@ -89,6 +89,18 @@ def test_a_page_opens_on_what_the_cameras_looked_at_from_above(viewer: Viewer, e
     assert ((depth > 0) & (radius < 1.5 * depth)).mean() > 0.9
 
 
+def test_the_last_opening_view_is_chosen_when_all_frames_are_in(viewer: Viewer) -> None:
+    for index in range(16):
+        viewer.add(room_result(index, size=(84, 63)))
+    viewer.finish()  # while most of them wait
+    assert viewer.flush()
+    cameras = viewer.state.cameras
+    chosen = cameras._opening
+    cameras.update(reframe=True)
+    assert chosen is not None and cameras._opening is not None
+    np.testing.assert_allclose(chosen.position, cameras._opening.position, atol=1e-9)
+
+
 def test_a_page_that_loses_its_first_view_gets_it_again_and_is_left_alone_once_it_was_moved(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i, size=(42, 42)) for i in range(20)))
     with client_of(viewer) as client:
