@@ -35,7 +35,7 @@ CURRENT = (255, 176, 46)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
 MAX_FRUSTA = 48
 """Frusta shown at once: each has a thumbnail to send, and more would hide the scene."""
-FRUSTUM_SIZE = 0.05
+FRUSTUM_SIZE = 0.035
 """Depth of a frustum, as a share of the typical depth."""
 FRUSTUM_SPACING = 0.1
 """Distance between neighbouring frusta as a share of the typical depth, unless they differ in rotation."""
