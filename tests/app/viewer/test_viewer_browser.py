@@ -289,10 +289,10 @@ def test_a_phone_has_a_folded_panel_and_all_of_the_picture(browser: Any, fed: tu
         browser.get(viewer.url)
         assert wait_for(lambda: browser.title == "kitchen")
         (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
-        wait_for(lambda: browser.find_elements("xpath", "//*[text()='kitchen']"))
+        wait_for(lambda: browser.find_elements("xpath", "//body//*[text()='kitchen']"))
         wait_for(lambda: not browser.find_element("xpath", "//button[contains(., 'Show all')]").is_displayed())
         wait_for(lambda: share_in_view(viewer, client) > 0.85)
-        panel = browser.find_element("xpath", "//*[text()='kitchen']").rect
+        panel = browser.find_element("xpath", "//body//*[text()='kitchen']").rect
         assert panel["y"] > 0.9 * 844
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
