@@ -17,7 +17,7 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
-AGREEMENT, MAX_AGREEMENT = 0.02, 0.05
+AGREEMENT, MAX_AGREEMENT = 0.02, 0.08
 """Largest relative difference of depths that agree: where two maps differ more as a whole, up to the second value."""
 TYPICAL = 2.0
 """The same in medians of all differences between two maps."""
@@ -31,6 +31,8 @@ LEAST_DEVIATION = 0.02
 """Deviation of depth at full confidence, where it is 1 at none: means are weighted by inverse variance."""
 NEIGHBOURS = 4
 """Views that a frame is compared with where earlier and later ones are known: more hardly change the result."""
+MANY = 3
+"""Views with a free sight from which one that agrees may do so by chance."""
 MIN_OVERLAP = 0.25
 """Least share of a view that a neighbour sees."""
 GOOD_ANGLE = np.radians(5.0)
@@ -107,8 +109,10 @@ class Votes:
     """Views whose depth agrees."""
     through: NDArray[np.uint8]
     """Views that see through the pixel's point."""
+    hidden: NDArray[np.uint8]
+    """Views that show a clearly nearer surface."""
     seen: NDArray[np.uint8]
-    """Views with any depth there: those that neither agree nor see through it show a nearer surface, or are unsure."""
+    """Views with any depth there."""
     depth: NDArray[np.float32]
     """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
 
@@ -120,7 +124,7 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     """
     depth = own.depth[::step, ::step]
     shape = depth.shape
-    agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
+    agree, through, hidden, seen = (np.zeros(shape, np.uint8) for _ in range(4))
     points = result.camera_points[::step, ::step].reshape(-1, 3)
     total, weights = np.zeros(shape, np.float32), own.weight[::step, ::step].copy()
     for other in others:
@@ -144,11 +148,12 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         agrees = known & (np.abs(difference) < tolerance + slack)
         seen += known
         agree += agrees
+        hidden += known & (difference < -FREE_SPACE * tolerance)
         through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
         share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
         total += share * difference
         weights += share
-    return Votes(agree, through, seen, depth * (1 + total / weights))
+    return Votes(agree, through, hidden, seen, depth * (1 + total / weights))
 
 
 def _tolerance(differences: NDArray[np.float32]) -> np.float32:
@@ -171,15 +176,16 @@ def consistent_pixels(
 
     With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
 
-    Of the `sure_pixels`, those stay that some view confirms and not more views see through, and those that no other
-    view sees. Measured stereo stays where no more than one view more sees through it than agrees.
+    Of the `sure_pixels`, those stay that one view confirms, or two where `MANY` have a free sight, and that not more
+    views see through; also those that no other view sees. Measured stereo stays where no more than one view more sees through it than agrees.
     """
     keep = sure_pixels(result, config)
     if not others:
         return keep, own.depth
     votes = compare(result, own, others, step)
     balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
-    free = (votes.seen == 0) | ((votes.agree > 0) & (balance >= 0))
+    needed = np.where(votes.seen - votes.hidden >= MANY, 2, 1)
+    free = (votes.seen == 0) | ((votes.agree >= needed) & (balance >= 0))
     if result.certainty is not None:
         free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
     if step == 1:

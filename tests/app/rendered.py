@@ -182,7 +182,7 @@ def stereo_depth(truth: NDArray[np.float32], seed: int) -> tuple[NDArray[np.floa
     random = np.random.default_rng(seed)
     field_ = _smooth_field(random, truth.shape) + 0.3 * random.standard_normal(truth.shape)
     confirmed, network = field_ > 0, field_ < -0.8
-    error = np.where(confirmed, 0.002, np.where(network, 0.02, 0.006))
+    error = np.where(confirmed, 0.002, np.where(network, 0.012, 0.006))
     depth = truth * (1 + error * random.standard_normal(truth.shape))
     wrong = network & _patches(random, truth.shape, 0.05)
     depth = np.where(wrong, depth * random.uniform(0.67, 1.33), depth)
