@@ -32,6 +32,7 @@ from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_run, result_of
+from stream_recon.app.result.mesh import remove_mesh
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, write_tracks
 from stream_recon.configs.errors import OutputError
@@ -219,7 +220,8 @@ def amend(
     try:
         if not write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled):
             return False
-        # The rest writes little and is not cancelled.
+        # The rest writes little and is not cancelled. The mesh is of the old poses.
+        remove_mesh(folder)
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
         numbers = {"cameras": number, "trajectory": number - 1, "points": number - 1}
         replace_json(folder / RUN_NAME, {**result.run, "revisions": numbers})
