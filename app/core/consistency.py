@@ -39,6 +39,7 @@ GOOD_ANGLE = np.radians(5.0)
 """Angle between the rays of two views from which depth errors show well."""
 LARGE_ANGLE = np.radians(35.0)
 """Angle from which surfaces look different."""
+TINY = np.float32(1e-12)
 OUTSIDE = np.float32(-1e4)
 """Coordinate of no pixel."""
 GRID = 5
@@ -77,6 +78,11 @@ class DepthView:
             np.where(smooth, near, self.depth).astype(np.float32),
             np.where(smooth, far, self.depth).astype(np.float32),
         )
+
+    @cached_property
+    def inverse(self) -> NDArray[np.float32]:
+        """Inverse depth [h, w], which is linear over a plane; 0 where there is none."""
+        return np.divide(1, self.depth, out=np.zeros_like(self.depth), where=self.depth > 0)
 
     @cached_property
     def weight(self) -> NDArray[np.float32]:
@@ -140,8 +146,8 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         x, y = np.clip(x, OUTSIDE, -OUTSIDE), np.clip(y, OUTSIDE, -OUTSIDE)
         near, far = (_sampled(bound, x, y) for bound in other.bounds)
         # The depth of the other surface along nearly the same ray, and its relative difference.
-        there_depth = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
-        difference = there_depth * inverse - 1
+        surface = np.clip(1 / np.maximum(_sampled(other.inverse, x, y, cv2.INTER_LINEAR), TINY), near, far)
+        difference = surface * inverse - 1
         slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
         known = near > 0
         tolerance = _tolerance(difference[::3, ::3][known[::3, ::3]])
@@ -177,7 +183,8 @@ def consistent_pixels(
     With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
 
     Of the `sure_pixels`, those stay that one view confirms, or two where `MANY` have a free sight, and that not more
-    views see through; also those that no other view sees. Measured stereo stays where no more than one view more sees through it than agrees.
+    views see through; also those that no other view sees. Measured stereo stays where no more than one view more sees
+    through it than agrees.
     """
     keep = sure_pixels(result, config)
     if not others:

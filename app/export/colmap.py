@@ -66,7 +66,7 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     most = job.options.dense if job.options.dense is not None else 0 if sparse else DENSE_POINTS
     if most:
         observed = observed.joined(
-            dense_points(job.result, most, cameras, images.view, lambda done: job.progress(done, len(cameras)))
+            dense_points(job, most, cameras, images.view, lambda done: job.progress(done, len(cameras)))
         )
     model = folder / MODEL
     model.mkdir(parents=True)
