@@ -39,6 +39,9 @@ GOOD_ANGLE = np.radians(5.0)
 """Angle between the rays of two views from which depth errors show well."""
 LARGE_ANGLE = np.radians(35.0)
 """Angle from which surfaces look different."""
+SECOND_DIFFERENCE = np.array([[1, 0, -2, 0, 1]], np.float32)
+MAX_BEND = 0.01
+"""Largest second difference of inverse depth on a plane, relative to it, over two pixels on either side."""
 TINY = np.float32(1e-12)
 OUTSIDE = np.float32(-1e4)
 """Coordinate of no pixel."""
@@ -86,8 +89,11 @@ class DepthView:
 
     @cached_property
     def weight(self) -> NDArray[np.float32]:
-        """Weight [h, w] of the depth in a mean."""
-        return np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level))
+        """Weight [h, w] of the depth in a mean; 0 in creases, where depth between pixels is not that of a plane."""
+        smooth = cv2.blur(self.inverse, (3, 3))
+        bends = [np.abs(cv2.filter2D(smooth, -1, kernel)) for kernel in (SECOND_DIFFERENCE, SECOND_DIFFERENCE.T)]
+        plane = np.maximum(*bends) < np.float32(MAX_BEND) * self.inverse
+        return np.where(plane, np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level)), np.float32(0))
 
     @cached_property
     def nearest(self) -> NDArray[np.float32]:
@@ -132,7 +138,8 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     shape = depth.shape
     agree, through, hidden, seen = (np.zeros(shape, np.uint8) for _ in range(4))
     points = result.camera_points[::step, ::step].reshape(-1, 3)
-    total, weights = np.zeros(shape, np.float32), own.weight[::step, ::step].copy()
+    total = np.zeros(shape, np.float32)
+    weights = np.square(1 / (1 + np.float32(LEAST_DEVIATION) - own.level[::step, ::step]))
     for other in others:
         T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
         there = T[:3, :3] @ points.T + T[:3, 3:]
