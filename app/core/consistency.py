@@ -166,7 +166,7 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
         total += share * difference
         weights += share
-    return Votes(agree, through, hidden, seen, depth * (1 + total / weights))
+    return Votes(agree, through, hidden, seen, np.asarray(depth * (1 + total / weights), np.float32))
 
 
 def _tolerance(differences: NDArray[np.float32]) -> np.float32:

@@ -194,7 +194,10 @@ def view_depth(
 DEPTH_NOTE = (
     f"Depth: 16-bit PNG, along the optical axis, {PER_UNIT} steps a unit; 0: no depth, or farther than {MAX_DEPTH:g}."
 )
-CONFIDENCE_NOTE = "confidence/: confidence of each depth map from 0 to 255: below 13 a guess, as in sky; from 230 measured, or as good."
+CONFIDENCE_NOTE = (
+    "confidence/: of each depth map the confidence from 0 to 255. Below 13 it is a guess, as in sky; from 230 it is "
+    "measured, or as good."
+)
 UPSAMPLED_NOTE = "The maps are of one undistorted pinhole camera, upsampled along image edges."
 
 

@@ -168,6 +168,7 @@ def write_dense_maps(folder: Path, scene: Scene, factor: float = 1.5, refinement
     """
     record = json.loads((folder / "run.json").read_text())
     record["refinement"] = {"id": refinement, "fallback_segments": []}
+    record["dense"] = {"refinement": refinement}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / DENSE_FOLDER).mkdir()
     large = scene.at(factor)
