@@ -19,7 +19,7 @@ from stream_recon.configs.schema import PointsConfig
 
 AGREEMENT, MAX_AGREEMENT = 0.02, 0.08
 """Largest relative difference of depths that agree: where two maps differ more as a whole, up to the second value."""
-TYPICAL = 2.0
+TYPICAL = 2.5
 """The same in medians of all differences between two maps."""
 SLANT = 0.02
 """Largest part of the difference that the slant of a surface within a pixel explains."""
