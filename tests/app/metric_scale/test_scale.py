@@ -77,7 +77,7 @@ def test_all_files_are_in_metres_and_say_so(room: Path, monkeypatch: pytest.Monk
         assert np.allclose(new.T_world_camera_causal, old.T_world_camera_causal)
     # Voxels grow along: as many points, on the walls of the larger room.
     assert len(points(room)) == pytest.approx(len(cloud), rel=0.1)
-    assert np.abs(np.abs(points(room)) - FACTOR * HALF).min(axis=1).max() < 0.02
+    assert np.abs(np.abs(points(room)) - FACTOR * HALF).min(axis=1).max() < 0.06
     tracks = read_tracks(room)
     assert tracks is not None and tracks.points == pytest.approx(FACTOR * np.array([[0, 0, 4], [1, 1, 4]]))
     unit = json.loads((room / RUN_NAME).read_text())["metric_scale"]
