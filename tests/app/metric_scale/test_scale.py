@@ -133,7 +133,7 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
     result = read_result(room)
     assert result.metric_scale is not None and result.metric_scale.T_metric_own.scale == pytest.approx(2.0, rel=1e-3)
     # The floor and the ceiling are now level in z.
-    assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.01)
+    assert np.ptp(points(room)[:, 2]) == pytest.approx(4 * HALF[1], abs=0.15)
     target, _ = export(room, "trajectory", room.parent / "path")
     text = " ".join((target / "README.txt").read_text().split())
     assert "axes of the track file" in text and "Origin: (1000" in text
