@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from stream_recon.configs.errors import OutputError
     from stream_recon.configs.schema import PointsConfig
 
+FILM_SECONDS = 10.0
+"""Length of a film that a page asks for."""
+
 
 @reported
 def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = None, token: Token = True) -> int:
@@ -196,5 +199,5 @@ def _film(folder: Path, camera_path: str, target: Path) -> Path:
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
     path = target / f"{result_name(folder)}-{camera_path}.mp4"
-    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=10.0))
+    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=FILM_SECONDS))
     return path
