@@ -35,7 +35,7 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
-POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
+POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
