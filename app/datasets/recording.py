@@ -7,6 +7,7 @@ command ``eval``, folders of images, video files.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import (
     IMAGE_FOLDER_FPS,
     ImageReader,
+    fits_stored,
     input_errors,
     list_images,
     read_depth_image,
@@ -140,11 +142,13 @@ class PinholeCamera:
 class TimedImageReader(ImageReader):
     """Reader of image files with given timestamps in seconds, ascending."""
 
-    def __init__(self, paths: list[Path], name: str, timestamps: NDArray[np.float64]) -> None:
+    def __init__(
+        self, paths: list[Path], name: str, timestamps: NDArray[np.float64], *, as_stored: bool = False
+    ) -> None:
         assert len(paths) == len(timestamps)
         gaps = np.diff(timestamps)
         assert (gaps > 0).all(), "sorted when the scene was read"
-        super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None)
+        super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None, as_stored=as_stored)
         self._timestamps = timestamps
 
     def grab(self) -> tuple[int, float] | None:
@@ -163,21 +167,36 @@ class Recording:
     camera: PinholeCamera | None = None
     calibration: Calibration | None = None
     """The camera with its distortion, where the files have it."""
+    unusable: str | None = None
+    """Why the cameras in the files cannot be used to undistort the images, if so."""
     read_depth: Callable[[int], DepthTruth | None] | None = None
     metric: bool = True
     warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def as_stored(self) -> bool:
+        """Whether images are read without their EXIF orientation, because camera and poses are those of stored images.
+
+        Images alone are turned for display.
+        """
+        if not self.poses and self.camera is None and self.calibration is None and self.read_depth is None:
+            return False
+        sizes = (None if c is None else c.size for c in (self.calibration, self.camera))
+        return fits_stored(self.images, next((size for size in sizes if size is not None), None))
 
     def source(self, name: str, choice: FrameChoice) -> Source:
         """The frames, see `Scene.open`."""
         times = self.timestamps
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
-        reader = TimedImageReader(list(self.images), name, times)
+        reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored)
         reader.warnings.extend(self.warnings)
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:
         """The calibration in the files. Raises InputError where there is none."""
+        if self.unusable is not None:
+            raise InputError(f"--dataset-intrinsics: {name}: {self.unusable}")
         if self.calibration is not None:
             return self.calibration
         if self.camera is None:
@@ -189,7 +208,7 @@ class Recording:
         """Ground truth of the frames; None where the files have none. Raises InputError: no image is readable."""
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
-        size = image_size(self.images)
+        size = image_size(self.images, as_stored=self.as_stored)
         return GroundTruth(
             source_size=size,
             poses=self.poses,
@@ -205,12 +224,15 @@ class Recording:
             return self.read_depth(index)
 
 
-def image_size(images: Sequence[Path]) -> tuple[int, int]:
+def image_size(images: Sequence[Path], *, as_stored: bool = False) -> tuple[int, int]:
     """Width and height of the first readable image. Raises InputError: none is readable."""
+    missing = next((path for path in images if not path.exists()), None)
     for path in images:
-        rgb = read_image(path)
+        rgb = read_image(path, as_stored=as_stored)
         if rgb is not None:
             return rgb.shape[1], rgb.shape[0]
+    if missing is not None:
+        raise InputError(f"not one image is readable; the first missing one is {missing}")
     raise InputError(f"not one image in {images[0].parent} is readable")
 
 

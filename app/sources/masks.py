@@ -1,13 +1,15 @@
 """Mask images of a source's frames: black pixels are excluded from depth and points."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, read_image
+from stream_recon.app.sources.calibration import TURNED_BY_90
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, oriented, read_image
 from stream_recon.configs.errors import InputError
 
 BLACK = 128
@@ -39,11 +41,17 @@ class MaskFolder:
         if names is not None and not any(_bare(name) in self._by_name for name in names):
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
-    def read(self, name: str | None, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
+    def read(
+        self, name: str | None, index: int, size: tuple[int, int], orientation: Callable[[], int] = lambda: 1
+    ) -> NDArray[np.bool_] | None:
         """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
-        ``name``: image file of the frame; None: a frame of a video, found by its number. Raises InputError: an
-        unreadable mask, or one of another aspect ratio.
+        Args:
+            name: image file of the frame; None: a frame of a video, found by its number.
+            orientation: gives the EXIF orientation by which the frame was turned; a mask of the image as stored is
+                turned along.
+
+        Raises InputError: an unreadable mask, or one of another aspect ratio.
         """
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:
@@ -51,6 +59,7 @@ class MaskFolder:
         image = read_image(path)
         if image is None:
             raise InputError(f"--masks: {path.name} is not a readable image")
+        image = _turned_along(image, size, orientation)
         height, width = image.shape[:2]
         if abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
@@ -60,6 +69,16 @@ class MaskFolder:
         if (width, height) != size:
             grey = cv2.resize(grey, size, interpolation=cv2.INTER_NEAREST)
         return np.asarray(grey < BLACK)
+
+
+def _turned_along(
+    image: NDArray[np.uint8], size: tuple[int, int], orientation: Callable[[], int]
+) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    if width == height or (width - height) * (size[0] - size[1]) >= 0:
+        return image
+    turned = orientation()
+    return oriented(image, turned) if turned in TURNED_BY_90 else image
 
 
 def _bare(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT, Calibration
 from stream_recon.app.sources.capture import capture_frame_count, capture_rate, frame_times, open_capture
-from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video
+from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -79,6 +80,11 @@ class Reader(ABC):
     @abstractmethod
     def retrieve(self) -> NDArray[np.uint8] | None:
         """Frame of the last ``grab`` as RGB [H, W, 3], or None if it is unreadable."""
+
+    @property
+    def orientation(self) -> int:
+        """EXIF orientation (1 to 8) by which the image of the last ``grab`` was turned for display."""
+        return 1
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         """Camera by the metadata of the files, for frames of ``size`` (width, height).
@@ -209,10 +215,12 @@ class VideoReader(Reader):
 class ImageReader(Reader):
     """Image files as frames. Unreadable files are skipped and counted."""
 
-    def __init__(self, paths: list[Path], name: str, fps: float | None) -> None:
+    def __init__(self, paths: list[Path], name: str, fps: float | None, *, as_stored: bool = False) -> None:
+        """``as_stored``: read images without their EXIF orientation."""
         assert paths, "an empty folder is an InputError of the caller"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
+        self._as_stored = as_stored
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
@@ -223,7 +231,7 @@ class ImageReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         path = self._paths[self._index]
-        rgb = read_image(path)
+        rgb = read_image(path, as_stored=self._as_stored)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
@@ -232,6 +240,10 @@ class ImageReader(Reader):
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
         return rgb
+
+    @property
+    def orientation(self) -> int:
+        return 1 if self._as_stored else read_exif(self._paths[self._index]).orientation
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         chosen = self._paths[:: -(-len(self._paths) // EXIF_SAMPLES)]
@@ -250,17 +262,18 @@ def input_errors(name: object) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def read_image(path: Path) -> NDArray[np.uint8] | None:
+def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | None:
     """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
     Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0..65535, 0..1)
-    to 0..255, and the EXIF orientation is applied.
+    to 0..255, and the EXIF orientation is applied, except ``as_stored``.
     """
     data = image_bytes(path)
     if data is None:
         return None
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     try:
-        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+        bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
     except cv2.error:
         return None
     if bgr is None:
@@ -277,6 +290,38 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
+def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
+    """Whether a camera of ``size`` (width, height), or poses (None), describe images without their EXIF orientation.
+
+    Programs for structure from motion read images as stored. The size decides where only one of the two fits.
+    """
+    for path in images[:: -(-len(images) // EXIF_SAMPLES)] if images else ():
+        try:
+            turned = read_exif(path).orientation
+        except InputError:
+            continue
+        if turned == 1:
+            continue
+        stored, shown = read_image(path, as_stored=True), read_image(path)
+        if stored is None or shown is None or size is None:
+            return stored is not None
+        return _same_shape(stored, size) or not _same_shape(shown, size)
+    return False
+
+
+def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
+    return abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT
+
+
+def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """A stored image [H, W, ...] turned for display by an EXIF orientation (1 to 8)."""
+    if orientation not in ORIENTATIONS:
+        return image
+    swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
+    turned = image.swapaxes(0, 1) if swap else image
+    return np.ascontiguousarray(turned[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1])
+
+
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
     """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
     data = image_bytes(path)
@@ -290,13 +335,10 @@ def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:
     """Content of an image file; None if it is unreadable, empty, not a regular file, or too large."""
     try:
-        # A pipe would block, and a device may never end.
-        if not path.is_file() or not 0 < path.stat().st_size <= MAX_IMAGE_BYTES:
-            return None
-        data = np.fromfile(path, np.uint8)
+        data = np.frombuffer(read_file(path, MAX_IMAGE_BYTES), np.uint8)
     except (OSError, ValueError):  # such as a name with a zero byte
         return None
-    return None if is_truncated_png(data) else data
+    return None if not len(data) or is_truncated_png(data) else data
 
 
 def is_truncated_png(data: NDArray[np.uint8]) -> bool:

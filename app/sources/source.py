@@ -196,14 +196,19 @@ class Source:
         size = rgb.shape[1], rgb.shape[0]
         self._calibration = self._calibration or self._reader.exif_camera(size)
         if self._undistorter is None or self._undistorter.size != size:
-            self._undistorter = Undistorter(self._calibration.for_size(size), size)
+            self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size)), size)
         return self._undistorter(rgb)
+
+    def _orientation(self, size: tuple[int, int]) -> int:
+        """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""
+        return self._reader.orientation if size[0] != size[1] else 1
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
         mask = None
         if self._masks is not None:
             names = self._reader.image_names
-            mask = self._masks.read(names[index] if names else None, index, (rgb.shape[1], rgb.shape[0]))
+            size = (rgb.shape[1], rgb.shape[0])
+            mask = self._masks.read(names[index] if names else None, index, size, lambda: self._reader.orientation)
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
