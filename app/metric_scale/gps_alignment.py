@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
+from stream_recon.app.metric_scale.clock_offset import AMBIGUOUS, NOISE_FLOOR, ClockOffset, find_offset
 from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions, geodetic_positions
 from stream_recon.app.result.cameras import Camera
@@ -15,10 +16,6 @@ from stream_recon.configs.errors import InputError
 
 OVERLAP = 0.8
 """Least common time of trajectory and track, as a share of the shorter one: a lesser one may be a chance match."""
-STEPS = 200
-"""Clock offsets tried in each search: below 1 % of the range, where the fit still improves smoothly."""
-SEARCHES = 4
-"""Searches for the clock offset, each within two steps of the best of the last one: 1e-7 of the range."""
 ROUNDS = 4
 """Iterations of reweighted least squares for each offset: enough to rank offsets."""
 MAX_GAP = 5.0
@@ -58,9 +55,8 @@ def scale_by_track(
         both = [(row[int(frame)], n) for n, frame in enumerate(positions.frames) if int(frame) in row]
         pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
     else:
-        assert positions.times is not None
         times = np.array([camera.timestamp for camera in cameras])
-        pairs, clock = _synchronized(times, path, positions.times, positions.metres, begins)
+        pairs, clock = _synchronized(times, path, positions, begins, given)
     return _scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
 
 
@@ -114,25 +110,51 @@ def _check(found: TrajectoryFit, known: FloatArray, error: float | None, given: 
 
 
 def _synchronized(
-    times: FloatArray, path: FloatArray, track_times: FloatArray, metres: FloatArray, begins: float | None
+    times: FloatArray, path: FloatArray, positions: Positions, begins: float | None, given: str
 ) -> tuple[_Pairs, str]:
     """Pairs of positions at the same times, and a note on the clocks for the record."""
+    assert positions.times is not None, "positions by frame need no clock"
+    track_times, metres = positions.times, positions.metres
     span, track_span = np.ptp(times), np.ptp(track_times)
     least = OVERLAP * min(span, track_span)
     if begins is not None:
         offset = track_times[0] + begins
         return _pairs(times + offset, path, track_times, metres), ""
+
+    def misfit(offset: float) -> float:
+        pairs = _pairs(times + offset, path, track_times, metres)
+        return _misfit(pairs) if np.ptp(times) and len(pairs.path) else float("inf")
+
+    found = find_offset(times, path, track_times, metres, misfit, least) if least > 0 else None
     if _overlap(times, track_times) >= max(least, 1e-9):
+        _check_clock(found, misfit(0.0), times[0] - track_times[0], given)
         return _pairs(times, path, track_times, metres), ""
     # The clocks differ, such as by the time of day: the offset of the best fit.
-    first, last = track_times[0] - times[0] - span + least, track_times[-1] - times[0] - least
-    best, reach = 0.5 * (first + last), 0.5 * (last - first)
-    for _ in range(SEARCHES):
-        tried = np.linspace(best - reach, best + reach, STEPS + 1)
-        best = float(min(tried, key=lambda offset: _misfit(_pairs(times + offset, path, track_times, metres))))
-        reach = 2 * (tried[1] - tried[0])
-    clock = f"; the source begins {best + times[0] - track_times[0]:.1f} s after the track (found by the fit)"
-    return _pairs(times + best, path, track_times, metres), clock
+    if found is None:
+        raise InputError(
+            f"--scale-from {given}: the track does not fit the camera's trajectory at any time: give the second of the "
+            "track at which the source begins, as track:FILE@SECONDS"
+        )
+    begin = found.seconds + times[0] - track_times[0]
+    if found.ambiguous:
+        assert found.other is not None, "an ambiguous offset has another one"
+        raise InputError(
+            f"--scale-from {given}: the track fits about as well from {begin:.1f} s as from "
+            f"{found.other + times[0] - track_times[0]:.1f} s on: give the second of the track at which the source "
+            "begins, as track:FILE@SECONDS"
+        )
+    clock = f"; the source begins {begin:.1f} s after the track (found by the fit)"
+    return _pairs(times + found.seconds, path, track_times, metres), clock
+
+
+def _check_clock(found: ClockOffset | None, misfit: float, begins: float, given: str) -> None:
+    """Raises InputError where times agree by chance: the track fits far better at another time."""
+    if found is not None and max(found.misfit, NOISE_FLOOR) * AMBIGUOUS < misfit and found.misfit < MAX_MISFIT / 2:
+        raise InputError(
+            f"--scale-from {given}: by its times the source begins {begins:.1f} s after the track, but the track fits "
+            f"better from {begins + found.seconds:.1f} s on: give the second of the track at which the source begins, "
+            "as track:FILE@SECONDS"
+        )
 
 
 def _overlap(a: FloatArray, b: FloatArray) -> float:
