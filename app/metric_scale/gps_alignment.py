@@ -84,7 +84,7 @@ def _scale_by_positions(
         raise InputError(f"--scale-from {given}: the camera or the track does not move, so it has no scale")
 
     def scale_of(rows: NDArray[np.intp]) -> float | None:
-        part = fit_trajectory(path[rows], known[rows], up if upright else None)
+        part = fit_trajectory(path[rows], known[rows], up if upright else None, found.transform)
         return None if part is None else part.transform.scale
 
     error = jackknife(len(path), scale_of)
