@@ -14,15 +14,17 @@ from stream_recon.app.core.transforms import FloatArray
 
 MAX_GRID = 1 << 21
 """Most points of the grid on which the track is sampled: 24 days at one position a second."""
-CANDIDATES = 40
-"""Offsets that are refined: enough to find the best two, since robust and plain fits rank them alike."""
-HALVINGS = 12
-"""Steps of the local refinement: below a thousandth of the track's interval."""
+CANDIDATES = 30
+"""Offsets whose robust misfit is computed: robust and plain fits rank them nearly alike."""
+REFINED = 6
+"""Offsets that are refined."""
+HALVINGS = 9
+"""Steps of the local refinement: to about a hundredth of the track's interval."""
 APART = 0.1
 """Difference of two offsets, as a share of the common time, from which they are different solutions."""
 APART_STEPS = 4
 """The same in intervals of the track."""
-AMBIGUOUS = 2.0
+AMBIGUOUS = 1.6
 """Ratio of misfits up to which another offset fits about as well."""
 NOISE_FLOOR = 1e-3
 """Misfit below which differences are rounding and interpolation."""
@@ -65,10 +67,10 @@ def find_offset(
     step = _step(times, track_times)
     offsets, residual = _ranked(times, path, track_times, metres, step, least)
     apart = max(APART * min(np.ptp(times), np.ptp(track_times)), APART_STEPS * step)
-    found: list[tuple[float, float]] = []
-    for row in _minima(residual, max(1, round(0.5 * apart / step))):
-        found.append(_refined(float(offsets[row]), step, misfit))
-    found = [each for each in found if np.isfinite(each[1])]
+    rows = _minima(residual, max(1, round(0.5 * apart / step)))
+    ranked = sorted((misfit(offset), offset) for offset in offsets[rows].tolist())
+    refined = (_refined(offset, step, misfit) for _, offset in ranked[:REFINED])
+    found = [each for each in refined if np.isfinite(each[1])]
     if not found:
         return None
     best = min(found, key=lambda each: each[1])

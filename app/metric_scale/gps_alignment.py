@@ -90,6 +90,8 @@ def _scale_by_positions(
     error = jackknife(len(path), scale_of)
     _check(found, known, error, given)
     how = f"{len(path)} positions, RMS error {found.rms:.3g} m{clock}"
+    if positions.left_out:
+        how += f"; {positions.left_out} lines of the track without a position, time or fix were left out"
     world, transform = positions.world, found.transform
     if positions.world != EAST_NORTH_UP and found.tilt > MAX_TILT:
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)

@@ -96,7 +96,7 @@ def test_a_clip_of_another_ride_is_never_confident() -> None:
 def test_the_stated_error_holds(noise: float, seconds: int) -> None:
     """The true error is within two stated ones in 90 % of tries, and the clip is found or refused."""
     within = tries = 0
-    for seed in range(30):
+    for seed in range(24):
         places = ride(1000, seed)
         begin = 100 + 20 * seed
         cameras = cameras_at(places[begin : begin + seconds])
@@ -107,7 +107,7 @@ def test_the_stated_error_holds(noise: float, seconds: int) -> None:
         tries += 1
         assert found.error is not None
         within += abs(found.T_metric_own.scale / UNIT - 1) <= 2 * found.error
-    assert tries >= 15
+    assert tries >= 12
     assert within >= 0.9 * tries
 
 
@@ -115,7 +115,7 @@ def test_the_stated_error_holds(noise: float, seconds: int) -> None:
 def test_the_stated_error_holds_for_correlated_positions() -> None:
     """Errors of satellite positions last for tens of seconds."""
     within = 0
-    for seed in range(40):
+    for seed in range(30):
         places = ride(200, seed)
         random = np.random.default_rng(seed)
         wander = np.zeros((200, 3))
@@ -125,4 +125,4 @@ def test_the_stated_error_holds_for_correlated_positions() -> None:
         found = scale_by_track(cameras_at(places), UP, noisy, 0.0, "track")
         assert found.error is not None
         within += abs(found.T_metric_own.scale / UNIT - 1) <= 2 * found.error
-    assert within >= 36
+    assert within >= 27
