@@ -193,7 +193,7 @@ def _csv(lines: list[str]) -> Positions:
         begins = (c for name in wanted for c in columns if re.match(rf"{name}[ _\-.]", c.name))
         return next(exact, None) or next(begins, None)
 
-    titles = ", ".join(c.title for c in columns)[:200]
+    titles = ", ".join(" ".join(c.title.split()) for c in columns)[:200]
     time, frame = column(TIME), column(FRAME)
     if time is None and frame is None:
         raise ValueError(f"it has no column time and no column frame, but {titles}")

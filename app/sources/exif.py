@@ -6,7 +6,6 @@ keys of QuickTime files, as described by Apple.
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.containers import boxes
 from stream_recon.configs.errors import InputError
 
 MOST_CHUNKS = 100_000
@@ -26,8 +26,6 @@ SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
 MOST_ENTRIES = 1000
 """Entries of a directory, and numbers of an entry, that are read: cameras write fewer than 100."""
-MOST_BOXES = 10_000
-"""Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 LARGEST_METADATA = 1 << 20
 """Bytes of a metadata box that are read: real ones have some kilobytes."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
@@ -241,9 +239,9 @@ def _position(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] |
 
 def _video_focal(file: BinaryIO) -> float | None:
     """35 mm equivalent focal length in the metadata of a video or of one of its tracks; None without one."""
-    for films in _boxes(file, 0, file.seek(0, 2), {b"moov"}):
-        for box in _boxes(file, *films[1:], {b"meta", b"trak"}):
-            metas = [box] if box[0] == b"meta" else list(_boxes(file, *box[1:], {b"meta"}))
+    for films in boxes(file, 0, file.seek(0, 2), {b"moov"}):
+        for box in boxes(file, *films[1:], {b"meta", b"trak"}):
+            metas = [box] if box[0] == b"meta" else list(boxes(file, *box[1:], {b"meta"}))
             for _, first, last in metas:
                 found = _key(file, first, last)
                 if found is not None:
@@ -255,7 +253,7 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
     # An ISO box has a version of four bytes before its content, a QuickTime box has not.
     file.seek(begin)
     begin += 0 if file.read(8)[4:] == b"hdlr" else 4
-    parts = {name: (first, last) for name, first, last in _boxes(file, begin, end, {b"keys", b"ilst"})}
+    parts = {name: (first, last) for name, first, last in boxes(file, begin, end, {b"keys", b"ilst"})}
     if len(parts) < 2 or any(last - first > LARGEST_METADATA for first, last in parts.values()):
         return None
     first, last = parts[b"keys"]
@@ -264,8 +262,8 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
     while at + 8 <= len(keys):
         size, number = int.from_bytes(keys[at : at + 4], "big"), number + 1
         if keys[at + 8 : at + size] == VIDEO_FOCAL:
-            for _, inner, outer in _boxes(file, *parts[b"ilst"], {number.to_bytes(4, "big")}):
-                for _, value, stop in _boxes(file, inner, outer, {b"data"}):
+            for _, inner, outer in boxes(file, *parts[b"ilst"], {number.to_bytes(4, "big")}):
+                for _, value, stop in boxes(file, inner, outer, {b"data"}):
                     file.seek(value)
                     return _value(file.read(min(stop - value, 64)))
         at += max(size, 8)
@@ -284,22 +282,3 @@ def _value(data: bytes) -> float | None:
     else:
         return None
     return float(value) if 1 < value < 10_000 else None
-
-
-def _boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """Boxes (ISO 14496-12) of the wanted names: name, and begin and end of the content."""
-    for _ in range(MOST_BOXES):
-        if begin + 8 > end:
-            return
-        file.seek(begin)
-        head = file.read(16)
-        size, name, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
-        if size == 1:
-            size, skip = int.from_bytes(head[8:16], "big"), 16
-        elif size == 0:
-            size = end - begin
-        if size < skip or begin + size > end:
-            return
-        if name in wanted:
-            yield name, begin + skip, begin + size
-        begin += size
