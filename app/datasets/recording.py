@@ -18,7 +18,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import (
     IMAGE_FOLDER_FPS,
@@ -278,7 +278,7 @@ def count_video(path: Path) -> int | None:
     """Number of frames as the container has it, which may be wrong."""
     capture = open_capture(path, path.name)
     try:
-        return capture_frame_count(capture)
+        return shown_frame_count(capture, path)
     finally:
         capture.release()
 

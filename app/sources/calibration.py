@@ -89,11 +89,14 @@ class Calibration:
             if not self._is_inside(self.size):
                 raise ConfigError(f"a camera's {self._outside(self.size)}")
 
-    def for_size(self, size: tuple[int, int], orientation: int = 1) -> "Calibration":
+    def for_size(
+        self, size: tuple[int, int], orientation: int = 1, stored: tuple[int, int] | None = None
+    ) -> "Calibration":
         """The same camera for images resized to ``size`` (width, height).
 
         Args:
             orientation: EXIF orientation by which the images were turned for display, see `turned`.
+            stored: size of the images before their pixels were made square, if it differs.
 
         Raises InputError: no camera of the file fits the size, or several different ones do.
         """
@@ -101,6 +104,8 @@ class Calibration:
         if not fitting and orientation in TURNED_BY_90:
             stored = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
             fitting = [camera for camera in stored if camera.size is not None]
+        if not fitting and stored is not None:
+            fitting = [camera for camera in self._all if camera.size == stored]
         if not fitting:
             known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
             raise InputError(

@@ -3,15 +3,23 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import cv2
+import numpy as np
+from numpy.typing import NDArray
 
+from stream_recon.app.sources.containers import video_tracks
 from stream_recon.configs.errors import InputError
 
 ADDRESS_TIMEOUT_SECONDS = 10.0
 """Time limit for opening and for reading an address; a slow network answers within seconds."""
+EDIT_TOLERANCE_MS = 2.0
+"""Rounding of times in edit lists, which often count milliseconds."""
+WIDEST_PIXEL = 4.0
+"""Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
 MAX_PLAUSIBLE_FRAMES = 1e8
 """Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
@@ -89,20 +97,84 @@ def capture_rate(capture: cv2.VideoCapture) -> float:
     return float(rate) if 0 < rate < 1000 else 30.0
 
 
-def frame_times(path: Path, name: str) -> list[float] | None:
-    """Times in milliseconds of all packets of a video file, ascending; None if they do not identify frames.
+def shown_frame_count(capture: cv2.VideoCapture, path: Path) -> int | None:
+    """`capture_frame_count` of a file, without the frames that its edit list hides."""
+    count, tracks = capture_frame_count(capture), video_tracks(path)
+    if count is None or len(tracks) != 1 or tracks[0].end is None:
+        return count
+    return max(1, min(count, round((tracks[0].end - tracks[0].begin) * capture_rate(capture))))
+
+
+def packet_times(path: Path, name: str) -> list[float]:
+    """Times in milliseconds of the packets of a video file that are shown, ascending, from the first one shown on.
 
     Nothing is decoded: an hour of video takes less than a second. Packets that cannot be decoded are included. Raises
     InputError: see `open_capture`.
     """
     capture = open_capture(path, name)
+    times = []
     try:
         if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # raw packets, in decoding order
-            return None
-        times = []
+            return []
         while capture.grab():
             times.append(float(capture.get(cv2.CAP_PROP_POS_MSEC)))
     finally:
         capture.release()
     times.sort()
-    return times if all(earlier < later for earlier, later in pairwise(times)) else None
+    tracks = video_tracks(path)
+    if len(tracks) != 1 or tracks[0].end is None or not times:
+        return times
+    # OpenCV gives times from the first packet on, whether it is shown or not.
+    begin, end = (1000 * at + times[0] - EDIT_TOLERANCE_MS for at in (tracks[0].begin, tracks[0].end))
+    shown = [time for time in times if begin <= time < end]
+    hidden = bool(shown) and shown[0] != times[0]
+    return [time - shown[0] for time in shown] if hidden else shown
+
+
+def frame_times(path: Path, name: str) -> list[float] | None:
+    """`packet_times`; None if they do not identify frames."""
+    times = packet_times(path, name)
+    tracks = video_tracks(path)
+    several = len(tracks) > 1 or any(track.edits > 1 for track in tracks)
+    ascending = all(earlier < later for earlier, later in pairwise(times))
+    return times if times and ascending and not several else None
+
+
+@dataclass(frozen=True)
+class PixelShape:
+    """Shape of a video's pixels, which old formats and anamorphic cameras do not make square."""
+
+    aspect: float = 1.0
+    """Width over height of a pixel of the frame as it is shown."""
+    turned: bool = False
+    """Whether frames are turned by 90 degrees for display."""
+
+    @classmethod
+    def of(cls, capture: cv2.VideoCapture) -> "PixelShape":
+        """The shape that the container states; square where it is not plausible."""
+        over, under = (capture.get(key) for key in (cv2.CAP_PROP_SAR_NUM, cv2.CAP_PROP_SAR_DEN))
+        turned = round(capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 180 == 90
+        aspect = over / under if over > 0 and under > 0 else 1.0
+        if not 1 / WIDEST_PIXEL <= aspect <= WIDEST_PIXEL:
+            aspect = 1.0
+        return cls(1 / aspect if turned else aspect, turned)
+
+    def squared(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Image [H, W, 3] with square pixels. The shorter side is enlarged, so that no detail is lost."""
+        if self.aspect == 1:
+            return image
+        return resized(image, (self.aspect, 1.0) if self.aspect > 1 else (1.0, 1 / self.aspect))
+
+    def stored(self, image: NDArray[np.uint8]) -> tuple[int, int] | None:
+        """Width and height before `squared`; None where the pixels were square."""
+        if self.aspect == 1:
+            return None
+        height, width = image.shape[:2]
+        return (round(width / self.aspect), height) if self.aspect > 1 else (width, round(height * self.aspect))
+
+
+def resized(image: NDArray[np.uint8], sides: tuple[float, float]) -> NDArray[np.uint8]:
+    """Image [H, W, 3] with its width and height multiplied by ``sides``."""
+    size = (max(1, round(image.shape[1] * sides[0])), max(1, round(image.shape[0] * sides[1])))
+    shrinks = min(sides) < 1
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC), np.uint8)

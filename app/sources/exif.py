@@ -5,6 +5,7 @@ keys of QuickTime files, as described by Apple.
 """
 
 import math
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from stream_recon.configs.errors import InputError
 
 MOST_CHUNKS = 100_000
 """Parts of a JPEG, PNG or WebP that are passed: an image of a gigabyte has fewer."""
+LARGEST_XMP = 1 << 18
+"""Bytes of a photograph in which XMP is looked for: it stands at the front."""
 LARGEST_EXIF = 1 << 24
 """Bytes of EXIF that are read of a PNG, JPEG or WebP: cameras write at most 64 KiB, and previews some more."""
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
@@ -92,6 +95,16 @@ def read_exif(path: Path) -> Exif:
         return Exif()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def is_panorama(path: Path) -> bool:
+    """Whether the XMP metadata of a photograph (Photo Sphere, by Google) says that it is equirectangular."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(LARGEST_XMP)
+    except (OSError, ValueError):
+        return False
+    return re.search(rb"GPano:ProjectionType(=[\"']|>)\s*equirectangular", head) is not None
 
 
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:

@@ -42,7 +42,12 @@ class MaskFolder:
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
     def read(
-        self, name: str | None, index: int, size: tuple[int, int], orientation: Callable[[], int] = lambda: 1
+        self,
+        name: str | None,
+        index: int,
+        size: tuple[int, int],
+        orientation: Callable[[], int] = lambda: 1,
+        stored: tuple[int, int] | None = None,
     ) -> NDArray[np.bool_] | None:
         """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
@@ -50,6 +55,7 @@ class MaskFolder:
             name: image file of the frame; None: a frame of a video, found by its number.
             orientation: gives the EXIF orientation by which the frame was turned; a mask of the image as stored is
                 turned along.
+            stored: width and height of the frame before its pixels were made square, which the mask may have, too.
 
         Raises InputError: an unreadable mask, or one of another aspect ratio.
         """
@@ -61,7 +67,7 @@ class MaskFolder:
             raise InputError(f"--masks: {path.name} is not a readable image")
         image = _turned_along(image, size, orientation)
         height, width = image.shape[:2]
-        if abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
+        if (width, height) != stored and abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
                 f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: their aspect ratios differ"
             )

@@ -13,9 +13,20 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT, Calibration
-from stream_recon.app.sources.capture import capture_frame_count, capture_rate, frame_times, open_capture
+from stream_recon.app.sources.capture import (
+    PixelShape,
+    capture_frame_count,
+    capture_rate,
+    frame_times,
+    open_capture,
+    packet_times,
+    resized,
+    shown_frame_count,
+)
+from stream_recon.app.sources.containers import is_whole
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
+from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
@@ -53,6 +64,8 @@ class Reader(ABC):
     """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
     """Camera that the source itself describes; None if it does not."""
+    stored_size: tuple[int, int] | None = None
+    """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
 
@@ -114,9 +127,12 @@ class VideoReader(Reader):
 
         Raises InputError: no frame can be decoded, or the file is text.
         """
-        super().__init__(name, capture_rate(capture), capture_frame_count(capture))
+        count = capture_frame_count(capture) if path is None else shown_frame_count(capture, path)
+        super().__init__(name, capture_rate(capture), count)
         self._capture = capture
         self._path = path
+        self._watch = SizeWatch(path, name) if path is not None else None
+        self._pixels = PixelShape.of(capture)
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
@@ -154,6 +170,8 @@ class VideoReader(Reader):
         if not ok:
             self.damaged += 1
             return None
+        bgr = self._pixels.squared(self._unstretched(bgr))
+        self.stored_size = self._pixels.stored(bgr)
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
         if size != self._size:
@@ -170,6 +188,19 @@ class VideoReader(Reader):
 
     def close(self) -> None:
         self._capture.release()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _unstretched(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Image at the aspect ratio of its packet: OpenCV stretches all frames to the size of the first."""
+        if self._watch is None:
+            return bgr
+        self._watch.advance(self._index)
+        first, here = self._watch.first, self._watch.size
+        if first is None or here is None or first == here:
+            return bgr
+        sides = (here[0] / first[0], here[1] / first[1])
+        return resized(bgr, sides[::-1] if self._pixels.turned else sides)
 
     def _step(self) -> tuple[int, float] | None:
         for attempt in range(GRAB_ATTEMPTS):
@@ -200,7 +231,13 @@ class VideoReader(Reader):
         if self.frame_hint is None or self._index + 1 >= self.frame_hint:
             return 0
         short = self.frame_hint - (self._time * self.rate + 1)
-        return round(short) if short > END_TOLERANCE_FRAMES else 0
+        if short <= END_TOLERANCE_FRAMES:
+            return 0
+        # Some containers count from a time before their first frame. A whole file misses only what cannot be decoded.
+        if self._path is not None and is_whole(self._path):
+            last = 1000 * (self._time + END_TOLERANCE_FRAMES / self.rate)
+            return sum(time > last for time in packet_times(self._path, self.name))
+        return round(short)
 
     def _timestamp(self) -> float:
         # Containers without timestamps report 0 for every frame; timestamps must increase.

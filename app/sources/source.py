@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.containers import video_tracks
+from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
@@ -36,6 +38,11 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
 """Pattern of stream addresses."""
+PANORAMA = (
+    "{} is a panorama of 360 degrees, which no pinhole camera shows: cut perspective views from it first, such as with "
+    "ffmpeg -vf v360=e:flat:h_fov=90:v_fov=90:yaw=0"
+)
+"""Refusal of equirectangular images."""
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
 
@@ -196,7 +203,8 @@ class Source:
         size = rgb.shape[1], rgb.shape[0]
         self._calibration = self._calibration or self._reader.exif_camera(size)
         if self._undistorter is None or self._undistorter.size != size:
-            self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size)), size)
+            stored = self._reader.stored_size
+            self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
         return self._undistorter(rgb)
 
     def _orientation(self, size: tuple[int, int]) -> int:
@@ -208,7 +216,8 @@ class Source:
         if self._masks is not None:
             names = self._reader.image_names
             size = (rgb.shape[1], rgb.shape[0])
-            mask = self._masks.read(names[index] if names else None, index, size, lambda: self._reader.orientation)
+            name, stored = names[index] if names else None, self._reader.stored_size
+            mask = self._masks.read(name, index, size, lambda: self._reader.orientation, stored)
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
@@ -315,6 +324,8 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     with input_errors(spec), path.open("rb") as file:
         if not file.read(1):
             raise InputError(f"{spec} is an empty file")
+    if any(track.spherical for track in video_tracks(path)):
+        raise InputError(PANORAMA.format(path.name))
     return VideoReader(open_capture(path, path.name), path.name, path)
 
 
@@ -344,4 +355,6 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
+    if is_panorama(images[0]):
+        raise InputError(PANORAMA.format(images[0]))
     return ImageReader(images, path.resolve().name, fps)

@@ -1,0 +1,115 @@
+"""What a video's container states: edit lists, pixels that are not square, changes of size, panoramas."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.picture_size import SizeWatch, picture_size
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import InputError
+from tests.app.media import write_broken_avi, write_images
+from tests.app.sources.film_files import spherical, trimmed, turning, with_wide_pixels
+
+
+@pytest.mark.parametrize(("begin", "seconds"), [(0.0, 2.0), (1.0, 2.0), (0.0, 1.0), (1.5, 0.5)])
+def test_a_trimmed_video_is_whole(tmp_path: Path, begin: float, seconds: float) -> None:
+    path = trimmed(tmp_path / "cut.mp4", begin, seconds, frames=30, fps=10.0)
+    with open_source(str(path)) as source:
+        assert source.frame_hint == round(10 * seconds)
+        frames = list(source)
+        assert len(frames) == round(10 * seconds)
+        assert source.damaged == 0 and source.warnings == []
+
+
+def test_a_trimmed_video_is_entered_at_the_frames_that_are_shown(tmp_path: Path) -> None:
+    path = trimmed(tmp_path / "cut.mp4", 1.2, 1.5, frames=30, fps=10.0)
+    with open_source(str(path)) as source:
+        read = [frame.rgb.mean() for frame in source]
+    with open_source(str(path)) as source:
+        source.skip(9)
+        entered = [frame.rgb.mean() for frame in source]
+    assert entered == pytest.approx(read[9:], abs=1.5)
+
+
+def test_a_video_that_is_cut_off_is_still_told(tmp_path: Path) -> None:
+    with open_source(str(write_broken_avi(tmp_path / "a.avi"))) as source:
+        read = len(list(source))
+        assert read < 30 and source.damaged == 30 - read and "cut off" in source.warnings[0]
+
+
+@pytest.mark.parametrize(("over", "under", "size"), [(4, 3, (128, 72)), (8, 9, (96, 81)), (1, 1, (96, 72))])
+def test_pixels_are_made_square(tmp_path: Path, over: int, under: int, size: tuple[int, int]) -> None:
+    path = with_wide_pixels(tmp_path / "wide.mp4", over, under, frames=3, size=(96, 72))
+    with open_source(str(path)) as source:
+        for frame in source:
+            assert (frame.rgb.shape[1], frame.rgb.shape[0]) == size
+
+
+def test_camera_and_masks_of_the_stored_pixels_are_stretched_along(tmp_path: Path) -> None:
+    path = with_wide_pixels(tmp_path / "wide.mp4", 4, 3, frames=3, size=(96, 72))
+    mask = np.full((72, 96), 255, np.uint8)
+    mask[:, :24] = 0
+    write_images(tmp_path / "masks", [])
+    cv2.imwrite(str(tmp_path / "masks/0.png"), mask)
+    camera = Calibration(90, 120, 48, 36, size=(96, 72))
+    with open_source(str(path), FrameChoice(camera=camera.text(), masks=str(tmp_path / "masks"))) as source:
+        frame = next(iter(source))
+        assert source.intrinsics is not None and source.intrinsics.fx == pytest.approx(120)
+        assert frame.mask is not None and frame.mask.shape == (72, 128)
+        assert frame.mask[:, :31].all() and not frame.mask[:, 33:].any()
+
+
+def test_a_change_of_size_is_told_with_what_helps(tmp_path: Path) -> None:
+    path = turning(tmp_path / "turn.mjpeg")
+    with open_source(str(path)) as source, pytest.raises(InputError, match=r"96x64 to 64x96 at .*--end") as raised:
+        frames = []
+        for frame in source:
+            frames.append(frame)
+    assert len(frames) == 10
+    at = float(str(raised.value).rsplit("--start ", 1)[1])
+    with open_source(str(path), FrameChoice(end=at)) as source:
+        assert {frame.rgb.shape for frame in source} == {(64, 96, 3)}
+    with open_source(str(path), FrameChoice(start=at)) as source:
+        later = list(source)
+    assert len(later) == 10 and {frame.rgb.shape for frame in later} == {(96, 64, 3)}
+    # A circle stays one.
+    bright = np.argwhere(later[0].rgb[..., 0] > 230)
+    height, width = np.ptp(bright, axis=0) + 1
+    assert width == pytest.approx(height, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [("MJPG", "a.avi"), ("VP80", "a.webm"), ("VP90", "a.webm"), ("MPG2", "a.mpg"), ("XVID", "a.avi")]
+)
+def test_sizes_are_read_from_packets(tmp_path: Path, code: str, name: str) -> None:
+    writer = cv2.VideoWriter(str(tmp_path / name), cv2.VideoWriter.fourcc(*code), 10, (72, 50))
+    if not writer.isOpened():
+        pytest.skip("OpenCV has no encoder of it")
+    for number in range(4):
+        writer.write(np.random.default_rng(number).integers(0, 255, (50, 72, 3), np.uint8))
+    writer.release()
+    watch = SizeWatch(tmp_path / name, name)
+    assert watch.size == (72, 50)
+    watch.close()
+
+
+H264 = "0000000167640015acd941809684000003000400000300a03c58b658"
+"""Sequence parameter set of 384x288 pixels by x264."""
+
+
+def test_parameter_sets_of_h264_are_read() -> None:
+    assert picture_size("h264", bytes.fromhex(H264)) == (384, 288)
+    for end in range(len(H264) // 2):
+        picture_size("h264", bytes.fromhex(H264)[:end])
+    for codec in ("h264", "hevc", "mpeg2", "mpeg4", "vp8", "vp9", "mjpeg", "other"):
+        for seed in range(50):
+            picture_size(codec, b"\0\0\1" + np.random.default_rng(seed).bytes(60))
+
+
+def test_panoramas_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="360 degrees"):
+        open_source(str(spherical(tmp_path / "round.mp4")))
