@@ -44,7 +44,7 @@ IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
 """Files of which either identifies a folder as a result of this program."""
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME)
 """Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
-OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
+OWN_DEPTH = re.compile(r"\d{6,}\.npz((\.[0-9a-f]{16})?\.part)?")
 RENAMED_KEYS = {
     "metres": "metric_scale",
     "seams": "overlaps",

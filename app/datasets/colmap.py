@@ -314,22 +314,23 @@ class _SparseDepth:
         if image is None:
             return None
         rows = self._points.rows(image.points)
-        known = rows >= 0
-        if not known.any():
+        seen = rows >= 0
+        if not seen.any():
             return None
-        z = self._points.xyz[rows[known]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
+        z = self._points.xyz[rows[seen]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
         camera = self._cameras[image.camera]
         # The model may be of the same images at another size.
-        scale = np.ones(2) if camera is None or camera.size is None else np.divide(self._image_size(camera), camera.size)
-        return DepthPoints(np.column_stack([image.uv[known] * scale, z]))
+        known = None if camera is None else camera.size
+        scale = np.ones(2) if known is None else np.divide(self._image_size(known), known)
+        return DepthPoints(np.column_stack([image.uv[seen] * scale, z]))
 
     @cached_property
     def _points(self) -> SparsePoints:
         return read_points(self._model)
 
-    def _image_size(self, camera: PinholeCamera) -> tuple[int, int]:
+    def _image_size(self, known: tuple[int, int]) -> tuple[int, int]:
         if self._size is None:
-            self._size = image_size(self._images, as_stored=fits_stored(self._images, camera.size))
+            self._size = image_size(self._images, as_stored=fits_stored(self._images, known))
         return self._size
 
 

@@ -53,9 +53,7 @@ def load_nerfstudio(path: Path) -> Recording:
     )
 
 
-def _calibrations(
-    tables: list[dict[str, Any]], size: tuple[int, int] | None
-) -> tuple[Calibration | None, str | None]:
+def _calibrations(tables: list[dict[str, Any]], size: tuple[int, int] | None) -> tuple[Calibration | None, str | None]:
     """The common camera of all frames with its distortion, or why there is none."""
     if not all(FOCAL_KEYS & table.keys() for table in tables):
         return None, None

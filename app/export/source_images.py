@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
@@ -20,9 +20,6 @@ from stream_recon.configs.errors import InputError, OutputError, StreamReconErro
 
 GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"
 CHANGED = "the source has changed since the run: the images are the small ones of the result"
-MAX_DIFFERENCE = 16.0
-"""Largest mean difference of two images of one frame, in levels of 255: JPEG compression alone has 1 to 3."""
-
 Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
 """Camera, image [h, w, 3] and pixels excluded by the user's masks [h, w], if any."""
 
@@ -53,7 +50,7 @@ def frame_images(
     open_again = source_of(result)
     warning = GONE.format(result.run["source"])
     if open_again is not None:
-        if _is_unchanged(result, cameras[0], view, open_again):
+        if _is_unchanged(result, cameras, view, open_again):
             source_view = view.scaled(max_side)
             return FrameImages(
                 source_view, None, missing, lambda: _from_source(open_again, cameras, source_view, missing)
@@ -108,19 +105,16 @@ def _exists(spec: str) -> bool:
         return False
 
 
-def _is_unchanged(result: ResultFolder, camera: Camera, view: PinholeView, open_again: Callable[[], Source]) -> bool:
-    """Whether the source's image of a frame is still the one that the network had."""
+def _is_unchanged(
+    result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, open_again: Callable[[], Source]
+) -> bool:
+    """Whether the source still shows the frames ``cameras``, at the size of ``view``."""
+    if cameras[0].source_size not in (None, view.source_size):
+        return False
     try:
-        stored = read_depth(depth_path(result.folder, camera.index))
-        rgb = next((rgb for _, rgb, _ in _frames_of(open_again, [camera])), None)
+        return source_change(result.folder, cameras, open_again) is None
     except (InputError, OutputError):
         return False
-    if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
-        return False
-    left, top, width, height = (round(value) for value in stored.transform.crop)
-    used = np.ascontiguousarray(rgb[top : top + height, left : left + width])
-    small = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA)
-    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < MAX_DIFFERENCE
 
 
 def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:

@@ -21,7 +21,8 @@ from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
-from stream_recon.app.result.files import GrowingFile, replace_file
+from stream_recon.app.result.commit import FolderChange
+from stream_recon.app.result.files import GrowingFile
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"
@@ -280,11 +281,18 @@ class CameraFiles:
 
 
 def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
-    """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
+    """Replace both files of a finished result. Raises OutputError."""
+    with FolderChange(folder) as change:
+        change_cameras(change, cameras, revisions)
+        change.commit()
+
+
+def change_cameras(change: FolderChange, cameras: Sequence[Camera], revisions: int) -> None:
+    """Replace both files of a finished result as part of a change. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]
-    replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
+    change.replace(CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
     trajectory = [camera.to_tum().encode() for camera in cameras]
-    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
+    change.replace(TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
 
 
 def revision_since_causal(cameras: Iterable[Camera], scale: float = 1.0) -> Revision:

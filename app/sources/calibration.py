@@ -270,8 +270,10 @@ def one_camera(cameras: Sequence[Calibration]) -> Calibration:
     Its numbers are the medians. Raises InputError: they differ in size, model, or by more than `SAME_LENS`.
     """
     first = cameras[0]
-    if any((c.size, c.distortion, len(c.coefficients)) != (first.size, first.distortion, len(first.coefficients))
-           for c in cameras):
+    if any(
+        (c.size, c.distortion, len(c.coefficients)) != (first.size, first.distortion, len(first.coefficients))
+        for c in cameras
+    ):
         raise InputError("its images have cameras of different sizes or models")
     fx, fy, cx, cy = (float(np.median([getattr(c, name) for c in cameras])) for name in ("fx", "fy", "cx", "cy"))
     coefficients = tuple(float(value) for value in np.median([c.coefficients for c in cameras], axis=0))

@@ -77,9 +77,7 @@ class MaskFolder:
         return np.asarray(grey < BLACK)
 
 
-def _turned_along(
-    image: NDArray[np.uint8], size: tuple[int, int], orientation: Callable[[], int]
-) -> NDArray[np.uint8]:
+def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: Callable[[], int]) -> NDArray[np.uint8]:
     height, width = image.shape[:2]
     if width == height or (width - height) * (size[0] - size[1]) >= 0:
         return image

@@ -94,7 +94,7 @@ def picture_size(codec: str, data: bytes) -> Size | None:
         size = next(found, None)
     except (IndexError, ValueError):
         return None
-    return size if size is not None and 0 < min(size) and max(size) < 1 << 16 else None
+    return size if size is not None and min(size) > 0 and max(size) < 1 << 16 else None
 
 
 class _Bits:

@@ -8,7 +8,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -168,6 +168,18 @@ class Source:
     def resume_by_reading(self, index: int, taken: int) -> None:
         """Continue after frame ``index`` as `resume` does, but read all frames before it."""
         self._resume_index, self._resume_count = index, taken
+
+    @property
+    def has_files(self) -> bool:
+        """Whether frames are image files, whose times are nominal."""
+        return self._reader.image_names is not None
+
+    def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
+        """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""
+        last = max(indices, default=-1)
+        while last >= 0 and (step := self._reader.grab()) is not None and step[0] <= last:
+            if step[0] in indices and (rgb := self._retrieve()) is not None:
+                yield self._frame(*step, rgb)
 
     def interrupt(self) -> None:
         """End a live source at once, from any thread. A file is not affected."""

@@ -139,7 +139,7 @@ def test_cameras_per_image_that_disagree_are_told(tmp_path: Path) -> None:
     (model / "cameras.txt").write_text("1 PINHOLE 96 64 80 80 48 32\n2 PINHOLE 96 64 120 120 48 32\n")
     text = (model / "images.txt").read_text().replace("0 0 1 000002.jpg", "0 0 2 000002.jpg")
     (model / "images.txt").write_text(text)
-    with pytest.raises(InputError, match="3 different cameras|2 different cameras"):
+    with pytest.raises(InputError, match="different cameras"):
         replace(scene, camera=CALIBRATED).open()
 
 

@@ -142,7 +142,8 @@ def test_words_in_place_of_numbers_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("unit", "base"), [(1.0, 1.7e9), (1e3, 1.7e9), (1e6, 1.7e9), (1e9, 1.7e9)])
 def test_times_of_tum_files_since_1970_may_have_any_unit(tmp_path: Path, unit: float, base: float) -> None:
-    rows = [f"{int((base + t) * unit) if unit > 1 else base + t} {x} {y} {z}" for t, (x, y, z) in zip(TIMES, PLACES)]
+    stamps = [int((base + t) * unit) if unit > 1 else base + t for t in TIMES]
+    rows = [f"{t} {x} {y} {z}" for t, (x, y, z) in zip(stamps, PLACES, strict=True)]
     found = read(tmp_path, "# t x y z", rows, "a.txt")
     assert found.times is not None and found.times - found.times[0] == pytest.approx(TIMES, abs=1e-3)
 

@@ -68,7 +68,9 @@ class Bag:
             self.store.types["sensor_msgs/msg/RegionOfInterest"],
         )
         names = ("D", "K", "R", "P") if self.ros1 else ("d", "k", "r", "p")
-        numbers = dict(zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True))
+        numbers = dict(
+            zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True)
+        )
         message = kind(
             header=self._header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
             binning_x=binning, binning_y=binning, roi=region(roi[0], roi[1], roi[3], roi[2], False),

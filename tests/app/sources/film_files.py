@@ -59,7 +59,6 @@ def trimmed(path: Path, begin: float, seconds: float, **video: object) -> Path:
     """A video that an edit list cuts, as a cut without encoding does: all packets are there."""
     write_video(path, **video)  # type: ignore[arg-type]
     data = bytearray(path.read_bytes())
-    moov, _ = find_box(bytes(data), [b"moov"])
     at, _ = find_box(bytes(data), [b"moov", b"mvhd"])
     (movie_scale,) = struct.unpack_from(">I", data, at + 20)
     at, _ = find_box(bytes(data), [b"moov", b"trak", b"mdia", b"mdhd"])

@@ -19,7 +19,9 @@ TILTED = (*PRISM, 0.01, -0.02)
 RAYS = np.stack(np.meshgrid(np.linspace(-0.5, 0.5, 5), np.linspace(-0.4, 0.4, 5)), axis=-1).reshape(-1, 2)
 
 
-def yaml(coefficients: tuple[float, ...], extra: str = "", matrix: str = "300, 0, 191.5, 0, 300, 143.5, 0, 0, 1") -> str:
+def yaml(
+    coefficients: tuple[float, ...], extra: str = "", matrix: str = "300, 0, 191.5, 0, 300, 143.5, 0, 0, 1"
+) -> str:
     return (
         f"image_width: {SIZE[0]}\nimage_height: {SIZE[1]}\n{extra}camera_matrix:\n  rows: 3\n  cols: 3\n"
         f"  data: [{matrix}]\ndistortion_coefficients:\n  rows: 1\n  cols: {len(coefficients)}\n"
