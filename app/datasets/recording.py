@@ -22,10 +22,13 @@ from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import (
     IMAGE_FOLDER_FPS,
+    OTHER_WORDS,
     ImageReader,
     fits_stored,
     input_errors,
+    is_map,
     list_images,
+    only_photographs,
     read_depth_image,
     read_image,
 )
@@ -67,7 +70,7 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
 def images_in(folder: Path) -> tuple[Path, ...]:
     """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
     with input_errors(folder):
-        images = tuple(list_images(folder))
+        images = tuple(only_photographs(list_images(folder))[0])
     if not images:
         raise InputError(f"no images in {folder}")
     return images
@@ -253,8 +256,8 @@ VIDEO_SUFFIXES = frozenset(
 )
 MIN_IMAGES = 2
 """Fewest images of a scene: a single one in a folder is seldom meant as a scene."""
-OTHER_IMAGES = frozenset({"depth", "depths", "mask", "masks", "normal", "normals", "semantic", "instance", "label"})
-"""Names of folders whose images are not photographs."""
+MAPS_PROBED = 3
+"""Images of a folder whose content is looked at."""
 
 
 def is_sequence(path: Path) -> bool:
@@ -263,7 +266,10 @@ def is_sequence(path: Path) -> bool:
 
 
 def is_image_folder(path: Path) -> bool:
-    return path.name.lower() not in OTHER_IMAGES and len(list_images(path)) >= MIN_IMAGES
+    if OTHER_WORDS.search(path.name.lower().replace("_", " ").replace("-", " ")):
+        return False
+    images = list_images(path)
+    return len(images) >= MIN_IMAGES and not all(map(is_map, images[:: -(-len(images) // MAPS_PROBED)]))
 
 
 def is_video(path: Path) -> bool:

@@ -44,7 +44,9 @@ def source_change(folder: Path, cameras: Sequence[Camera], open_again: Callable[
             if difference is not None:
                 return f"frame {frame.index} {difference}"
             seen += 1
-    return None if seen == len(wanted) else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
+        # A file that cannot be decoded is told elsewhere, and costs its frame alone.
+        unread = source.damaged if seen else 0
+    return None if len(wanted) - seen <= unread else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
 
 
 def _difference(folder: Path, cameras: Sequence[Camera], row: int, frame: Frame, *, timed: bool) -> str | None:

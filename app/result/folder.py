@@ -32,6 +32,7 @@ class ResultFolder:
         """Raises OutputError where it is not a result folder, or damaged."""
         self.folder = folder
         self.run = read_run(folder)
+        _check_revisions(folder, self.run)
         self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
 
     @property
@@ -170,6 +171,16 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(record.get("source"), str) or not isinstance(record.get("interrupted"), bool):
         raise OutputError(f"{folder}: its {RUN_NAME} is damaged")
     return upgraded(record)
+
+
+def _check_revisions(folder: Path, run: Mapping[str, Any]) -> None:
+    """Raises OutputError for a finished result whose files are of different revisions."""
+    revisions = run.get("revisions")
+    if not run["interrupted"] and isinstance(revisions, dict) and len(set(revisions.values())) > 1:
+        raise OutputError(
+            f"{folder} was left half changed by a kill or a full disk: its files are of different revisions; "
+            "reconstruct it again with --overwrite"
+        )
 
 
 def _settle(folder: Path) -> None:

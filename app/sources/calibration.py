@@ -102,8 +102,8 @@ class Calibration:
         """
         fitting = self._fitting(size)
         if not fitting and orientation in TURNED_BY_90:
-            stored = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
-            fitting = [camera for camera in stored if camera.size is not None]
+            lying = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
+            fitting = [camera for camera in lying if camera.size is not None]
         if not fitting and stored is not None:
             fitting = [camera for camera in self._all if camera.size == stored]
         if not fitting:

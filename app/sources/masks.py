@@ -12,6 +12,8 @@ from stream_recon.app.sources.calibration import TURNED_BY_90
 from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, oriented, read_image
 from stream_recon.configs.errors import InputError
 
+COMPLETE = 0.95
+"""Share of a video's frames that have masks where all of them are meant to; containers state rough numbers."""
 BLACK = 128
 """Grey level below which a pixel is masked: half of the range, so that JPEG artefacts do not matter."""
 
@@ -40,6 +42,16 @@ class MaskFolder:
             raise InputError(f"--masks {self.folder}: no mask has a frame's number in its name")
         if names is not None and not any(_bare(name) in self._by_name for name in names):
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
+
+    def number(self, frames: int | None) -> list[str]:
+        """Find whether the masks of a video of about ``frames`` frames are numbered from 1; warnings for the user."""
+        numbers = sorted(self._by_number)
+        if numbers[0] != 1 or numbers != list(range(1, len(numbers) + 1)):
+            return []
+        if frames is not None and len(numbers) >= COMPLETE * frames:
+            self._by_number = {number - 1: path for number, path in self._by_number.items()}
+            return ["masks are numbered from 1: the first one is taken for the first frame"]
+        return ["masks are numbered from 1, and frames from 0: the first mask is taken for the second frame"]
 
     def read(
         self,

@@ -73,6 +73,7 @@ def codec_of(fourcc: int) -> str:
 
 def picture_size(codec: str, data: bytes) -> Size | None:
     """Width and height in a packet with a keyframe; None where it does not state them, or is damaged."""
+    found: Iterator[Size | None]
     try:
         match codec:
             case "h264":

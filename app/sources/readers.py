@@ -1,10 +1,13 @@
 """Readers of video files and folders of images, which step through all frames, and reading of single images."""
 
+import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -31,6 +34,10 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 """Image formats that OpenCV's wheel decodes."""
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".avif"})
+"""Image formats that need the library pillow-heif."""
+OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
+"""Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -308,6 +315,8 @@ def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | No
     data = image_bytes(path)
     if data is None:
         return None
+    if path.suffix.lower() in HEIF_SUFFIXES and (found := _decoded_heif(data)) is not None:
+        return found
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     try:
         bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
@@ -393,9 +402,114 @@ def is_truncated_png(data: NDArray[np.uint8]) -> bool:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files directly in ``folder``, in natural order, without hidden ones."""
-    paths = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")]
-    return sorted((p for p in paths if p.is_file()), key=lambda p: natural_key(p.name))
+    """Image files directly in ``folder``, in natural order, without hidden ones. Names that are times are in order."""
+    known = IMAGE_SUFFIXES | readable_suffixes()
+    paths = [p for p in folder.iterdir() if p.suffix.lower() in known and not p.name.startswith(".")]
+    files = [p for p in paths if p.is_file()]
+    values = _values([p.stem for p in files])
+    if values is not None:
+        return [p for _, _, p in sorted(zip(values, (p.name for p in files), files, strict=True))]
+    return sorted(files, key=lambda p: natural_key(p.name))
+
+
+def _values(stems: list[str]) -> list[Decimal] | None:
+    """Numbers at the ends of names that are equal before; None where they are not, or none has a decimal point."""
+    found = [re.fullmatch(r"(.*?)([0-9]+(?:\.[0-9]+)?)", stem) for stem in stems]
+    parts = [match.groups() for match in found if match is not None]
+    if len(parts) < len(stems) or len({prefix for prefix, _ in parts}) != 1 or not any("." in n for _, n in parts):
+        return None
+    return [Decimal(number) for _, number in parts]
+
+
+def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
+    """Images without maps of depth, confidence and the like that stand in the same folder, and warnings on them.
+
+    Images whose names differ by more than numbers are of different kinds. Maps are known by a word in their name, or by
+    their content: 16 bits in one channel beside colour.
+    """
+    kinds: dict[str, list[Path]] = {}
+    for path in images:
+        kinds.setdefault(re.sub(r"[0-9]+", "0", path.name.casefold()), []).append(path)
+    if not 1 < len(kinds) <= MOST_KINDS:
+        return images, []
+    maps = {kind for kind in kinds if OTHER_WORDS.search(kind)}
+    if not maps:
+        maps = {kind for kind, paths in kinds.items() if len(paths) > 1 and is_map(paths[0])}
+    if not maps or len(maps) == len(kinds):
+        return images, []
+    kept = [path for path in images if re.sub(r"[0-9]+", "0", path.name.casefold()) not in maps]
+    example = kinds[min(maps)][0].name
+    return kept, [f"{len(images) - len(kept)} images were left out as maps of depth or labels, such as {example}"]
+
+
+OTHER_WORDS = re.compile(
+    r"(^|[^a-z])(depths?|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
+    r"|thumb(nail)?s?|previews?)([^a-z]|$)"
+)
+"""Words in names of images or folders that are not photographs."""
+MOST_KINDS = 6
+"""Kinds of names in a folder of a capture; more are photographs of any names."""
+FEW_LEVELS = 8
+"""Grey levels of a map of confidence or labels of small scenes."""
+
+
+def is_map(path: Path) -> bool:
+    """Whether an image is a map: 16 bits in one channel, or one channel of few levels."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return False
+    if image is None or image.ndim != 2:
+        return False
+    return image.dtype == np.uint16 or (image.size > 1000 and len(np.unique(image)) <= FEW_LEVELS and image.max() < 32)
+
+
+def unread_images(folder: Path) -> str | None:
+    """Warning on images in formats that cannot be read here; None without any."""
+    try:
+        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable_suffixes()
+        names = [p.name for p in folder.iterdir() if p.suffix.lower() in unread]
+    except OSError:
+        return None
+    if not names:
+        return None
+    suffixes = sorted({Path(name).suffix.lower() for name in names})
+    way = "pip install 'stream-recon[heif]', or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
+    return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
+
+
+def readable_suffixes() -> frozenset[str]:
+    """Those of `HEIF_SUFFIXES` that can be read here: OpenCV may be built with AVIF."""
+    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif() else ())
+
+
+@cache
+def has_avif() -> bool:
+    """Whether OpenCV decodes AVIF."""
+    return bool(cv2.haveImageReader("x.avif")) or re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
+
+
+@cache
+def has_heif() -> bool:
+    """Whether the library for HEIC and AVIF is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """RGB image [H, W, 3] of HEIC or AVIF, as displayed; None for other data."""
+    if data[4:8].tobytes() != b"ftyp" or not has_heif():
+        return None
+    import pillow_heif
+
+    try:
+        found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
+        image = np.asarray(found)
+    except (ValueError, OSError, RuntimeError, SyntaxError, EOFError, MemoryError):
+        return None
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    return np.ascontiguousarray(image[..., :3]) if image.dtype == np.uint8 else None
 
 
 def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:

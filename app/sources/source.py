@@ -31,6 +31,8 @@ from stream_recon.app.sources.readers import (
     VideoReader,
     input_errors,
     list_images,
+    only_photographs,
+    unread_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.undistort import Undistorter
@@ -38,6 +40,12 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
 """Pattern of stream addresses."""
+_SECRET = re.compile(
+    r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
+    r"|signature|sig|credential|session|sid|jwt|code|hash))=)(?P<value>.*?)(?=$|[&;/?#\s]|_[a-z]+=)",
+    re.IGNORECASE,
+)
+"""Pattern of a parameter that gives access, in the path or query of an address."""
 PANORAMA = (
     "{} is a panorama of 360 degrees, which no pinhole camera shows: cut perspective views from it first, such as with "
     "ffmpeg -vf v360=e:flat:h_fov=90:v_fov=90:yaw=0"
@@ -65,6 +73,7 @@ class Source:
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
+            reader.warnings += self._masks.number(reader.frame_hint) if reader.image_names is None else []
         self._frames = self._choose()
 
     @property
@@ -342,8 +351,8 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
 
 
 def without_password(address: str) -> str:
-    """Address without ``user:password@``, for messages and result files."""
-    return re.sub(r"(?<=://)[^/]*@", "", address)
+    """Address without ``user:password@`` and with the values of secret parameters blanked, for messages and files."""
+    return _SECRET.sub(r"\g<name>***", re.sub(r"(?<=://)[^/?#]*@", "", address))
 
 
 def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
@@ -364,9 +373,13 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         images = list_images(path)
         inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
     if not images:
-        looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
+        left_out = unread_images(path)
+        looked = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
     if is_panorama(images[0]):
         raise InputError(PANORAMA.format(images[0]))
-    return ImageReader(images, path.resolve().name, fps)
+    photographs, warnings = only_photographs(images)
+    reader = ImageReader(photographs, path.resolve().name, fps)
+    reader.warnings += [*warnings, *filter(None, [unread_images(path)])]
+    return reader
