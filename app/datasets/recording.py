@@ -269,7 +269,22 @@ def is_image_folder(path: Path) -> bool:
     if OTHER_WORDS.search(path.name.lower().replace("_", " ").replace("-", " ")):
         return False
     images = list_images(path)
-    return len(images) >= MIN_IMAGES and not all(map(is_map, images[:: -(-len(images) // MAPS_PROBED)]))
+    if len(images) < MIN_IMAGES:
+        return False
+    return not (all(map(is_map, images[:: -(-len(images) // MAPS_PROBED)])) and _has_twin(path, images))
+
+
+def _has_twin(path: Path, images: Sequence[Path]) -> bool:
+    """Whether a video, or a folder of images that are no maps and have the same names, stands next to a folder."""
+    stems = {image.stem for image in images}
+    for other in path.parent.iterdir():
+        if is_video(other):
+            return True
+        if other != path and other.is_dir():
+            same = [image for image in list_images(other) if image.stem in stems]
+            if len(same) >= MIN_IMAGES and not is_map(same[0]):
+                return True
+    return False
 
 
 def is_video(path: Path) -> bool:
