@@ -46,7 +46,9 @@ def source_change(folder: Path, cameras: Sequence[Camera], open_again: Callable[
             seen += 1
         # A file that cannot be decoded is told elsewhere, and costs its frame alone.
         unread = source.damaged if seen else 0
-    return None if len(wanted) - seen <= unread else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
+    return (
+        None if len(wanted) - seen <= unread else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
+    )
 
 
 def _difference(folder: Path, cameras: Sequence[Camera], row: int, frame: Frame, *, timed: bool) -> str | None:

@@ -83,7 +83,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
 
     try:
         open_again().close()
-    except (StreamReconError, TypeError):
+    except (StreamReconError, TypeError, ValueError, AttributeError):
         return None
     return open_again
 

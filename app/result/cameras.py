@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field, validated_field
 from stream_recon.app.core.disk_table import AscendingColumn
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
@@ -29,6 +30,8 @@ CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
 FORMAT = 3
+LONGEST_LINE = 1 << 20
+"""Bytes of a line that are read: one has some kilobytes, and a sparse file is one endless line."""
 LARGEST_LENGTH = 1e6
 """Bound of coordinates and depth scales that are read: beyond it, voxel numbers overflow."""
 _RENAMED = {
@@ -315,15 +318,17 @@ def iterate_cameras(path: Path) -> Iterator[Camera]:
     Raises OutputError where it is missing, damaged, of another program, or of a later version of this one.
     """
     try:
-        with path.open("rb") as file:
-            version, previous = _version(path, file.readline(), file.readline()), -1
-            for line in file:
+        with open_regular(path) as file:
+            version, previous = _version(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE)), -1
+            while line := file.readline(LONGEST_LINE):
                 if line.startswith(b"{"):
                     camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
                     if camera.index <= previous:
                         raise ValueError("its frames are not in order")
                     previous = camera.index
                     yield camera
+                elif len(line) == LONGEST_LINE:
+                    raise ValueError("a line is too long")
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 

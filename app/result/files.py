@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.core.ply import VERTEX, Vertices, header, vertices_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
@@ -255,7 +256,7 @@ def stored_points(path: Path) -> Vertices:
     Raises OutputError where it is missing, damaged, or of another program.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(len(header(0)))
         count = int(head.split(b"element vertex ", 1)[1].split(b"\n", 1)[0])
         if head != header(count):
