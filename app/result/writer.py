@@ -170,6 +170,8 @@ class ResultWriter:
         applied = partial.recorded_value("revisions", dict).get("cameras")
         self._revisions = applied if isinstance(applied, int) else 0
         _remove_parts(self.folder / DEPTH_FOLDER)
+        with output_errors(self.folder):
+            (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
         self._cloud = PointCloud(self.folder, self._info.preset.points, partial.cameras)
         self._cameras = CameraFiles(self.folder, partial.cameras, self._revisions)
         self._depth.found(partial.cameras)

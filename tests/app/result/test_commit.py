@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,8 @@ def test_a_kill_at_each_step_leaves_one_unit(result: Path, monkeypatch: pytest.M
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", counted(real_replace))
         patched.setattr(Path, "unlink", counted(real_unlink))
-        try:
+        with suppress(KilledError):
             apply_metric_scale(read_result(result), METRES)
-        except KilledError:
-            pass
     scale, depth, path = unit(result)
     assert scale in (1.0, 2.5) and depth == pytest.approx(scale) and path == pytest.approx(1.0, rel=1e-6)
     assert len(set(read_result(result).run["revisions"].values())) == 1
