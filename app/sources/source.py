@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.containers import video_tracks
 from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_files import WEB_PAGES, are_read_as_stored, files_of_pattern, hint_for_missing
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.readers import (
@@ -323,13 +326,17 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
 def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | None) -> Reader:
     if ADDRESS.match(spec):
         return _open_address(spec, reconnect)
+    if spec.lower().startswith("file://"):
+        spec = url2pathname(urlsplit(spec).path)
     path = Path(spec).expanduser()
     with input_errors(spec):
         exists, recording = path.exists(), is_recording(path)
+    if not exists and (files := files_of_pattern(spec)):
+        return _photographs(files, path.parent.resolve().name, fps)
     if not exists:
         if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
-        raise InputError(f"no such file or folder: {spec}")
+        raise InputError(f"no such file or folder: {spec}{hint_for_missing(spec)}")
     if recording:
         return RecordingReader(path, topic)
     if path.is_dir():
@@ -361,6 +368,8 @@ def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReade
 
 def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
+    if WEB_PAGES.match(spec):
+        raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
     capture = open_capture(spec, name)
     # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
@@ -377,9 +386,17 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         looked = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
+    photographs, warnings = only_photographs(images)
+    reader = _photographs(photographs, path.resolve().name, fps)
+    reader.warnings += [*warnings, *filter(None, [unread_images(path)])]
+    return reader
+
+
+def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
     if is_panorama(images[0]):
         raise InputError(PANORAMA.format(images[0]))
-    photographs, warnings = only_photographs(images)
-    reader = ImageReader(photographs, path.resolve().name, fps)
-    reader.warnings += [*warnings, *filter(None, [unread_images(path)])]
+    as_stored = are_read_as_stored(images)
+    reader = ImageReader(images, name, fps, as_stored=as_stored)
+    if as_stored:
+        reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
     return reader
