@@ -172,6 +172,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     All checks that need no frame come before anything is written.
     """
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
@@ -199,6 +200,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
+        if earlier.partial is not None:
+            check_source(folder, earlier.partial.cameras, open_again)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():

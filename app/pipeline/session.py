@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stream_recon.app.core.types import FrameEngine, OverlapError
-from stream_recon.app.datasets.source_identity import check_source
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import low_quality_intervals
 from stream_recon.app.pipeline.listeners import BackEnd, ResultListener, RunObserver
@@ -134,7 +133,6 @@ class Session(ExitStack):
 
         A source that cannot seek is opened again and read up to that frame.
         """
-        check_source(partial.folder, partial.cameras, open_again)
         last, count, stream = partial.last, len(partial.cameras), self._engine.preset.stream
         if not self.source.resume(last.index, last.timestamp, count):
             self.source = self.enter_context(open_again())

@@ -57,7 +57,7 @@ def hint_for_missing(spec: str) -> str:
 def are_read_as_stored(images: Sequence[Path]) -> bool:
     """Whether photographs, turned for display, differ in size, and as stored do not: a camera held both ways.
 
-    Raises InputError where they differ in both, with the largest group of one size.
+    Raises InputError where upright and wide ones differ in both, with the largest group of one size.
     """
     if not 1 < len(images) <= MOST_HEADS:
         return False
@@ -68,12 +68,14 @@ def are_read_as_stored(images: Sequence[Path]) -> bool:
         return False
     if len(stored) == 1:
         return True
-    (most, count), *others = shown.most_common()
-    other = next(path.name for path, (size, turn) in heads if _shown(size, turn) == others[0][0])
+    (most, count), *_ = shown.most_common()
+    if most[::-1] not in shown:
+        return False
+    other = next(path.name for path, (size, turn) in heads if _shown(size, turn) == most[::-1])
     raise InputError(
         f"frames of different sizes: {count} images are {most[0]}x{most[1]}, the largest group, and "
-        f"{len(heads) - count} are not, such as {other} ({others[0][0][0]}x{others[0][0][1]}); all frames of a source "
-        "must have one size: move the others to another folder"
+        f"{len(heads) - count} are not, such as {other} ({most[1]}x{most[0]}); all frames of a source must have one "
+        "size: move the others to another folder"
     )
 
 

@@ -69,6 +69,6 @@ def test_a_camera_held_both_ways_gives_all_photographs(tmp_path: Path) -> None:
 
 def test_photographs_of_several_sizes_are_told_before_any_is_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", [1, 1, 1])
-    write_images(folder, ["x.png"], (64, 64))
+    write_images(folder, ["x.png"], (64, 96))
     with pytest.raises(InputError, match=r"3 images are 96x64, the largest group, and 1 are not, such as x\.png"):
         open_source(str(folder))
