@@ -24,6 +24,8 @@ from stream_recon.configs.errors import InputError
 
 MAX_MARKER_FRAMES = 1000
 """Most frames in which markers are detected, every n-th of the result: more take longer without a better scale."""
+LARGEST_SCALE = 1e5
+"""Largest number of metres in a unit of a reconstruction, and its inverse the smallest: first surfaces are at 1."""
 MAX_CLOUD_POINTS = 300_000
 """Most points in which the ground is searched for: more take longer without a better plane."""
 
@@ -49,6 +51,24 @@ def measure_scale(
     cameras = _longest_segment(result.cameras)
     if not cameras:
         raise InputError(f"{result.folder} has no frames")
+    return _in_range(_measured(result, cameras, source, text, open_again, on_progress), text)
+
+
+def _in_range(found: MetricScale, text: str) -> MetricScale:
+    scale = found.T_metric_own.scale
+    if not 1 / LARGEST_SCALE < scale < LARGEST_SCALE:
+        raise InputError(f"--scale-from {text}: one unit of the reconstruction cannot be {scale:.3g} m")
+    return found
+
+
+def _measured(
+    result: ResultFolder,
+    cameras: list[Camera],
+    source: ScaleSource,
+    text: str,
+    open_again: Callable[[], Source] | None,
+    on_progress: Progress,
+) -> MetricScale:
     match source:
         case Marker():
             return _by_markers(result, source, text, open_again or source_of(result), on_progress)

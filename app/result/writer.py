@@ -202,7 +202,8 @@ def check_output(folder: Path, overwrite: bool) -> None:
         if not folder.exists() and not folder.is_symlink():
             return
         if not folder.is_dir():
-            raise OutputError(f"{folder} is a file: choose another folder with -o")
+            kind = "a link to nothing" if not folder.exists() else "a file"
+            raise OutputError(f"{folder} is {kind}: choose another folder with -o")
         empty = all(path.name == LOCK_NAME for path in folder.iterdir())
     if empty:
         return

@@ -59,22 +59,29 @@ def _nameable(path: Path) -> Iterator[str]:
     """Name by which OpenCV can open ``path`` within the block.
 
     The name is absolute, since FFmpeg reads the part of a relative name before a colon as a protocol. OpenCV converts a
-    name that is not UTF-8 to a null pointer and crashes, so such a file is named by its descriptor.
+    name that is not UTF-8 to a null pointer and crashes, and FFmpeg takes one with a percent sign for a series of
+    files. So such a file is named by its descriptor.
     """
     name = str(path.absolute())
+    if _is_plain(name):
+        yield name
+        return
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+def _is_plain(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        try:
-            yield f"/proc/self/fd/{file}"
-        finally:
-            os.close(file)
-    else:
-        yield name
+        return False
+    return "%" not in name
 
 
 def _text(address: str, name: str) -> str:
