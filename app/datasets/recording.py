@@ -31,6 +31,7 @@ from stream_recon.app.sources.readers import (
     only_photographs,
     read_depth_image,
     read_image,
+    unread_images,
 )
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -318,4 +319,7 @@ def load_sequence(path: Path) -> Recording:
 
 
 def load_image_folder(path: Path) -> Recording:
-    return Recording(images=images_in(path))
+    with input_errors(path):
+        warnings = only_photographs(list_images(path))[1]
+    left_out = unread_images(path)
+    return Recording(images=images_in(path), warnings=(*warnings, *([left_out] if left_out else [])))

@@ -1,7 +1,7 @@
 """Target of an export: complete under its name or absent, without removing other files. Its README.txt."""
 
-import os
 import re
+import secrets
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ def _sibling(target: Path, kind: str) -> Path:
     # A path that ends in ".." or "." has no name.
     named = target.resolve() if not target.name else target
     # The suffix comes last because writers choose their format by it.
-    return named.with_name(f".{named.stem}.{os.getpid()}.{kind}{named.suffix}")
+    return named.with_name(f".{named.stem}.{secrets.token_hex(8)}.{kind}{named.suffix}")
 
 
 AXES = {

@@ -20,7 +20,7 @@ LARGEST_FILE = 1 << 26
 SKEW = 1e-6
 """Skew of a camera matrix, as a share of its focal length, that is not rounding."""
 FISHEYE_NAMES = ("equidistant", "fisheye", "kannala_brandt")
-PERSPECTIVE_NAMES = ("plumb_bob", "radtan", "rational_polynomial", "none", "thin_prism", "brown")
+PERSPECTIVE_NAMES = ("radial-tangential", "plumb_bob", "radtan", "rational_polynomial", "none", "thin_prism", "brown")
 """Distortion models of ROS, Kalibr and OpenCV that are applied."""
 
 
@@ -223,7 +223,7 @@ def distortion(
     if name and name not in PERSPECTIVE_NAMES and any(coefficients):
         raise UnsupportedError(f"distortion model {name}")
     if not any(coefficients):
-        return "perspective", ()
+        return "perspective", tuple(coefficients) if len(coefficients) in (4, 5, 8, 12, 14) else ()
     if len(coefficients) not in (4, 5, 8, 12, 14):
         raise UnsupportedError(f"distortion with {len(coefficients)} coefficients")
     return "perspective", tuple(coefficients)

@@ -90,5 +90,5 @@ def _head(path: Path) -> tuple[Size, int] | None:
     try:
         with open_regular(path) as file, Image.open(file) as image:
             return image.size, int(image.getexif().get(0x0112, 1)) if image.format in ("JPEG", "MPO") else 1
-    except Exception:  # the library has no common error, and such a file is told when its turn comes
+    except Exception:  # noqa: BLE001 - the library has no common error, and such a file is told when its turn comes
         return None

@@ -43,6 +43,14 @@ class MaskFolder:
         if names is not None and not any(_bare(name) in self._by_name for name in names):
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
+    def unused(self, names: list[str]) -> list[str]:
+        """Warning on masks that belong to none of the image ``names``."""
+        known = {_bare(name) for name in names}
+        others = sorted(path.name for bare, path in self._by_name.items() if bare not in known)
+        if not others:
+            return []
+        return [f"{len(others)} of {len(self._by_name)} masks belong to no image, such as {others[0]}"]
+
     def number(self, frames: int | None) -> list[str]:
         """Find whether the masks of a video of about ``frames`` frames are numbered from 1; warnings for the user."""
         numbers = sorted(self._by_number)

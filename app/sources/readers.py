@@ -188,6 +188,10 @@ class VideoReader(Reader):
             )
         return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
+    @property
+    def orientation(self) -> int:
+        return {90: 6, 180: 3, 270: 8}.get(round(self._capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 360, 1)
+
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
             return super().exif_camera(size)

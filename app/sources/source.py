@@ -76,7 +76,8 @@ class Source:
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
-            reader.warnings += self._masks.number(reader.frame_hint) if reader.image_names is None else []
+            names = reader.image_names
+            reader.warnings += self._masks.number(reader.frame_hint) if names is None else self._masks.unused(names)
         self._frames = self._choose()
 
     @property
@@ -336,7 +337,9 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     if not exists:
         if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
-        raise InputError(f"no such file or folder: {spec}{hint_for_missing(spec)}")
+        raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
+    if recording and not path.is_dir() and not path.is_file():
+        raise InputError(f"{spec} is not a regular file")
     if recording:
         return RecordingReader(path, topic)
     if path.is_dir():
@@ -352,8 +355,15 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     with input_errors(spec), path.open("rb") as file:
         if not file.read(1):
             raise InputError(f"{spec} is an empty file")
-    if any(track.spherical for track in video_tracks(path)):
+    tracks = video_tracks(path)
+    if any(track.spherical for track in tracks):
         raise InputError(PANORAMA.format(path.name))
+    if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
+        longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
+        raise InputError(
+            f"the first video track of {path.name} is a still picture: take out the film with "
+            f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
+        )
     return VideoReader(open_capture(path, path.name), path.name, path)
 
 

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from stream_recon.app.sources.source import open_source
-from tests.app.sources.bags import Bag
-from tests.app.sources.exif_files import jpeg, tiff
-from tests.app.sources.film_files import spherical, trimmed, turning, with_wide_pixels
+from stream_recon.app.sources.source import open_source  # noqa: E402
+from tests.app.sources.bags import Bag  # noqa: E402
+from tests.app.sources.exif_files import jpeg, tiff  # noqa: E402
+from tests.app.sources.film_files import spherical, trimmed, turning, with_wide_pixels  # noqa: E402
 
 CORPUS = ROOT / "tests" / "corpus"
 SIZE = (96, 72)
@@ -185,7 +185,8 @@ def tracks(files: Path) -> list[dict[str, Any]]:
         "comma.csv": ["time;x;y;z"]
         + [f"{t:.1f};{x:.1f};{y:.1f};{z:.1f}".replace(".", ",") for t, (x, y, z) in zip(times, places, strict=True)],
         "nano.txt": [
-            f"{1_700_000_000_000_000_000 + round(1e9 * t)} {x} {y} {z}" for t, (x, y, z) in zip(times, places, strict=True)
+            f"{1_700_000_000_000_000_000 + round(1e9 * t)} {x} {y} {z}"
+            for t, (x, y, z) in zip(times, places, strict=True)
         ],
     }
     cases = []

@@ -46,10 +46,10 @@ KINDS = ("pipe", "device", "folder", "sparse")
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path, kind: str) -> None:
     path = make(kind, tmp_path / "a")
-    with pytest.raises(OSError):  # noqa: PT011
+    with pytest.raises(OSError):
         read_file(path)
     if kind != "sparse":
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             open_regular(path)
 
 

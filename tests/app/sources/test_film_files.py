@@ -1,5 +1,6 @@
 """What a video's container states: edit lists, pixels that are not square, changes of size, panoramas."""
 
+import os
 from pathlib import Path
 
 import cv2
@@ -11,8 +12,8 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.picture_size import SizeWatch, picture_size
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
-from tests.app.media import write_broken_avi, write_images
-from tests.app.sources.film_files import spherical, trimmed, turning, with_wide_pixels
+from tests.app.media import write_broken_avi, write_images, write_video
+from tests.app.sources.film_files import find_box, spherical, trimmed, turning, with_wide_pixels
 
 
 @pytest.mark.parametrize(("begin", "seconds"), [(0.0, 2.0), (1.0, 2.0), (0.0, 1.0), (1.5, 0.5)])
@@ -113,3 +114,40 @@ def test_parameter_sets_of_h264_are_read() -> None:
 def test_panoramas_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="360 degrees"):
         open_source(str(spherical(tmp_path / "round.mp4")))
+
+
+@pytest.mark.parametrize("name", ["x%d.avi", "x%03d.avi", "100%.avi"])
+def test_a_percent_sign_in_a_name_is_one(tmp_path: Path, name: str) -> None:
+    write_video(tmp_path / "x1.avi", 3)
+    write_video(tmp_path / "x001.avi", 3)
+    write_video(tmp_path / name, 7)
+    with open_source(str(tmp_path / name)) as source:
+        assert len(list(source)) == 7
+
+
+def test_a_still_picture_before_the_film_is_told(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 8)
+    data = bytearray(path.read_bytes())
+    begin, end = find_box(bytes(data), [b"moov", b"trak"])
+    still = bytearray(data[begin:end])
+    at, _ = find_box(bytes(still), [b"trak", b"mdia", b"minf", b"stbl", b"stsz"])
+    still[at + 16 : at + 20] = (1).to_bytes(4, "big")
+    moov, _ = find_box(bytes(data), [b"moov"])
+    size = int.from_bytes(data[moov : moov + 4], "big") + len(still)
+    data[moov : moov + 4] = size.to_bytes(4, "big")
+    path.write_bytes(data[:begin] + still + data[begin:])
+    with pytest.raises(InputError, match="-map 0:v:1"):
+        open_source(str(path))
+
+
+def test_a_recording_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.bag")
+    with pytest.raises(InputError, match="not a regular file"):
+        open_source(str(tmp_path / "a.bag"))
+
+
+def test_masks_without_an_image_are_counted(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", ["0.png", "1.png"])
+    write_images(tmp_path / "masks", ["0.png", "7.png", "8.png"])
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "masks"))) as source:
+        assert source.warnings == ["2 of 3 masks belong to no image, such as 7.png"]
