@@ -14,7 +14,7 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.readers import list_images, only_photographs
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
@@ -94,7 +94,7 @@ def image_files(result: ResultFolder) -> list[Path] | None:
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
         return None
-    return list_images(Path(spec).expanduser()) or None
+    return only_photographs(list_images(Path(spec).expanduser()))[0] or None
 
 
 def _exists(spec: str) -> bool:

@@ -18,6 +18,8 @@ OVERLAP = 0.8
 """Least common time of trajectory and track, as a share of the shorter one: a lesser one may be a chance match."""
 ROUNDS = 4
 """Iterations of reweighted least squares for each offset: enough to rank offsets."""
+CLOCK_ERROR = 30.0
+"""Seconds by which the clock of a camera is wrong, beside the length of the video: some write the time of its end."""
 MAX_GAP = 5.0
 """Largest time between two known positions that is interpolated, in medians: beyond it the path is unknown."""
 MIN_POSITIONS = 4
@@ -37,7 +39,12 @@ class _Pairs:
 
 
 def scale_by_track(
-    cameras: Sequence[Camera], up: FloatArray, positions: Positions, begins: float | None, given: str
+    cameras: Sequence[Camera],
+    up: FloatArray,
+    positions: Positions,
+    begins: float | None,
+    given: str,
+    recorded: float | None = None,
 ) -> MetricScale:
     """Metric scale by a track; the axes become those of the track.
 
@@ -46,6 +53,7 @@ def scale_by_track(
         up: the up direction [3] of the world, estimated from the cameras.
         begins: seconds after the track's first position at which the source begins; None: it is estimated.
         given: the user's words, for messages and the record.
+        recorded: seconds since 1970 at which the video says that it was recorded, at its begin or end.
 
     Raises InputError: trajectory and track have too little time in common, or do not fit.
     """
@@ -56,7 +64,7 @@ def scale_by_track(
         pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
     else:
         times = np.array([camera.timestamp for camera in cameras])
-        pairs, clock = _synchronized(times, path, positions, begins, given)
+        pairs, clock = _synchronized(times, path, positions, begins, given, recorded)
     return _scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
 
 
@@ -112,7 +120,12 @@ def _check(found: TrajectoryFit, known: FloatArray, error: float | None, given: 
 
 
 def _synchronized(
-    times: FloatArray, path: FloatArray, positions: Positions, begins: float | None, given: str
+    times: FloatArray,
+    path: FloatArray,
+    positions: Positions,
+    begins: float | None,
+    given: str,
+    recorded: float | None,
 ) -> tuple[_Pairs, str]:
     """Pairs of positions at the same times, and a note on the clocks for the record."""
     assert positions.times is not None, "positions by frame need no clock"
@@ -132,6 +145,11 @@ def _synchronized(
         _check_clock(found, misfit(0.0), times[0] - track_times[0], given)
         return _pairs(times, path, track_times, metres), ""
     # The clocks differ, such as by the time of day: the offset of the best fit.
+    how = "found by the fit"
+    if recorded is not None and (found is None or found.ambiguous):
+        near = np.abs(track_times - recorded - 0.5 * span) <= 1.5 * span + CLOCK_ERROR
+        if near.sum() > MIN_POSITIONS:
+            found, how = find_offset(times, path, track_times[near], metres[near], misfit, least), "by the video's time"
     if found is None:
         raise InputError(
             f"--scale-from {given}: the track does not fit the camera's trajectory at any time: give the second of the "
@@ -145,7 +163,7 @@ def _synchronized(
             f"{found.other + times[0] - track_times[0]:.1f} s on: give the second of the track at which the source "
             "begins, as track:FILE@SECONDS"
         )
-    clock = f"; the source begins {begin:.1f} s after the track (found by the fit)"
+    clock = f"; the source begins {begin:.1f} s after the track ({how})"
     return _pairs(times + found.seconds, path, track_times, metres), clock
 
 

@@ -1,6 +1,7 @@
 """Measurement of the metric scale of a result from the source of scale that the user gave."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -18,6 +19,7 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
+from stream_recon.app.sources.containers import creation_time
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -77,9 +79,17 @@ def _measured(
         case Height():
             return _by_height(result, cameras, source, text)
         case Track():
-            return scale_by_track(cameras, world_up(cameras), source.positions, source.begins, text)
+            recorded = _recorded(result)
+            return scale_by_track(cameras, world_up(cameras), source.positions, source.begins, text, recorded)
         case Photographs():
             return _by_photographs(result, cameras, text)
+
+
+def _recorded(result: ResultFolder) -> float | None:
+    """Seconds since 1970 at which the result's video was recorded, where its file says so."""
+    options = result.run.get("options")
+    spec = options.get("source") if isinstance(options, dict) else None
+    return creation_time(Path(spec).expanduser()) if isinstance(spec, str) and "\0" not in spec else None
 
 
 def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:

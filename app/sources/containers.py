@@ -17,6 +17,8 @@ LARGEST_TABLE = 1 << 20
 """Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
 FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
+SECONDS_TO_1970 = 2_082_844_800
+"""Seconds from 1904, from which QuickTime counts, to 1970."""
 SPHERICAL = (b"sv3d", bytes.fromhex("ffcc8263f8554a938814587a02521fdd"))
 """Box of Spherical Video V2, and id of the box of V1, by Google."""
 EBML, SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
@@ -50,6 +52,20 @@ def video_tracks(path: Path) -> list[VideoTrack]:
             return found
     except (OSError, ValueError, struct.error, ArithmeticError):
         return []
+
+
+def creation_time(path: Path) -> float | None:
+    """Seconds since 1970 at which an MP4 says that it was recorded; None where it does not."""
+    try:
+        with open_regular(path) as file:
+            for _, first, last in boxes(file, 0, file.seek(0, 2), {b"moov"}):
+                for _, a, b in boxes(file, first, last, {b"mvhd"}):
+                    data = _content(file, a, b)
+                    (seconds,) = struct.unpack_from(">Q" if data[0] == 1 else ">I", data, 4)
+                    return float(seconds - SECONDS_TO_1970) if seconds > SECONDS_TO_1970 else None
+    except (OSError, ValueError, IndexError, struct.error):
+        pass
+    return None
 
 
 def is_whole(path: Path) -> bool:

@@ -126,3 +126,15 @@ def test_the_stated_error_holds_for_correlated_positions() -> None:
         assert found.error is not None
         within += abs(found.T_metric_own.scale / UNIT - 1) <= 2 * found.error
     assert within >= 27
+
+
+def test_a_road_driven_twice_is_told_apart_by_the_films_own_time() -> None:
+    places = np.concatenate([ride(300, 5), ride(300, 5)])
+    cameras = cameras_at(places[100:200])
+    for recorded, begins in ((DAY + 110, 100), (DAY + 499, 400)):
+        found = scale_by_track(cameras, UP, track(places, 0.5, 1), None, "track", recorded)
+        assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
+        said = float(found.how.split("begins ")[1].split(" s")[0])
+        assert said == pytest.approx(begins, abs=2) and "by the video's time" in found.how
+    with pytest.raises(InputError, match="fits about as well"):
+        scale_by_track(cameras, UP, track(places, 0.5, 1), None, "track", DAY - 86_400)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.containers import creation_time
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.picture_size import SizeWatch, picture_size
 from stream_recon.app.sources.source import open_source
@@ -151,3 +152,14 @@ def test_masks_without_an_image_are_counted(tmp_path: Path) -> None:
     write_images(tmp_path / "masks", ["0.png", "7.png", "8.png"])
     with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "masks"))) as source:
         assert source.warnings == ["2 of 3 masks belong to no image, such as 7.png"]
+
+
+def test_the_time_of_recording_is_read(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    assert creation_time(path) is None
+    data = bytearray(path.read_bytes())
+    at, _ = find_box(bytes(data), [b"moov", b"mvhd"])
+    data[at + 12 : at + 16] = (2_082_844_800 + 1_700_000_000).to_bytes(4, "big")
+    path.write_bytes(data)
+    assert creation_time(path) == 1_700_000_000
+    assert creation_time(tmp_path) is None
