@@ -27,6 +27,8 @@ class PartialResult:
     """The content of ``run.json``."""
     cameras: tuple[Camera, ...]
     """Cameras in the reconstruction's own unit; each has its depth file."""
+    is_torn: bool = False
+    """Whether a damaged depth file comes after these frames."""
 
     @property
     def last(self) -> Camera:
@@ -138,6 +140,7 @@ def read_partial_result(folder: Path) -> PartialResult | None:
     if isinstance(counts, dict) and counts.get("without_depth"):
         raise OutputError(f"{folder} cannot be resumed: its older depth files were not kept (--keep-depth, --max-disk)")
     cameras: list[Camera] = []
+    is_torn = False
     if not (folder / CAMERAS_NAME).exists():
         return None  # depth without poses is of no use
     # A run continues in the reconstruction's own unit, also after a metric scale was applied.
@@ -146,10 +149,11 @@ def read_partial_result(folder: Path) -> PartialResult | None:
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
             if not _has_depth(folder, camera):
+                is_torn = depth_path(folder, camera.index).exists()
                 break
             cameras.append(camera if own is None else camera.moved(own))
     except OutputError:
         # Torn when the machine went down: the lines before are complete.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):
             raise
-    return PartialResult(folder, record, tuple(cameras)) if cameras else None
+    return PartialResult(folder, record, tuple(cameras), is_torn) if cameras else None
