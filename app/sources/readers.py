@@ -466,7 +466,8 @@ def is_map(path: Path) -> bool:
         return False
     if image is None or image.ndim != 2:
         return False
-    return image.dtype == np.uint16 or (image.size > 1000 and len(np.unique(image)) <= FEW_LEVELS and image.max() < 32)
+    few = image.size > 1000 and image.max() < 32 and len(np.unique(image)) <= FEW_LEVELS
+    return bool(image.dtype == np.uint16 or few)
 
 
 def unread_images(folder: Path) -> str | None:
