@@ -104,7 +104,7 @@ READERS: tuple[DatasetReader, ...] = (
     ),
     DatasetReader(
         "kitti",
-        "KITTI odometry and raw drives",
+        "KITTI odometry",
         "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt, poses/NN.txt; or a drive with "
         "image_02/data, image_02/timestamps.txt, oxts/ and calib_*.txt",
         lambda path: rigs.is_kitti(path) or kitti_raw.is_kitti_raw(path),

@@ -360,7 +360,7 @@ def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
 
 
 def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
-    return abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT
+    return bool(abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT)
 
 
 def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
