@@ -41,6 +41,8 @@ class ClockOffset:
     other: float | None = None
     """The best offset at a distance; None without any."""
     other_misfit: float = float("inf")
+    apart: float = 0.0
+    """Difference of offsets in seconds from which they are different solutions."""
 
     @property
     def ambiguous(self) -> bool:
@@ -81,9 +83,9 @@ def find_offset(
     enough = SAME_COMMON * common(best[0])
     others = [each for each in found if abs(each[0] - best[0]) > apart and common(each[0]) >= enough]
     if not others:
-        return ClockOffset(*best)
+        return ClockOffset(*best, apart=apart)
     other = min(others, key=lambda each: each[1])
-    return ClockOffset(*best, *other)
+    return ClockOffset(*best, *other, apart)
 
 
 def _step(times: FloatArray, track_times: FloatArray) -> float:

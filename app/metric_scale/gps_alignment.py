@@ -18,6 +18,8 @@ OVERLAP = 0.8
 """Least common time of trajectory and track, as a share of the shorter one: a lesser one may be a chance match."""
 ROUNDS = 4
 """Iterations of reweighted least squares for each offset: enough to rank offsets."""
+SINCE_1970 = 1e8
+"""Times above this number of seconds are those of a clock of the world."""
 CLOCK_ERROR = 30.0
 """Seconds by which the clock of a camera is wrong, beside the length of the video: some write the time of its end."""
 MAX_GAP = 5.0
@@ -142,7 +144,7 @@ def _synchronized(
 
     found = find_offset(times, path, track_times, metres, misfit, least) if least > 0 else None
     if _overlap(times, track_times) >= max(least, 1e-9):
-        _check_clock(found, misfit(0.0), times[0] - track_times[0], given)
+        _check_clock(found, misfit(0.0), float(track_times[0]), times[0] - track_times[0], given)
         return _pairs(times, path, track_times, metres), ""
     # The clocks differ, such as by the time of day: the offset of the best fit.
     how = "found by the fit"
@@ -167,13 +169,24 @@ def _synchronized(
     return _pairs(times + found.seconds, path, track_times, metres), clock
 
 
-def _check_clock(found: ClockOffset | None, misfit: float, begins: float, given: str) -> None:
-    """Raises InputError where times agree by chance: the track fits far better at another time."""
-    if found is not None and max(found.misfit, NOISE_FLOOR) * AMBIGUOUS < misfit and found.misfit < MAX_MISFIT / 2:
+def _check_clock(found: ClockOffset | None, misfit: float, first: float, begins: float, given: str) -> None:
+    """Raises InputError where times may agree by chance: the track fits better, or about as well, at another time.
+
+    Args:
+        misfit: with the times as they are; ``first``: of the track. Clocks that count from their own start, as those of
+            loggers and videos do, agree by chance.
+    """
+    if found is None or found.misfit > MAX_MISFIT / 2:
+        return
+    another = found.seconds if abs(found.seconds) > found.apart else None
+    if another is None and first < SINCE_1970 and found.ambiguous:
+        another = found.other
+    far_better = max(found.misfit, NOISE_FLOOR) * AMBIGUOUS < misfit
+    if another is not None and (far_better or first < SINCE_1970):
         raise InputError(
             f"--scale-from {given}: by its times the source begins {begins:.1f} s after the track, but the track fits "
-            f"better from {begins + found.seconds:.1f} s on: give the second of the track at which the source begins, "
-            "as track:FILE@SECONDS"
+            f"{'better' if far_better else 'about as well'} from {begins + another:.1f} s on: give the second of the "
+            "track at which the source begins, as track:FILE@SECONDS"
         )
 
 
