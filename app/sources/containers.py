@@ -38,6 +38,8 @@ class VideoTrack:
     """Number of parts that are shown; more than one are joined in any order."""
     spherical: bool = False
     """Whether it is marked as a panorama of 360 degrees."""
+    transfer: int = 0
+    """Transfer characteristics (ITU-T H.273) of its colours; 16 is PQ. 0: not stated."""
 
 
 def video_tracks(path: Path) -> list[VideoTrack]:
@@ -163,16 +165,24 @@ def _track(file: BinaryIO, begin: int, end: int, movie_scale: int) -> VideoTrack
             tables = {name: _content(file, e, f) for name, e, f in boxes(file, c, d, _TABLES)}
             (samples,) = struct.unpack_from(">I", tables[b"stsz"], 8) if b"stsz" in tables else (0,)
             spherical = any(mark in tables.get(b"stsd", b"") for mark in SPHERICAL) or _has_uuid(file, begin, end)
+            transfer = _transfer(tables.get(b"stsd", b""))
             edits = _edits(file, inner[b"edts"], movie_scale, scale) if b"edts" in inner else []
             if not edits:
-                return VideoTrack(int(samples), spherical=spherical)
+                return VideoTrack(int(samples), spherical=spherical, transfer=transfer)
             first = _earliest(tables.get(b"stts", b""), tables.get(b"ctts", b"")) / scale
             span = sum(duration for _, duration in edits)
-            return VideoTrack(int(samples), edits[0][0] - first, edits[0][0] - first + span, len(edits), spherical)
+            begin_s = edits[0][0] - first
+            return VideoTrack(int(samples), begin_s, begin_s + span, len(edits), spherical, transfer)
     return None
 
 
 _TABLES = {b"stts", b"ctts", b"stsz", b"stsd"}
+
+
+def _transfer(description: bytes) -> int:
+    """Transfer characteristics in the colour box of a sample description."""
+    at = max(description.find(b"colrnclx"), description.find(b"colrnclc"))
+    return int.from_bytes(description[at + 10 : at + 12], "big") if at >= 0 else 0
 
 
 def _has_uuid(file: BinaryIO, begin: int, end: int) -> bool:

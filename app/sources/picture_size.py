@@ -26,6 +26,8 @@ class SizeWatch:
         """Width and height as stored of the pictures at the packet read last; None where it is not known."""
         self.first: Size | None = None
         """The same at the first packet."""
+        self.interlaced = False
+        """Whether the first packet says that the video is interlaced."""
         try:
             capture = open_capture(path, name)
         except InputError:
@@ -48,7 +50,9 @@ class SizeWatch:
             if self._packet == 0 or self._capture.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
                 ok, data = self._capture.retrieve()
                 if ok and data is not None:
-                    self.size = picture_size(self._codec, data.ravel()[:LARGEST_HEAD].tobytes()) or self.size
+                    head = data.ravel()[:LARGEST_HEAD].tobytes()
+                    self.size = picture_size(self._codec, head) or self.size
+                    self.interlaced = self.interlaced or (self._packet == 0 and has_fields(self._codec, head))
 
     def close(self) -> None:
         if self._capture is not None:
@@ -77,7 +81,7 @@ def picture_size(codec: str, data: bytes) -> Size | None:
     try:
         match codec:
             case "h264":
-                found = (_h264(_unescaped(unit)) for unit in _units(data) if unit and unit[0] & 31 == 7)
+                found = (_h264(_unescaped(unit))[0] for unit in _units(data) if unit and unit[0] & 31 == 7)
             case "hevc":
                 found = (_hevc(_unescaped(unit)) for unit in _units(data) if unit and unit[0] >> 1 & 63 == 33)
             case "mpeg2":
@@ -137,8 +141,21 @@ def _unescaped(unit: bytes) -> bytes:
     return unit.replace(b"\0\0\3", b"\0\0")
 
 
-def _h264(unit: bytes) -> Size:
-    """Size in a sequence parameter set (ITU-T H.264, 7.3.2.1.1)."""
+def has_fields(codec: str, data: bytes) -> bool:
+    """Whether a packet says that its pictures may be two fields of different times: interlaced video."""
+    try:
+        if codec == "h264":
+            return any(not _h264(_unescaped(unit))[1] for unit in _units(data) if unit and unit[0] & 31 == 7)
+        if codec == "mpeg2":
+            # The bit progressive_sequence of the sequence extension.
+            return any(unit[0] == 0xB5 and unit[1] >> 4 == 1 and not unit[2] & 8 for unit in _units(data) if unit)
+    except (IndexError, ValueError):
+        pass
+    return False
+
+
+def _h264(unit: bytes) -> tuple[Size, bool]:
+    """Size, and whether all pictures are frames, in a sequence parameter set (ITU-T H.264, 7.3.2.1.1)."""
     bits = _Bits(unit[1:])
     profile = bits.read(8)
     bits.read(16)
@@ -175,7 +192,7 @@ def _h264(unit: bytes) -> Size:
     left, right, top, bottom = (bits.exp_golomb() for _ in range(4)) if bits.read(1) else (0, 0, 0, 0)
     sub_x = 2 if chroma in (1, 2) and not separate else 1
     sub_y = (2 if chroma == 1 and not separate else 1) * (2 - frames_only)
-    return width - sub_x * (left + right), height - sub_y * (top + bottom)
+    return (width - sub_x * (left + right), height - sub_y * (top + bottom)), bool(frames_only)
 
 
 def _skip_scaling_list(bits: _Bits, size: int) -> None:

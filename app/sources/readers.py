@@ -25,6 +25,7 @@ from stream_recon.app.sources.capture import (
     packet_times,
     resized,
     shown_frame_count,
+    tone_curve,
 )
 from stream_recon.app.sources.containers import is_whole
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
@@ -140,6 +141,12 @@ class VideoReader(Reader):
         self._path = path
         self._watch = SizeWatch(path, name) if path is not None else None
         self._pixels = PixelShape.of(capture)
+        self._tones = None if path is None else tone_curve(path)
+        if self._watch is not None and self._watch.interlaced:
+            self.warnings.append(
+                f"{name} is interlaced: moving edges are combs, which costs accuracy; deinterlace it first, such as with "
+                "ffmpeg -vf bwdif"
+            )
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
@@ -186,6 +193,7 @@ class VideoReader(Reader):
                 f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} "
                 f"at {self._time:.2f} s: use --end {self._time:.2f} or --start {self._time:.2f}"
             )
+        bgr = bgr if self._tones is None else np.asarray(cv2.LUT(bgr, self._tones), np.uint8)
         return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
     @property

@@ -18,9 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fuzzing.processes import prepare, run_case
 
-from stream_recon.app.core import input_file
 from stream_recon.app.datasets import recording, source_identity
-from stream_recon.app.metric_scale import gps_alignment, track_tables
+from stream_recon.app.metric_scale import gps_alignment, gps_tracks, track_tables
 from stream_recon.app.result import commit, files
 from stream_recon.app.sources import camera_files, capture
 
@@ -29,26 +28,26 @@ MOST = 2000
 
 def cut_coefficients() -> None:
     real = camera_files.distortion
-    camera_files.distortion = lambda model, numbers, fisheye=False: real(model, numbers[:5], fisheye)
+    vars(camera_files)["distortion"] = lambda model, numbers, fisheye=False: real(model, numbers[:5], fisheye)
 
 
 def ignore_units() -> None:
     real = track_tables._name_and_unit
-    track_tables._name_and_unit = lambda title: (real(title)[0], "")
+    vars(track_tables)["_name_and_unit"] = lambda title: (real(title)[0], "")
 
 
 def guess_offsets() -> None:
-    real = gps_alignment.find_offset
+    real = vars(gps_alignment)["find_offset"]
 
     def confident(*arguments: Any) -> Any:
         found = real(*arguments)
         return None if found is None else type(found)(found.seconds, found.misfit, apart=found.apart)
 
-    gps_alignment.find_offset = confident
+    vars(gps_alignment)["find_offset"] = confident
 
 
 def turn_images() -> None:
-    recording.fits_stored = lambda images, size: False
+    vars(recording)["fits_stored"] = lambda images, size: False
 
 
 def square_pixels() -> None:
@@ -56,12 +55,12 @@ def square_pixels() -> None:
 
 
 def compare_nothing() -> None:
-    source_identity._difference = lambda *arguments, **options: None  # type: ignore[assignment]
+    vars(source_identity)["_difference"] = lambda *arguments, **options: None
 
 
 def follow_links() -> None:
-    files.temporary_name = lambda path: path.with_name(path.name + ".part")
-    files.open_new = lambda path: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    vars(files)["temporary_name"] = lambda path: path.with_name(path.name + ".part")
+    vars(files)["open_new"] = lambda path: os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
 
 
 def forget_the_journal() -> None:
@@ -76,10 +75,8 @@ def forget_the_journal() -> None:
 
 
 def open_anything() -> None:
-    from stream_recon.app.metric_scale import gps_tracks
-
-    camera_files.read_file = gps_tracks.read_file = lambda path, limit=0: path.read_bytes()
-    assert input_file.read_file is not gps_tracks.read_file
+    for module in (camera_files, gps_tracks):
+        vars(module)["read_file"] = lambda path, limit=0: path.read_bytes()
 
 
 FAULTS: dict[str, tuple[str, Callable[[], None]]] = {

@@ -78,7 +78,8 @@ def clip(folder: Path, source: Path, draw: random.Random) -> None:
     begin, unit = draw.randrange(seconds - length), draw.uniform(0.5, 20)
     noise = draw.choice([0.05, 0.5, 3.0])
     clock = draw.choice([1.7e9, 0.0])
-    track = Positions(ride + random_.normal(0, noise, ride.shape), OF_FILE, clock + np.arange(seconds))
+    times = np.asarray(clock + np.arange(seconds), np.float64)
+    track = Positions(ride + random_.normal(0, noise, ride.shape), OF_FILE, times)
     cameras = []
     for second in range(length):
         T = np.eye(4)
@@ -172,20 +173,22 @@ def other_source(folder: Path, source: Path, draw: random.Random) -> None:
     writer.finish(RunSummary(interrupted=False))
     change: dict[str, Callable[[], object]] = {
         "none": lambda: None,
-        "quality": lambda: [
-            cv2.imwrite(str(p), cv2.GaussianBlur(cv2.imread(str(p)), (3, 3), 0.5)) for p in _files(images)
-        ],
-        "mirror": lambda: [cv2.imwrite(str(p), cv2.imread(str(p))[:, ::-1]) for p in _files(images)],
+        "quality": lambda: [cv2.imwrite(str(p), cv2.GaussianBlur(_image(p), (3, 3), 0.5)) for p in _files(images)],
+        "mirror": lambda: [cv2.imwrite(str(p), _image(p)[:, ::-1]) for p in _files(images)],
         "removed": lambda: (images / f"{draw.randrange(3):02d}.png").unlink(),
         "reversed": lambda: [
             cv2.imwrite(str(p), picture) for p, picture in zip(_files(images), reversed(pictures), strict=True)
         ],
-        "later": lambda: [cv2.imwrite(str(p), 255 - cv2.imread(str(p))) for p in _files(images)[4:]],
+        "later": lambda: [cv2.imwrite(str(p), 255 - _image(p)) for p in _files(images)[4:]],
     }
     name = draw.choice(list(change))
     change[name]()
     found = source_change(folder / "out", cameras, opened)
     assert (found is None) == (name in ("none", "quality")), f"{name}: {found}"
+
+
+def _image(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+    return np.asarray(cv2.imread(str(path)), np.uint8)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """What a video's container states: edit lists, pixels that are not square, changes of size, panoramas."""
 
 import os
+import struct
 from pathlib import Path
 
 import cv2
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.capture import tone_curve
 from stream_recon.app.sources.containers import creation_time
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.picture_size import SizeWatch, picture_size
+from stream_recon.app.sources.picture_size import SizeWatch, has_fields, picture_size
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
-from tests.app.sources.film_files import find_box, spherical, trimmed, turning, with_wide_pixels
+from tests.app.sources.film_files import TO_SAMPLE, find_box, insert_box, spherical, trimmed, turning, with_wide_pixels
 
 
 @pytest.mark.parametrize(("begin", "seconds"), [(0.0, 2.0), (1.0, 2.0), (0.0, 1.0), (1.5, 0.5)])
@@ -163,3 +165,26 @@ def test_the_time_of_recording_is_read(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert creation_time(path) == 1_700_000_000
     assert creation_time(tmp_path) is None
+
+
+def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 12)
+    with open_source(str(path)) as source:
+        flat = [float(frame.rgb.mean()) for frame in source]
+    box = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 9, 16, 9, 0)
+    path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, box))
+    with open_source(str(path)) as source:
+        mapped = [float(frame.rgb.mean()) for frame in source]
+    curve = tone_curve(path)
+    assert curve is not None and curve[0] == 0 and (np.diff(curve.astype(int)) >= 0).all()
+    # PQ codes 203 cd/m2, a white sheet, as 58 % of its range.
+    assert 190 < curve[148] < 240 and curve[255] == 255
+    assert mapped != pytest.approx(flat, abs=2)
+    assert mapped == pytest.approx([curve[round(value)] for value in flat], abs=16)
+
+
+def test_interlaced_video_is_told() -> None:
+    # The same parameter set with frame_mbs_only_flag 0 (ITU-T H.264), and MPEG-2's sequence extension.
+    assert not has_fields("h264", bytes.fromhex(H264))
+    assert has_fields("mpeg2", b"\0\0\1\xb5\x14\x82\0\1\0\0")
+    assert not has_fields("mpeg2", b"\0\0\1\xb5\x14\x8a\0\1\0\0")
