@@ -56,6 +56,15 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
                 raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
 
 
+def check_readme(path: Path) -> None:
+    """Raises OutputError where the README of an exported file would replace one of the user."""
+    with output_errors(path):
+        if path.exists() or path.is_symlink():
+            if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(README_TITLE.encode()):
+                return
+            raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
+
+
 @contextmanager
 def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     """A new folder that becomes ``target`` when the block ends, and is removed when it raises.

@@ -144,8 +144,8 @@ class VideoReader(Reader):
         self._tones = None if path is None else tone_curve(path)
         if self._watch is not None and self._watch.interlaced:
             self.warnings.append(
-                f"{name} is interlaced: moving edges are combs, which costs accuracy; deinterlace it first, such as with "
-                "ffmpeg -vf bwdif"
+                f"{name} is interlaced: moving edges are combs, which costs accuracy; deinterlace it first, for "
+                "example with ffmpeg -vf bwdif"
             )
         self._index = -1
         self._time = -1.0 / self.rate
