@@ -46,6 +46,8 @@ UNITS = frozenset({*LENGTHS, *TIMES, *ANGLES, *CLOCKS})
 DATES = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y")
 CLOCK_FORMS = ("%H:%M:%S", "%H:%M:%S.%f", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%H:%M")
 DAY = 86_400.0
+LONGEST_TITLE = 200
+"""Characters of a column's title that are looked at."""
 PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 LARGE = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Times without a unit above these limits are nano-, micro- and milliseconds since 1970."""
@@ -126,7 +128,7 @@ def read_table(lines: Sequence[str]) -> tuple[list[Column], int]:
 
 
 def _name_and_unit(title: str) -> tuple[str, str]:
-    text = title.strip().lstrip("#").strip().casefold()
+    text = title[:LONGEST_TITLE].strip().lstrip("#").strip().casefold()
     inside = re.search(r"[\[(]\s*([^\])]*?)\s*[\])]", text)
     name = re.sub(r"[\[(].*", "", text).strip(" _-:")
     if inside is not None:
