@@ -193,7 +193,7 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
             parse_scale_source(f"track:{name}")
 
 
-@pytest.mark.parametrize("title", ["(" * 100_000, "time" + "[ " * 50_000, "_" * 100_000])
+@pytest.mark.parametrize("title", ["(" * 100_000, "abc" + "[ " * 50_000, "_" * 100_000])
 def test_a_title_without_end_costs_no_time(tmp_path: Path, title: str) -> None:
     with pytest.raises(ValueError, match="no column time"):
         read(tmp_path, f"{title},x,y,z", cartesian())
