@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app import MOST_PIXELS
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
@@ -20,6 +21,8 @@ from stream_recon.configs.errors import ConfigError, InputError, ResourceError, 
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 """Suffixes of single-file recordings."""
+SIGNATURES = {".bag": b"#ROSBAG V2.0", ".mcap": b"\x89MCAP0\r\n", ".db3": b"SQLite format 3\0"}
+"""First bytes of recordings."""
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
 """Message types of images, compressed images and camera calibrations."""
 RATE_FRAMES = 30
@@ -91,6 +94,7 @@ class RecordingReader(Reader):
             *_database_errors(),
         )
         self._closed = True
+        _check_signatures(path)
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
             self._bag = library.highlevel.AnyReader([path], default_typestore=store)
@@ -326,6 +330,21 @@ def _numbers(message: Any, name: str) -> list[float]:
 def _line(error: BaseException) -> str:
     """First line of an error's message; some contain half of the file."""
     return next((line[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _check_signatures(path: Path) -> None:
+    """Raises InputError for files that are no recordings: the library searches all of a file of zeros."""
+    for file in [path] if path.is_file() else sorted(path.iterdir()):
+        signature = SIGNATURES.get(file.suffix.lower())
+        if signature is None:
+            continue
+        try:
+            with open_regular(file) as opened:
+                head = opened.read(len(signature))
+        except OSError as error:
+            raise InputError(f"{file.name} is not a readable recording: {error.strerror}") from error
+        if head != signature:
+            raise InputError(f"{path.name} is not a readable recording: {file.name} does not begin like one")
 
 
 def _library() -> ModuleType:

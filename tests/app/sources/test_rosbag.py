@@ -267,3 +267,11 @@ def test_an_encoding_that_is_not_known_is_named(tmp_path: Path) -> None:
         bag.raw("/cam/image_raw", 0, np.zeros((48, 64), np.float32), "32FC1")
     with pytest.raises(InputError, match="32FC1"):
         open_source(str(tmp_path / "bag"))
+
+
+@pytest.mark.parametrize("name", ["a.bag", "a.mcap", "a.db3"])
+def test_a_sparse_file_is_no_recording_and_costs_no_time(tmp_path: Path, name: str) -> None:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(50 << 30)
+    with pytest.raises(InputError, match="does not begin like one"):
+        open_source(str(tmp_path / name))
