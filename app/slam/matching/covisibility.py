@@ -31,6 +31,10 @@ MAX_SIMILAR = 3
 """Candidates of each keyframe by image similarity."""
 MIN_SIMILARITY = 0.12
 """Least cosine similarity of candidates; unrelated keyframes are mostly below."""
+EXHAUSTIVE = 150
+"""Most keyframes of which all pairs are matched, where order and poses do not help."""
+RETRIEVED = 30
+"""Similar keyframes that each one of more keyframes is matched with."""
 HELD_OUT = 8
 """Every 8th feature is excluded from the first pass, to test its result."""
 RADIUS = 0.12
@@ -99,6 +103,22 @@ def cross_segment_pairs(views: Sequence[FrameData], similarity: NDArray[np.float
         similar = non_maximum_suppression(earlier, similarity[second, earlier], MIN_SIMILARITY, MAX_SIMILAR)
         found += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
     return found
+
+
+def unordered_pairs(similarity: NDArray[np.float32]) -> list[CandidatePair]:
+    """Pairs of keyframes to match where neither order nor poses say what they share: all, or the similar ones.
+
+    ``similarity`` [N, N]: see `similarity_matrix`.
+    """
+    count = len(similarity)
+    chosen = {(first, second) for second in range(count) for first in range(max(0, second - NEIGHBOURS), second)}
+    if count <= EXHAUSTIVE:
+        chosen = {(first, second) for second in range(count) for first in range(second)}
+    else:
+        others = similarity - 2 * np.eye(count, dtype=np.float32)
+        for k, row in enumerate(others):
+            chosen |= {(min(k, other), max(k, other)) for other in np.argsort(-row)[:RETRIEVED].tolist()}
+    return [CandidatePair(first, second, "near", guided=False) for first, second in sorted(chosen)]
 
 
 def non_maximum_suppression(

@@ -8,14 +8,17 @@ from typing import Literal
 
 import numpy as np
 
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, Priors, Problem, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
 
 EXPLAINED = 0.7
@@ -42,6 +45,11 @@ DEPTH_SCALE_SIGMA = 0.1
 """Of log depth scales about the network's common scale."""
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """Of log depth scales after initialization from matches, where each depth map may have another scale."""
+
+AFTER_SFM_ROUNDS = (robust_ba.BARound(6, 20), *robust_ba.FINE_ROUNDS)
+"""Rounds from structure from motion, whose poses are nearly exact."""
+MIN_DEPTHS = 10
+"""Least number of points of a keyframe from which its depth scale is taken."""
 
 Start = Literal["network", "stream", "radial distortion", "matches"]
 
@@ -128,6 +136,20 @@ class Initializer:
         start = robust_ba.initial_state(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
+    def from_reconstruction(self, found: Reconstruction) -> InitialCandidate:
+        """Candidate from structure from motion, onto whose points the network's depth maps are scaled."""
+        placed = depth_aligned(found, self.T_network, self.features)
+        lens = found.lens
+        start = robust_ba.initial_state(
+            placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale)
+        )
+        priors = robust_ba.first_pass_priors(lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
+        # Where matches give no pose, the network's motion is all there is.
+        motions = self._motions()
+        free = ~found.registered[motions.first] | ~found.registered[motions.second]
+        own = replace(self, lens=lens)
+        return own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
+
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
@@ -178,3 +200,29 @@ class Initializer:
             found, free = hierarchical_ba.solve(start, motions, rounds, priors, options), False
         share = len(found.observations) / max(len(self.tracks.track), 1)
         return InitialCandidate(name, found, priors, motions, free, share)
+
+
+def depth_aligned(found: Reconstruction, T_network: FloatArray, features: Sequence[Features]) -> InitialPoses:
+    """Poses of all keyframes in the network's unit, and scales of their depth maps.
+
+    The first registered keyframe keeps the network's pose. Keyframes that are not registered follow the network's
+    motion from those before and after.
+    """
+    seen, kept = found.observations, np.flatnonzero(found.registered)
+    inverse = invert_pose(found.T_world_camera)[seen.camera]
+    depth = np.einsum("nj,nj->n", inverse[:, 2, :3], found.points[seen.point]) + inverse[:, 2, 3]
+    log_scale = np.full(len(features), np.nan)
+    for k, rows in enumerate(rows_by(seen.camera, len(features))):
+        z = features[k].z[found.feature[rows]].astype(np.float64)
+        usable = (z > 0) & (depth[rows] > 0)
+        if usable.sum() >= MIN_DEPTHS:
+            log_scale[k] = np.median(np.log(depth[rows][usable] / z[usable]))
+    common = float(np.nanmedian(log_scale)) if np.isfinite(log_scale).any() else 0.0
+    scale = np.exp(np.nan_to_num(log_scale - common))
+    T = invert_pose(found.T_world_camera[kept[0]]) @ found.T_world_camera[kept]
+    T[:, :3, 3] *= np.exp(-common)
+    T = T_network[kept[0]] @ T
+    interpolator = PoseInterpolator(kept, T_network, T, scale[kept], np.zeros(len(features), np.intp))
+    every = np.array([interpolator.pose(k) for k in range(len(features))])
+    every[kept] = T
+    return InitialPoses(every, scale, found.lens.focal)

@@ -22,8 +22,10 @@ from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import build_tracks
+from stream_recon.app.slam.matching.two_view import rotation_errors_deg
 from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
+from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
 from stream_recon.app.slam.offline.keyframe_matching import (
     Images,
@@ -31,6 +33,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     align_segments,
     detect_features,
     match_all_keyframes,
+    match_unordered,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from stream_recon.app.slam.offline.model_selection import REASON, HeldOutTest, runs
@@ -49,6 +52,10 @@ MIN_KEYFRAMES = 3
 """Least number of keyframes; fewer give no points in three views."""
 DOUBTFUL = 0.8
 """Share of observations explained from the online poses, below which the network's poses are tried, too."""
+WRONG_TURN_DEG = 4.0
+"""Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
+TESTED_TURNS = 60
+"""Neighbours whose rotation is tested; bounds the time."""
 MIN_OBSERVATIONS = 100
 """Least number of observations of an adjustment."""
 
@@ -133,6 +140,8 @@ class _Refiner:
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
             candidate = self._first_pass(found, test)
+            if candidate is None or self._network_is_wrong(candidate, found):
+                candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
             return self.unchanged("too few matches")
         candidate = replace(candidate, fit=self._with_network_layout(candidate.fit))
@@ -188,6 +197,45 @@ class _Refiner:
                 best = other
         self._report.start = best.start
         return best
+
+    def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
+        """Whether a solution that starts from the network explains few matches, or matches contradict its turns."""
+        if candidate.share < EXPLAINED:
+            return True
+        step = max(len(self._data.keyframes) // TESTED_TURNS, 1)
+        near = {pair: m for pair, m in found.matches.items() if pair[1] == pair[0] + 1 and pair[0] % step == 0}
+        lens, T = candidate.fit.scene.lens, candidate.fit.scene.T_world_camera
+        errors = rotation_errors_deg(T, self._data.features, lens, near)
+        return bool(len(errors)) and float(np.median(errors)) > WRONG_TURN_DEG
+
+    def _from_structure(
+        self, candidate: InitialCandidate | None, found: PairMatches, test: HeldOutTest
+    ) -> tuple[InitialCandidate | None, PairMatches, HeldOutTest]:
+        """The candidate from structure from motion with its matches and test, if its held-out error is less."""
+        data, options = self._data, self._options
+        unordered = match_unordered(data, self._lens, options.workers, self._progress.advance)
+        own = HeldOutTest(data, self._lens, unordered)
+        structure = reconstruct(data.features, own.training_matches, self._lens, options.known_intrinsics)
+        if structure is None:
+            return candidate, found, test
+        self._report.pairs_tried, self._report.pairs_accepted = unordered.tried, len(unordered.matches)
+        tracks = build_tracks([len(f) for f in data.features], own.training_matches)
+        initializer = Initializer(
+            data.T_keyframes,
+            self._lens,
+            data.features,
+            tracks,
+            {},
+            options.known_intrinsics,
+        )
+        other = initializer.from_reconstruction(structure)
+        if candidate is not None and own.error(candidate.fit).mean <= own.error(other.fit).mean:
+            return candidate, found, test
+        self._report.start = other.start
+        joined = {int(number) for number in data.keyframe_segment[structure.registered]}
+        self._data = replace(data, views=segments.joined(data.views, joined))
+        self._report.segments = len(np.unique(self._data.keyframe_segment))
+        return other, unordered, own
 
     def _second_pass(self, first: InitialCandidate, found: PairMatches, fallback: NDArray[np.bool_]) -> BAState:
         """Adjustment with all features, without keyframes that fall back to the network."""
