@@ -136,9 +136,12 @@ class Initializer:
         start = robust_ba.initial_state(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
-    def from_reconstruction(self, found: Reconstruction) -> InitialCandidate:
-        """Candidate from structure from motion, onto whose points the network's depth maps are scaled."""
-        placed = depth_aligned(found, self.T_network, self.features)
+    def from_reconstruction(self, found: Reconstruction, T_otherwise: FloatArray) -> InitialCandidate:
+        """Candidate from structure from motion, onto whose points the network's depth maps are scaled.
+
+        ``T_otherwise`` [N, 4, 4]: poses from which keyframes that are not registered get their motion.
+        """
+        placed = depth_aligned(found, T_otherwise, self.features)
         lens = found.lens
         start = robust_ba.initial_state(
             placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale)
@@ -202,11 +205,11 @@ class Initializer:
         return InitialCandidate(name, found, priors, motions, free, share)
 
 
-def depth_aligned(found: Reconstruction, T_network: FloatArray, features: Sequence[Features]) -> InitialPoses:
+def depth_aligned(found: Reconstruction, T_otherwise: FloatArray, features: Sequence[Features]) -> InitialPoses:
     """Poses of all keyframes in the network's unit, and scales of their depth maps.
 
-    The first registered keyframe keeps the network's pose. Keyframes that are not registered follow the network's
-    motion from those before and after.
+    The first registered keyframe gets its pose of ``T_otherwise`` [N, 4, 4]. Keyframes that are not registered follow
+    these poses from the registered ones before and after.
     """
     seen, kept = found.observations, np.flatnonzero(found.registered)
     inverse = invert_pose(found.T_world_camera)[seen.camera]
@@ -221,8 +224,8 @@ def depth_aligned(found: Reconstruction, T_network: FloatArray, features: Sequen
     scale = np.exp(np.nan_to_num(log_scale - common))
     T = invert_pose(found.T_world_camera[kept[0]]) @ found.T_world_camera[kept]
     T[:, :3, 3] *= np.exp(-common)
-    T = T_network[kept[0]] @ T
-    interpolator = PoseInterpolator(kept, T_network, T, scale[kept], np.zeros(len(features), np.intp))
+    T = T_otherwise[kept[0]] @ T
+    interpolator = PoseInterpolator(kept, T_otherwise, T, scale[kept], np.zeros(len(features), np.intp))
     every = np.array([interpolator.pose(k) for k in range(len(features))])
     every[kept] = T
     return InitialPoses(every, scale, found.lens.focal)

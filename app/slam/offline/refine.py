@@ -199,42 +199,41 @@ class _Refiner:
         return best
 
     def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
-        """Whether a solution that starts from the network explains few matches, or matches contradict its turns."""
-        if candidate.share < EXPLAINED:
+        """Whether a solution that starts from the network explains few matches, or matches contradict its turns.
+
+        So do several segments: they may show one place, photographs of which are in no order.
+        """
+        data = self._data
+        if candidate.share < EXPLAINED or candidate.start == "matches" or len(np.unique(data.keyframe_segment)) > 1:
             return True
-        step = max(len(self._data.keyframes) // TESTED_TURNS, 1)
+        step = max(len(data.keyframes) // TESTED_TURNS, 1)
         near = {pair: m for pair, m in found.matches.items() if pair[1] == pair[0] + 1 and pair[0] % step == 0}
-        lens, T = candidate.fit.scene.lens, candidate.fit.scene.T_world_camera
-        errors = rotation_errors_deg(T, self._data.features, lens, near)
+        scene = candidate.fit.scene
+        errors = rotation_errors_deg(scene.T_world_camera, data.features, scene.lens, near)
         return bool(len(errors)) and float(np.median(errors)) > WRONG_TURN_DEG
 
     def _from_structure(
         self, candidate: InitialCandidate | None, found: PairMatches, test: HeldOutTest
     ) -> tuple[InitialCandidate | None, PairMatches, HeldOutTest]:
         """The candidate from structure from motion with its matches and test, if its held-out error is less."""
-        data, options = self._data, self._options
-        unordered = match_unordered(data, self._lens, options.workers, self._progress.advance)
-        own = HeldOutTest(data, self._lens, unordered)
-        structure = reconstruct(data.features, own.training_matches, self._lens, options.known_intrinsics)
+        data, options, lens = self._data, self._options, self._lens
+        unordered = match_unordered(data, lens, options.workers, self._progress.advance)
+        own = HeldOutTest(data, lens, unordered)
+        structure = reconstruct(data.features, own.training_matches, lens, options.known_intrinsics)
         if structure is None:
             return candidate, found, test
-        self._report.pairs_tried, self._report.pairs_accepted = unordered.tried, len(unordered.matches)
         tracks = build_tracks([len(f) for f in data.features], own.training_matches)
-        initializer = Initializer(
-            data.T_keyframes,
-            self._lens,
-            data.features,
-            tracks,
-            {},
-            options.known_intrinsics,
-        )
-        other = initializer.from_reconstruction(structure)
+        initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
+        T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
+        other = initializer.from_reconstruction(structure, T_otherwise)
         if candidate is not None and own.error(candidate.fit).mean <= own.error(other.fit).mean:
             return candidate, found, test
-        self._report.start = other.start
-        joined = {int(number) for number in data.keyframe_segment[structure.registered]}
-        self._data = replace(data, views=segments.joined(data.views, joined))
-        self._report.segments = len(np.unique(self._data.keyframe_segment))
+        report = self._report
+        report.start, report.loops = other.start, 0
+        report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
+        shown = {int(number) for number in data.keyframe_segment[structure.registered]}
+        self._data = replace(data, views=segments.joined(data.views, shown))
+        report.segments = len(np.unique(self._data.keyframe_segment))
         return other, unordered, own
 
     def _second_pass(self, first: InitialCandidate, found: PairMatches, fallback: NDArray[np.bool_]) -> BAState:
