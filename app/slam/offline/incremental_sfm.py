@@ -227,7 +227,7 @@ class _Mapper:
         T = invert_pose(self._T)[self._seen.camera[rows]]
         xyz = np.einsum("nij,nj->ni", T[:, :3, :3], self._points[self._seen.point[rows]]) + T[:, :3, 3]
         away = np.linalg.norm(project_points(self._lens, xyz) - self._seen.pixel[rows], axis=1)
-        return np.nan_to_num(away, nan=np.inf)
+        return np.asarray(np.nan_to_num(away, nan=np.inf))
 
     def _adjust(self, loss_px: float, free_k1: bool = False) -> None:
         """Adjust all registered keyframes and points, and drop observations of large error."""

@@ -36,7 +36,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     match_unordered,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.model_selection import REASON, HeldOutTest, runs
+from stream_recon.app.slam.offline.model_selection import HeldOutTest, Selection, runs
 from stream_recon.app.slam.offline.report import (
     InitialPoses,
     IntermediateState,
@@ -148,14 +148,15 @@ class _Refiner:
         none = np.zeros(len(keyframes), bool)
         self._show(candidate.fit, found, none)
         with stage("judgement"):
-            fallback = test.fallback(candidate.fit, report)
+            selection = test.select(candidate.fit, report)
+        fallback = selection.fallback
         if fallback.all():
-            return self.unchanged(REASON)
+            return self.unchanged(selection.reason)
         with stage("adjustment again"):
             fit = self._with_network_layout(self._second_pass(candidate, found, fallback), fallback)
         self._show(fit, found, fallback)
         with stage("frames between"):
-            return self._complete(fit, found, fallback)
+            return self._complete(fit, found, selection)
 
     def unchanged(self, reason: str) -> Refinement:
         """The network's poses and depth, with the reason in the report."""
@@ -247,14 +248,15 @@ class _Refiner:
         options = SolveOptions(free_focal=first.free_focal)
         return hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
 
-    def _complete(self, fit: BAState, found: PairMatches, fallback: NDArray[np.bool_]) -> Refinement:
+    def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
         """Poses and depth of all frames, and the report."""
+        fallback = selection.fallback
         data, report, lens = self._data, self._report, fit.scene.lens
         T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
-            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], REASON)
+            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
