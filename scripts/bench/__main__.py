@@ -34,6 +34,7 @@ BENCHMARKS = {
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "cases": "errors on videos with faults and on difficult motions",
+    "selection": "whether refinement keeps the better side, map or network",
     "edges": "depth upsampling at object edges",
     "health": "detection of faults in a video",
     "resume": "errors of resumed runs",
