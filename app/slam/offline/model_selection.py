@@ -54,10 +54,13 @@ LOST_BY_CHANCE = 0.04
 LOST_OF_WON = 0.1
 """Share that a correct map may lose in addition, relative to what it wins. Where the network is wrong nearly everywhere
 it is right by chance at some parts; a map that followed an object over half of the image lost 0.2."""
-SURE = 2.0
+SURE = 3.0
 """Standard errors by which a run of keyframes must agree better with the network to fall back."""
-MARGIN = 0.02
-"""Share of the image; smaller differences are not worth the seams of a run that falls back."""
+MARGIN = 0.1
+"""Share of the image; smaller differences are not worth the seams of a run that falls back: at 0.05 a run of three
+keyframes tripled the error of a walk."""
+MAJORITY = 0.5
+"""Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
 CORRELATED = 5
 """Keyframes whose evidence counts as one sample, since they share pairs."""
 BROKEN = 0.15
@@ -228,8 +231,10 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_]) -> Selection:
         return Selection(every, _in_words(evidence, every))
     worse = worse_runs(evidence) | cut_off
     rest = ~worse
-    if not rest.any() or total[rest].mean() <= 0:
-        return Selection(every, _in_words(evidence, every if not rest.any() else rest))
+    if rest.mean() < MAJORITY:
+        return Selection(every, _in_words(evidence, worse))
+    if total[rest].mean() <= 0:
+        return Selection(every, _in_words(evidence, rest))
     if evidence.loses_too_much(rest):
         lost, won = evidence.lost[rest].mean(), evidence.won[rest].mean()
         why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"

@@ -148,8 +148,14 @@ def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
     noise = 0.1 * np.random.default_rng(0).normal(size=(20, COUNT))
     assert np.mean([worse_runs(evidence_of(matches=0.05 + each)).any() for each in noise]) <= 0.1
     clear = np.full(COUNT, 0.1)
-    clear[3:7] = -0.1
+    clear[3:7] = -0.2
     assert np.flatnonzero(worse_runs(evidence_of(matches=clear))).tolist() == [3, 4, 5, 6]
+
+
+def test_a_small_rest_is_not_worth_its_seams() -> None:
+    beyond = NOWHERE.copy()
+    beyond[3:] = True
+    assert select(evidence_of(matches=0.1), beyond).fallback.all()
 
 
 def test_what_is_cut_off_falls_back_with_its_own_reason() -> None:
