@@ -54,6 +54,8 @@ DOUBTFUL = 0.8
 """Share of observations explained from the online poses, below which the network's poses are tried, too."""
 WRONG_TURN_DEG = 4.0
 """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
+MOST_UNORDERED = 600
+"""Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
 TESTED_TURNS = 60
 """Neighbours whose rotation is tested; bounds the time."""
 MIN_OBSERVATIONS = 100
@@ -205,6 +207,8 @@ class _Refiner:
         So do several segments: they may show one place, photographs of which are in no order.
         """
         data = self._data
+        if len(data.keyframes) > MOST_UNORDERED:
+            return False
         if candidate.share < EXPLAINED or candidate.start == "matches" or len(np.unique(data.keyframe_segment)) > 1:
             return True
         step = max(len(data.keyframes) // TESTED_TURNS, 1)
