@@ -32,7 +32,7 @@ from stream_recon.app.slam.matching.matching import Matches, Tracks, build_track
 from stream_recon.app.slam.matching.two_view import relative_pose
 
 INITIAL_PAIRS = 60
-"""Pairs with most matches that are tried as the initial one."""
+"""Pairs that are tried as the initial one: half of them those with most matches, the others spread over the rest."""
 ATTEMPTS = 3
 """Most initial pairs from which a reconstruction is begun, where the earlier ones registered few keyframes."""
 ENOUGH = 0.7
@@ -104,9 +104,12 @@ def _initial_pairs(
     features: Sequence[Features], matches: Mapping[tuple[int, int], Matches], lens: CameraModel
 ) -> list[tuple[tuple[int, int], FloatArray]]:
     """Pairs with the pose of the second relative to the first, best first: many points at a wide angle."""
-    most = sorted(matches, key=lambda pair: -len(matches[pair]))[:INITIAL_PAIRS]
+    most = sorted(matches, key=lambda pair: -len(matches[pair]))
+    # Neighbours in a video have most matches, but narrow angles.
+    half = INITIAL_PAIRS // 2
+    rest = [pair for pair in most[half:] if len(matches[pair]) >= 2 * MIN_INITIAL]
     found = []
-    for i, j in most:
+    for i, j in [*most[:half], *rest[:: max(len(rest) // half, 1)][:half]]:
         uv = features[i].uv[matches[i, j][:, 0]], features[j].uv[matches[i, j][:, 1]]
         relative = relative_pose(lens, *uv)
         if relative is None or relative.angle_deg < NARROW_DEG or relative.inliers.sum() < MIN_INITIAL:

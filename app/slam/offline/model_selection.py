@@ -346,17 +346,29 @@ class HeldOutTest:
 
     def select(self, fit: BAState, report: RefinementReport) -> Selection:
         """Keyframes that fall back to the network; the report gets the figures."""
-        network, mapped = self.error(None), self.error(fit)
-        grids = [view.grid for view in self._data.keyframe_views]
-        agreement = depth_agreement(self._candidate(None), self._candidate(fit), grids)
-        # Between segments the network's relative pose is a guess: no evidence for either.
-        borders = np.diff(self._data.keyframe_segment) != 0
-        agreement[1][borders] = agreement[0][borders]
+        network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
         evidence = Evidence.compare(network, mapped, agreement, image_parts(self._lens))
-        report.evidence, report.evidence_error = float(evidence.total.mean()), evidence.standard_error(len(grids))
+        report.evidence = float(evidence.total.mean())
+        report.evidence_error = evidence.standard_error(len(evidence.total))
         return select(evidence, beyond_breaks(mapped, network, agreement, self._explained(fit)))
+
+    def is_better(self, fit: BAState, other: BAState) -> bool:
+        """Whether a solution is significantly better than another one, and loses little that the other explains."""
+        evidence = Evidence.compare(*self._compared(other, fit), image_parts(self._lens))
+        total, every = evidence.total, np.ones(len(self._data.keyframes), bool)
+        clear = total.mean() > SURE * evidence.standard_error(len(total))
+        return bool(clear) and not evidence.loses_too_much(every)
+
+    def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
+        """Errors and depth agreement of two solutions; None: the network."""
+        grids = [view.grid for view in self._data.keyframe_views]
+        agreement = depth_agreement(self._candidate(first), self._candidate(second), grids)
+        # Between segments the network's relative pose is a guess: no evidence for either.
+        borders = np.diff(self._data.keyframe_segment) != 0
+        agreement[1][borders] = agreement[0][borders]
+        return self.error(first), self.error(second), agreement
 
     def _candidate(self, fit: BAState | None) -> PoseCandidate:
         count = len(self._data.keyframes)

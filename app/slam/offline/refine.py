@@ -220,7 +220,7 @@ class _Refiner:
     def _from_structure(
         self, candidate: InitialCandidate | None, found: PairMatches, test: HeldOutTest
     ) -> tuple[InitialCandidate | None, PairMatches, HeldOutTest]:
-        """The candidate from structure from motion with its matches and test, if its held-out error is less."""
+        """The candidate from structure from motion with its matches and test, if these prefer it clearly."""
         data, options, lens = self._data, self._options, self._lens
         unordered = match_unordered(data, lens, options.workers, self._progress.advance)
         own = HeldOutTest(data, lens, unordered)
@@ -231,7 +231,7 @@ class _Refiner:
         initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
         T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
         other = initializer.from_reconstruction(structure, T_otherwise)
-        if candidate is not None and own.error(candidate.fit).mean <= own.error(other.fit).mean:
+        if candidate is not None and not own.is_better(other.fit, candidate.fit):
             return candidate, found, test
         report = self._report
         report.start, report.loops = other.start, 0
