@@ -120,8 +120,8 @@ def run(options: Namespace) -> None:
         print(
             f"| {name} | {network.split(',')[0]} | {mapped} | {chosen} | {wrong} of {len(found)} | {why} |", flush=True
         )
-    wrong = [each.mistake for each in every if each.mistake > TIE]
-    print(f"\n{len(every) - len(wrong)} of {len(every)} right; largest mistake {max(wrong, default=1.0):.2f} times")
+    mistakes = [each.mistake for each in every if each.mistake > TIE]
+    print(f"\n{len(every) - len(mistakes)} of {len(every)} right; largest mistake {max(mistakes, default=1.0):.2f} times")
 
 
 def _faulty(path: Path, stride: int, frames: int, fault: Callable[[Clip], Clip]) -> Clip:
