@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.cases import FAULTS, MOTIONS, SEED, Clip, _errors, _plane, _read, _rendered, _written
+from bench.cases import FAULTS, MOTIONS, SEED, Clip, clip_errors, plane, read_sequence, rendered, written
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.pipeline.refine import images_of
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
@@ -62,7 +62,7 @@ class Decision:
 def decisions(engine: Engine, clip: Clip, jitters: int) -> Iterator[Decision]:
     """Decision for each jitter of a clip; the first one is without noise."""
     with tempfile.TemporaryDirectory() as place:
-        scene = _written(clip, Path(place) / "sequence")
+        scene = written(clip, Path(place) / "sequence")
         engine.reset()
         folder = Path(place) / "result"
         with scene.open() as source:
@@ -74,12 +74,14 @@ def decisions(engine: Engine, clip: Clip, jitters: int) -> Iterator[Decision]:
         images = images_of(result, cameras, scene.open)
         views = [FrameData.from_result(result_of(folder, camera), images.scale) for camera in cameras]
         index = np.array([camera.index for camera in cameras])
-        network = _errors(np.array([view.T_world_camera for view in views]), index, clip)[0]
+        network = clip_errors(np.array([view.T_world_camera for view in views]), index, clip)[0]
         for seed in range(jitters):
             states: list[IntermediateState] = []
             found = refine(views, NoisyImages(images, seed), images.scale, RefineOptions(on_state=states.append))
             if states:
-                mapped, chosen = (_errors(T, index, clip)[0] for T in (states[0].T_world_camera, found.T_world_camera))
+                mapped, chosen = (
+                    clip_errors(T, index, clip)[0] for T in (states[0].T_world_camera, found.T_world_camera)
+                )
                 why = "; ".join(sorted({str(each["why"]) for each in found.report.fallback_segments}))
                 yield Decision(network, mapped, chosen, why)
 
@@ -102,8 +104,8 @@ def run(options: Namespace) -> None:
     for seed in range(SEED, SEED + options.seeds):
         for name, fault in FAULTS.items():
             cases[f"walk {seed}, {name}"] = partial(_rendered_faulty, options.frames, seed, fault)
-        cases |= {f"{name} {seed}": partial(_rendered, name, options.frames, seed) for name in MOTIONS}
-    cases |= {"plane": lambda: _plane(options.frames, False), "faint floor": lambda: _plane(options.frames, True)}
+        cases |= {f"{name} {seed}": partial(rendered, name, options.frames, seed) for name in MOTIONS}
+    cases |= {"plane": lambda: plane(options.frames, False), "faint floor": lambda: plane(options.frames, True)}
     engine = load_engine()
     every: list[Decision] = []
     print("| case | network | map | chosen | wrong | why |\n|---|---|---|---|---|---|")
@@ -121,12 +123,14 @@ def run(options: Namespace) -> None:
             f"| {name} | {network.split(',')[0]} | {mapped} | {chosen} | {wrong} of {len(found)} | {why} |", flush=True
         )
     mistakes = [each.mistake for each in every if each.mistake > TIE]
-    print(f"\n{len(every) - len(mistakes)} of {len(every)} right; largest mistake {max(mistakes, default=1.0):.2f} times")
+    print(
+        f"\n{len(every) - len(mistakes)} of {len(every)} right; largest mistake {max(mistakes, default=1.0):.2f} times"
+    )
 
 
 def _faulty(path: Path, stride: int, frames: int, fault: Callable[[Clip], Clip]) -> Clip:
-    return fault(_read(path, stride, frames))
+    return fault(read_sequence(path, stride, frames))
 
 
 def _rendered_faulty(frames: int, seed: int, fault: Callable[[Clip], Clip]) -> Clip:
-    return fault(_rendered("walk", frames, seed))
+    return fault(rendered("walk", frames, seed))
