@@ -64,6 +64,8 @@ class PairMatches:
     loops: set[tuple[int, int]] = field(default_factory=set)
     """Accepted pairs that were matched without guidance."""
     tried: int = 0
+    ordered: bool = True
+    """Consecutive keyframes see the same, as in a film; False: only matches say which do."""
 
 
 def held_out_mask(features: Features) -> NDArray[np.bool_]:

@@ -139,4 +139,5 @@ def match_unordered(
     found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers, advance)
     found.held_out = {pair: found.held_out[pair] for pair in found.matches}
     found.loops.clear()
+    found.ordered = False
     return found

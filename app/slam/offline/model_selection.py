@@ -29,6 +29,7 @@ from stream_recon.app.slam.offline.depth_correction import depth_errors, keyfram
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.report import RefinementReport
 
+Pairs = Sequence[tuple[int, int]]
 Agreement = tuple[FloatArray, FloatArray]
 """`depth_agreement` of the network and the map."""
 Explained = Mapping[tuple[int, int], tuple[int, int]]
@@ -140,17 +141,18 @@ def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
     return np.asarray(0.5 * (sorted_values[first + (count - 1) // 2] + sorted_values[first + count // 2]))
 
 
-def depth_agreement(network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid]) -> Agreement:
-    """Shares of the image on whose depth consecutive keyframes agree, [N - 1] for each candidate; see `CLOSE`.
+def depth_agreement(
+    network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid], pairs: Pairs
+) -> Agreement:
+    """Shares of the image on whose depth the keyframes of pairs [P] agree, [P] for each candidate; see `CLOSE`.
 
     Unlike matches, they cover parts without texture.
     """
     errors = []
-    pairs = [((i, i + 1), (i + 1, i)) for i in range(len(grids) - 1)]
     for side in (network, mapped):
         known = side.lens, side.T_world_camera, grids, side.depth_scale
-        errors.append([[depth_errors(*known, a, b) for a, b in both] for both in pairs])
-    differences = np.concatenate([one for both in errors[0] for one in both]) if len(grids) > 1 else np.zeros(0)
+        errors.append([[depth_errors(*known, a, b) for a, b in ((i, j), (j, i))] for i, j in pairs])
+    differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
     close = np.array(CLOSE) * (float(np.median(differences)) if len(differences) else 0.0)
 
     def share(difference: FloatArray) -> float:
@@ -192,10 +194,15 @@ class Evidence:
         return bool(self.lost[among].mean() > LOST_BY_CHANCE + LOST_OF_WON * self.won[among].mean())
 
     @classmethod
-    def compare(cls, network: HeldOutError, mapped: HeldOutError, agreement: Agreement, parts: int) -> "Evidence":
-        """Evidence by both candidates' errors and depth agreement; ``parts``: of an image, with or without matches."""
-        count = len(agreement[0]) + 1
-        gain, lost, won, pairs = np.zeros((4, count))
+    def compare(
+        cls, network: HeldOutError, mapped: HeldOutError, agreement: Agreement, pairs: Pairs, size: tuple[int, int]
+    ) -> "Evidence":
+        """Evidence by both candidates' errors, and by their depth agreement in ``pairs``.
+
+        ``size``: number of keyframes, and of the parts of an image, with or without matches.
+        """
+        count, parts = size
+        gain, lost, won, matched, depth, seen = np.zeros((6, count))
         for pair, ours in mapped.parts.items():
             difference = network.parts[pair] - ours
             decisive = difference[:, 1]
@@ -203,12 +210,12 @@ class Evidence:
                 gain[k] += difference.mean(axis=1).sum() / parts
                 lost[k] += (decisive < -DECISIVE).mean()
                 won[k] += (decisive > DECISIVE).mean()
-                pairs[k] += 1
-        pairs = np.maximum(pairs, 1)
-        step = agreement[1] - agreement[0]
-        sides = np.convolve(np.ones(count - 1), np.ones(2)) if count > 1 else np.ones(count)
-        depth = np.convolve(step, np.ones(2)) / sides if count > 1 else np.zeros(count)
-        return cls(gain / pairs, depth, lost / pairs, won / pairs)
+                matched[k] += 1
+        for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
+            depth[list(pair)] += step
+            seen[list(pair)] += 1
+        matched, seen = np.maximum(matched, 1), np.maximum(seen, 1)
+        return cls(gain / matched, depth / seen, lost / matched, won / matched)
 
 
 @dataclass(frozen=True)
@@ -349,14 +356,17 @@ class HeldOutTest:
         network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
-        evidence = Evidence.compare(network, mapped, agreement, image_parts(self._lens))
+        evidence = self._evidence(network, mapped, agreement)
         report.evidence = float(evidence.total.mean())
         report.evidence_error = evidence.standard_error(len(evidence.total))
-        return select(evidence, beyond_breaks(mapped, network, agreement, self._explained(fit)))
+        beyond = np.zeros(len(evidence.total), bool)
+        if self._found.ordered:
+            beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
+        return select(evidence, beyond)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
         """Whether a solution is significantly better than another one, and loses little that the other explains."""
-        evidence = Evidence.compare(*self._compared(other, fit), image_parts(self._lens))
+        evidence = self._evidence(*self._compared(other, fit))
         total, every = evidence.total, np.ones(len(self._data.keyframes), bool)
         clear = total.mean() > SURE * evidence.standard_error(len(total))
         return bool(clear) and not evidence.loses_too_much(every)
@@ -364,11 +374,28 @@ class HeldOutTest:
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
         """Errors and depth agreement of two solutions; None: the network."""
         grids = [view.grid for view in self._data.keyframe_views]
-        agreement = depth_agreement(self._candidate(first), self._candidate(second), grids)
+        agreement = depth_agreement(self._candidate(first), self._candidate(second), grids, self._depth_pairs)
         # Between segments the network's relative pose is a guess: no evidence for either.
-        borders = np.diff(self._data.keyframe_segment) != 0
+        segment = self._data.keyframe_segment
+        borders = np.array([segment[i] != segment[j] for i, j in self._depth_pairs], bool)
         agreement[1][borders] = agreement[0][borders]
         return self.error(first), self.error(second), agreement
+
+    def _evidence(self, network: HeldOutError, mapped: HeldOutError, agreement: Agreement) -> Evidence:
+        size = len(self._data.keyframes), image_parts(self._lens)
+        return Evidence.compare(network, mapped, agreement, self._depth_pairs, size)
+
+    @cached_property
+    def _depth_pairs(self) -> Pairs:
+        """Pairs of keyframes that see the same: consecutive ones, or without order each with its best matched one."""
+        count = len(self._data.keyframes)
+        if self._found.ordered:
+            return [(k, k + 1) for k in range(count - 1)]
+        best: dict[int, tuple[int, tuple[int, int]]] = {}
+        for pair, matches in self._found.matches.items():
+            for k in pair:
+                best[k] = max(best.get(k, (0, pair)), (len(matches), pair))
+        return sorted({pair for _, pair in best.values()})
 
     def _candidate(self, fit: BAState | None) -> PoseCandidate:
         count = len(self._data.keyframes)

@@ -22,6 +22,7 @@ COUNT = 10
 
 
 NOWHERE = np.zeros(COUNT, bool)
+STEPS = [(k, k + 1) for k in range(COUNT - 1)]
 
 TIES = {(k, k + 1): (100, 100) for k in range(COUNT - 1)}
 
@@ -43,17 +44,17 @@ def test_the_side_that_is_right_is_preferred() -> None:
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
     good, bad = (HeldOutError.measure(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
-    agreement = model_selection.depth_agreement(wrong, right, grids)
+    agreement = model_selection.depth_agreement(wrong, right, grids, STEPS)
     assert good.mean < bad.mean
     assert agreement[1].mean() > agreement[0].mean()
-    parts = model_selection.image_parts(LENS)
-    assert not select(Evidence.compare(bad, good, agreement, parts), NOWHERE).fallback.any()
-    assert select(Evidence.compare(good, bad, agreement[::-1], parts), NOWHERE).fallback.all()
+    size = COUNT, model_selection.image_parts(LENS)
+    assert not select(Evidence.compare(bad, good, agreement, STEPS, size), NOWHERE).fallback.any()
+    assert select(Evidence.compare(good, bad, agreement[::-1], STEPS, size), NOWHERE).fallback.all()
 
 
 def test_most_of_the_depth_agrees_with_the_network() -> None:
     _, wrong, video = sides()
-    before, after = model_selection.depth_agreement(wrong, wrong, [view.grid for view in video.views()])
+    before, after = model_selection.depth_agreement(wrong, wrong, [view.grid for view in video.views()], STEPS)
     assert np.array_equal(before, after) and before.shape == (COUNT - 1,)
     assert 0.7 < before.mean() < 1
 
@@ -67,8 +68,10 @@ def test_only_the_segment_where_the_map_is_worse_falls_back() -> None:
     mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
     evidence = [HeldOutError.measure(side, found, held) for side in (mapped, network)]
-    agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()])
-    worse = worse_runs(Evidence.compare(evidence[1], evidence[0], agreement, model_selection.image_parts(LENS)))
+    agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()], STEPS)
+    worse = worse_runs(
+        Evidence.compare(evidence[1], evidence[0], agreement, STEPS, (COUNT, model_selection.image_parts(LENS)))
+    )
     assert worse[6:].all() and not worse[:4].any()
 
 
@@ -131,14 +134,14 @@ def test_parts_without_matches_count_for_nothing() -> None:
     agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
     pairs = [(k, k + 1) for k in range(COUNT - 1)]
     network, mapped = (HeldOutError({pair: np.full((6, 2), loss) for pair in pairs}) for loss in (0.8, 0.2))
-    found = Evidence.compare(network, mapped, agreement, 48)
+    found = Evidence.compare(network, mapped, agreement, STEPS, (COUNT, 48))
     assert np.allclose(found.matches, 0.6 * 6 / 48)
     assert np.allclose(found.won, 1) and np.allclose(found.lost, 0) and np.allclose(found.depth, 0)
 
 
 def test_depth_counts_where_nothing_is_matched() -> None:
     agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.4)
-    found = Evidence.compare(HeldOutError({}), HeldOutError({}), agreement, 48)
+    found = Evidence.compare(HeldOutError({}), HeldOutError({}), agreement, STEPS, (COUNT, 48))
     assert np.allclose(found.total, -0.5)
     chosen = select(found, NOWHERE)
     assert chosen.fallback.all() and chosen.reason.startswith("depth of neighbouring frames agrees better")
