@@ -35,6 +35,8 @@ EXHAUSTIVE = 150
 """Most keyframes of which all pairs are matched, where order and poses do not help."""
 RETRIEVED = 30
 """Similar keyframes that each one of more keyframes is matched with."""
+MIN_UNORDERED = 18
+"""Least number of inliers of a pair without order: chance pairs find no support when keyframes are registered."""
 HELD_OUT = 8
 """Every 8th feature is excluded from the first pass, to test its result."""
 RADIUS = 0.12
@@ -51,6 +53,8 @@ class CandidatePair:
     second: int
     kind: Kind
     guided: bool
+    least: int = MIN_UNGUIDED
+    """Least number of inliers of an unguided pair."""
 
 
 @dataclass
@@ -120,7 +124,7 @@ def unordered_pairs(similarity: NDArray[np.float32]) -> list[CandidatePair]:
         others = similarity - 2 * np.eye(count, dtype=np.float32)
         for k, row in enumerate(others):
             chosen |= {(min(k, other), max(k, other)) for other in np.argsort(-row)[:RETRIEVED].tolist()}
-    return [CandidatePair(first, second, "near", guided=False) for first, second in sorted(chosen)]
+    return [CandidatePair(first, second, "near", False, MIN_UNORDERED) for first, second in sorted(chosen)]
 
 
 def non_maximum_suppression(
@@ -185,7 +189,7 @@ def match_pairs(
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
         if not pair.guided:
-            return _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
+            return _verified_and_held_out(a, b, match(a, b), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
         found = _verified_and_held_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)

@@ -47,7 +47,7 @@ PNP_PX = 8.0
 """Inlier distance of PnP, while the focal length is not exact yet."""
 REGISTERED_PX = 4.0
 """Reprojection error up to which a point supports a registered keyframe."""
-MIN_REGISTERED = 15
+MIN_REGISTERED = 12
 """Least number of points that support a registered keyframe."""
 MIN_REGISTERED_SHARE = 0.25
 """Least share of supporting points among those that the keyframe sees."""

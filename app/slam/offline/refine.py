@@ -230,7 +230,7 @@ class _Refiner:
         tracks = build_tracks([len(f) for f in data.features], own.training_matches)
         initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
         T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
-        other = initializer.from_reconstruction(structure, T_otherwise)
+        other = initializer.from_reconstruction(structure, own.training_matches, T_otherwise)
         if candidate is not None and not own.is_better(other.fit, candidate.fit):
             return candidate, found, test
         report = self._report

@@ -1,14 +1,16 @@
 """Structure from motion of photographs of a room in no order."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from stream_recon.app.core.transforms import align_poses
+from stream_recon.app.core.transforms import align_poses, rotation_angle_deg
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features
 from stream_recon.app.slam.matching.matching import Matches
+from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses
 from stream_recon.app.slam.matching.two_view import relative_pose, rotation_errors_deg
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import depth_aligned
@@ -61,7 +63,7 @@ def test_depth_maps_give_the_unit() -> None:
     video, features, matches = photographs()
     found = reconstruct(features, matches, GUESS)
     assert found is not None
-    placed = depth_aligned(found, video.truth, features)
+    placed = depth_aligned(found, features, {}, video.truth)
     assert np.allclose(placed.T_world_camera[0], video.truth[0])
     moved = align_poses(placed.T_world_camera, video.truth, 1.0)
     assert np.allclose(moved.move_pose(placed.T_world_camera)[:, :3, 3], video.truth[:, :3, 3], atol=0.15)
@@ -81,3 +83,20 @@ def test_turns_that_matches_contradict_are_noticed() -> None:
 
 def test_few_matches_have_no_pose() -> None:
     assert relative_pose(LENS, np.zeros((5, 2)), np.ones((5, 2))) is None
+
+
+def test_a_keyframe_that_is_not_registered_follows_matches_and_depth() -> None:
+    _, features, matches = photographs()
+    found = reconstruct(features, matches, GUESS)
+    assert found is not None
+    lost = 5
+    registered = found.registered.copy()
+    registered[lost] = False
+    edges = estimate_relative_poses(features, found.lens, {pair: m for pair, m in matches.items() if lost in pair})
+    whole, partly = (
+        depth_aligned(each, features, edges, np.tile(np.eye(4), (COUNT, 1, 1)))
+        for each in (found, replace(found, registered=registered))
+    )
+    apart = np.linalg.inv(whole.T_world_camera[lost]) @ partly.T_world_camera[lost]
+    assert rotation_angle_deg(apart[:3, :3]) < 2 and np.linalg.norm(apart[:3, 3]) < 0.1
+    assert abs(np.log(partly.depth_scale[lost] / whole.depth_scale[lost])) < 0.1
