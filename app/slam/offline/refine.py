@@ -56,6 +56,8 @@ WRONG_TURN_DEG = 4.0
 """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
 MOST_UNORDERED = 600
 """Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
+TIED_NEIGHBOURS = 0.5
+"""Share of neighbours with matches, below which keyframes are in no order."""
 TESTED_TURNS = 60
 """Neighbours whose rotation is tested; bounds the time."""
 MIN_OBSERVATIONS = 100
@@ -204,15 +206,18 @@ class _Refiner:
     def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
         """Whether a solution that starts from the network explains few matches, or matches contradict its turns.
 
-        So do several segments: they may show one place, photographs of which are in no order.
+        Photographs in no order have few matches between neighbours, or several segments that show one place.
         """
         data = self._data
         if len(data.keyframes) > MOST_UNORDERED:
             return False
         if candidate.share < EXPLAINED or candidate.start == "matches" or len(np.unique(data.keyframe_segment)) > 1:
             return True
+        near = {pair: m for pair, m in found.matches.items() if pair[1] == pair[0] + 1}
+        if len(near) < TIED_NEIGHBOURS * (len(data.keyframes) - 1):
+            return True
         step = max(len(data.keyframes) // TESTED_TURNS, 1)
-        near = {pair: m for pair, m in found.matches.items() if pair[1] == pair[0] + 1 and pair[0] % step == 0}
+        near = {pair: m for pair, m in near.items() if pair[0] % step == 0}
         scene = candidate.fit.scene
         errors = rotation_errors_deg(scene.T_world_camera, data.features, scene.lens, near)
         return bool(len(errors)) and float(np.median(errors)) > WRONG_TURN_DEG
