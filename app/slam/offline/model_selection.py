@@ -365,11 +365,9 @@ class HeldOutTest:
         return select(evidence, beyond)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
-        """Whether a solution is significantly better than another one, and loses little that the other explains."""
+        """Whether a solution is significantly better than another one, by the same evidence."""
         evidence = self._evidence(*self._compared(other, fit))
-        total, every = evidence.total, np.ones(len(self._data.keyframes), bool)
-        clear = total.mean() > SURE * evidence.standard_error(len(total))
-        return bool(clear) and not evidence.loses_too_much(every)
+        return bool(evidence.total.mean() > SURE * evidence.standard_error(len(evidence.total)))
 
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
         """Errors and depth agreement of two solutions; None: the network."""
