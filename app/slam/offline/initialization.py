@@ -76,6 +76,8 @@ class InitialCandidate:
     free_focal: bool
     share: float
     """Share of the observations that the fit explains."""
+    untied: Mask | None = None
+    """[N], keyframes that no matches tie to the others; None: none."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,10 @@ class Initializer:
         motions = self._motions()
         free = ~found.registered[motions.first] | ~found.registered[motions.second]
         own = replace(self, lens=lens)
-        return own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
+        fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
+        tied = kept.copy()
+        tied[[k for pair in edges for k in pair]] = True
+        return replace(fit, untied=~tied)
 
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:

@@ -73,6 +73,7 @@ TIED = 0.8
 pair can explain half."""
 MIN_TIES = 30
 """Least number of explained matches that tie two parts."""
+UNTIED = "no matches tie these frames to the others"
 SHORTEST = 3
 """Least number of keyframes that fall back to the network together."""
 
@@ -224,6 +225,13 @@ class Selection:
 
     fallback: NDArray[np.bool_]  # [N]
     reason: str = ""
+
+    def with_untied(self, untied: NDArray[np.bool_] | None) -> "Selection":
+        """The selection with keyframes of a mask [N], which no matches tie to the others, left to the network, too."""
+        if untied is None or not untied.any():
+            return self
+        why = f"{self.reason}; {UNTIED}" if self.reason else UNTIED
+        return Selection(self.fallback | untied, why)
 
 
 def select(evidence: Evidence, cut_off: NDArray[np.bool_]) -> Selection:

@@ -153,9 +153,10 @@ class _Refiner:
         self._show(candidate.fit, found, none)
         with stage("judgement"):
             selection = test.select(candidate.fit, report)
-        fallback = selection.fallback
-        if fallback.all():
+        if selection.fallback.all():
             return self.unchanged(selection.reason)
+        selection = selection.with_untied(candidate.untied)
+        fallback = selection.fallback
         with stage("adjustment again"):
             fit = self._with_network_layout(self._second_pass(candidate, found, fallback), fallback)
         self._show(fit, found, fallback)
