@@ -373,9 +373,9 @@ class HeldOutTest:
         return select(evidence, beyond)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
-        """Whether a solution is significantly better than another one, by the same evidence."""
+        """Whether a solution is better than another one by more than a standard error of the same evidence."""
         evidence = self._evidence(*self._compared(other, fit))
-        return bool(evidence.total.mean() > SURE * evidence.standard_error(len(evidence.total)))
+        return bool(evidence.total.mean() > evidence.standard_error(len(evidence.total)))
 
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
         """Errors and depth agreement of two solutions; None: the network."""
