@@ -79,7 +79,7 @@ def refine_result(
 
     every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
-    images = _images(result, cameras, open_again)
+    images = images_of(result, cameras, open_again)
     if images.change is not None:
         if _used_source(result):
             raise InputError(f"{images.change}; {result.folder} stays as it was refined with the source's images")
@@ -185,7 +185,8 @@ class _Images:
         return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
 
 
-def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+def images_of(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+    """Images of a result's frames from its source, or its own small ones. Raises InputError without frames."""
     if not cameras:
         raise InputError(f"{result.folder} has no frames to refine")
     first = result_of(result.folder, cameras[0])
