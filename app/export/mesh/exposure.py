@@ -60,30 +60,26 @@ def view_gains(colours: NDArray[np.uint8], shown: NDArray[np.bool_]) -> FloatArr
     return gains.clip(1 / MAX_GAIN, MAX_GAIN).astype(np.float32)
 
 
-def seam_corrections(
-    colours: FloatArray, seams: NDArray[np.intp], edges: NDArray[np.intp], weight: FloatArray
-) -> FloatArray:
+def seam_corrections(colours: FloatArray, seams: NDArray[np.intp], edges: NDArray[np.intp]) -> FloatArray:
     """Corrections [N, 3] of the colours of the patches' vertices.
 
     Args:
         colours: [N, 3] of each vertex in its patch's view.
         seams: pairs [S, 2] of vertices of two patches at the same position.
         edges: pairs [E, 2] of neighbouring vertices of one patch.
-        weight: [S] of the seams.
     """
     count = len(colours)
     if not len(seams):
         return np.zeros((count, 3), np.float32)
     across = _differences(seams, count)
     along = _differences(edges, count)
-    scaled = across.T @ diags(weight)
-    normal = (scaled @ across + SMOOTH**2 * (along.T @ along) + SMALL**2 * diags(np.ones(count))).tocsr()
+    normal = (across.T @ across + SMOOTH**2 * (along.T @ along) + SMALL**2 * diags(np.ones(count))).tocsr()
     steps = (colours[seams[:, 1]] - colours[seams[:, 0]]).clip(-2 * MAX_CORRECTION, 2 * MAX_CORRECTION)
     inverse = 1 / normal.diagonal()
     jacobi = diags(inverse)
     found = np.empty((count, 3), np.float32)
     for channel in range(3):
-        right = scaled @ steps[:, channel].astype(np.float64)
+        right = across.T @ steps[:, channel].astype(np.float64)
         found[:, channel] = cg(normal, right, rtol=1e-3, maxiter=300, M=jacobi)[0]
     return found.clip(-MAX_CORRECTION, MAX_CORRECTION)
 

@@ -1,7 +1,7 @@
 """Texture of a mesh from the images of a result's frames."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
 from stream_recon.app.export.mesh.fusion import Report, source_view
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.export.mesh.rasterizer import project_vertices, sampled
+from stream_recon.app.export.mesh.registration import offsets
 from stream_recon.app.export.mesh.surface import Mesh, subset
 from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import Camera
@@ -63,20 +64,6 @@ class _Patches:
     owner: NDArray[np.intp]  # [N] patch of each vertex
     faces: NDArray[np.int32]  # [M, 3]
 
-    @property
-    def seams(self) -> NDArray[np.intp]:
-        """Pairs of vertices of different patches at one vertex of the mesh."""
-        order = np.argsort(self.source, kind="stable")
-        same = np.flatnonzero(self.source[order][1:] == self.source[order][:-1])
-        return np.stack([order[same], order[same + 1]], axis=1)
-
-    @property
-    def edges(self) -> NDArray[np.intp]:
-        """Pairs of neighbouring vertices within patches, each once."""
-        edges = np.sort(self.faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1).astype(np.int64)
-        codes = np.unique(edges[:, 0] * len(self.source) + edges[:, 1])
-        return np.stack(np.divmod(codes, len(self.source)), axis=1)
-
 
 def textured(
     result: ResultFolder, cameras: Sequence[Camera], mesh: Mesh, voxel: float, report: Report = lambda share: None
@@ -107,12 +94,34 @@ def textured(
         copy_patches(atlas, placement, np.flatnonzero(patches.view == view), image)
         of_view = np.flatnonzero(patches.view[patches.owner] == view)
         vertex_colours[of_view] = _sampled(image, pixels[of_view])
-    seams = patches.seams
-    corrections = seam_corrections(vertex_colours, seams, patches.edges, np.ones(len(seams), np.float32))
+    # Triangles without texture take part as one more patch, so that their colours fit.
+    source = np.concatenate([patches.source, np.unique(mesh.faces[~shown])])
+    faces = np.concatenate([patches.faces, rest.faces + np.int32(len(patches.source))])
+    before = np.concatenate([vertex_colours, rest.rgb.astype(np.float32)])
+    corrections = seam_corrections(before, _seams(source), _edges(faces))
     report(0.97)
+    rest = replace(rest, rgb=_rounded(rest.rgb + corrections[len(patches.source) :]))
     pages = _pages(mesh, patches, placement, pixels, atlas, corrections)
     report(1.0)
     return TexturedMesh(pages, rest, len(np.unique(patches.view)))
+
+
+def _seams(source: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Pairs of vertices [N] of patches at one vertex ``source`` of the mesh."""
+    order = np.argsort(source, kind="stable")
+    same = np.flatnonzero(source[order][1:] == source[order][:-1])
+    return np.stack([order[same], order[same + 1]], axis=1)
+
+
+def _edges(faces: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Pairs of vertices of triangles [M, 3] that have an edge, each once."""
+    edges = np.sort(faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1).astype(np.int64)
+    count = int(edges.max(initial=0)) + 1
+    return np.stack(np.divmod(np.unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)
+
+
+def _rounded(colours: NDArray[np.floating]) -> NDArray[np.uint8]:
+    return np.asarray(np.rint(colours).clip(0, 255), np.uint8)
 
 
 def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
@@ -137,8 +146,11 @@ def _pixels(result: ResultFolder, used: Sequence[Camera], mesh: Mesh, patches: _
     for view in np.unique(patches.view).tolist():
         of_view = np.flatnonzero(view_of == view)
         shown = source_view(result, used[view])
-        projection = project_vertices(mesh.xyz[patches.source[of_view]], shown.T_world_camera, shown.camera)
-        pixels[of_view] = projection.xy
+        projection = project_vertices(mesh.xyz, shown.T_world_camera, shown.camera)
+        registered = projection.xy + offsets(mesh, projection, shown)
+        # The crops of patches stay within the image.
+        limit = np.array(shown.image.shape[1::-1], np.float32)
+        pixels[of_view] = registered[patches.source[of_view]].clip(0, limit)
     return pixels
 
 
@@ -151,7 +163,7 @@ def _placement(patches: _Patches, pixels: FloatArray) -> Placement:
 
 
 def _gained(image: NDArray[np.uint8], gain: FloatArray) -> NDArray[np.uint8]:
-    return np.asarray(np.rint(image * gain).clip(0, 255), np.uint8)
+    return _rounded(image * gain)
 
 
 def _sampled(image: NDArray[np.uint8], pixels: FloatArray) -> FloatArray:

@@ -73,11 +73,11 @@ def test_corrections_remove_a_step_and_fade() -> None:
     colours = np.full((40, 3), 100, np.float32)
     colours[20:] += 24
     edges = np.array([[k, k + 1] for k in range(39) if k != 19])
-    found = seam_corrections(colours, np.array([[19, 20]]), edges, np.ones(1, np.float32))
+    found = seam_corrections(colours, np.array([[19, 20]]), edges)
     total = colours + found
     assert np.abs(total[20] - total[19]).max() < 2
     assert np.abs(np.diff(total[:20, 0])).max() < 3 and np.abs(np.diff(total[20:, 0])).max() < 3
-    assert (seam_corrections(colours, np.empty((0, 2), np.intp), edges, np.empty(0, np.float32)) == 0).all()
+    assert (seam_corrections(colours, np.empty((0, 2), np.intp), edges) == 0).all()
 
 
 def test_patches_do_not_overlap_and_stay_within_pages() -> None:
