@@ -27,3 +27,7 @@ class ConfigError(StreamReconError):
 
 class ResourceError(StreamReconError):
     """A device, back end, port or memory that is not available."""
+
+
+class PortInUseError(ResourceError):
+    """A port that another program listens on."""

@@ -23,11 +23,12 @@ from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
+from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
+from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -125,10 +126,11 @@ def _reconstruct(
             phases.enter("mesh")
             make_scene_mesh(job, lock.folder)
         phases.enter("publish")
+        verdict = record_verdict(lock.folder)
         replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
         lock.release()
         result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
-        result |= {**scale, "phases": phases.seconds}
+        result |= {VERDICT: verdict.to_json(), **scale, "phases": phases.seconds}
         store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
 

@@ -16,9 +16,10 @@ from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.pipeline.process import peak_host_memory_mb
+from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record
+from stream_recon.app.result.run_record import RUN_NAME, VERDICT, RunInfo, RunSummary, run_record
 from stream_recon.configs.errors import InputError
 
 PARALLEL_STAGE = "frames, in parallel to points"
@@ -90,6 +91,7 @@ class SceneStitcher:
             with self._timed("mesh"):
                 make_scene_mesh(self._job, self._work)
         record = manifest_record(summary, self._evaluator, summary.seconds, info.device) | {
+            VERDICT: record_verdict(self._work).to_json(),
             "overlaps": overlaps,
             "chunk_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),

@@ -14,6 +14,7 @@ from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
+from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
@@ -75,26 +76,36 @@ class Finisher:
     max_bytes: int | None = None
 
     def run(self, steps: FinishSteps) -> bool:
-        """Do these steps; False where Ctrl-C ended one. Raises StreamReconError."""
-        if steps.refine:
-            result = read_result(self.folder)
-            if self.open_again is None and not result.with_depth(result.cameras):
-                self.observer.on_message("not refined: no depth was kept")
-            elif self.refine() is None:
-                return False
+        """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
         unscaled: InputError | None = None
-        if steps.scale is not None:
+        done = self._refined(steps)
+        if done and steps.scale is not None:
             try:
-                if self.scale(steps.scale) is None:
-                    return False
+                done = self.scale(steps.scale) is not None
             except InputError as error:
                 # The mesh follows all the same: it is part of a complete result.
                 unscaled = error
-        if steps.mesh and not self.mesh():
-            return False
+        done = done and (not steps.mesh or self.mesh())
+        self.judge()
         if unscaled is not None:
             raise InputError(f"{unscaled}; {self.folder} is complete and its unit has not changed") from unscaled
-        return True
+        return done
+
+    def _refined(self, steps: FinishSteps) -> bool:
+        if not steps.refine:
+            return True
+        result = read_result(self.folder)
+        if self.open_again is None and not result.with_depth(result.cameras):
+            self.observer.on_message("not refined: no depth was kept")
+            return True
+        return self.refine() is not None
+
+    def judge(self) -> Verdict:
+        """Judge the result as it is, which is also recorded in its ``run.json``. Raises OutputError."""
+        with self._lock():
+            verdict = record_verdict(self.folder)
+        self.observer.on_verdict(verdict)
+        return verdict
 
     def refine(self) -> RefinementReport | None:
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""

@@ -3,7 +3,7 @@
 trajectory.txt   TUM format, camera-to-world, seconds of the source
 cameras.json     for each frame: index, timestamp, final and causal pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, image
-points.ply       coloured points of confident pixels, thinned by voxels
+points.ply       coloured points that other frames do not contradict, thinned by voxels
 tracks.npz       points triangulated by a refinement, and their observations in keyframes
 mesh.glb         textured mesh, made last
 run.json         settings, speed and losses of the run; "interrupted" until its end
@@ -124,7 +124,7 @@ class ResultWriter:
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Write pending revisions, rebuild the cloud after revisions, write the final ``run.json`` and close.
+        """Write pending revisions, rebuild the cloud, write the final ``run.json`` and close.
 
         Without any result the folder is not changed. Where the rebuild, see `write_cloud`, was cancelled, the result is
         False, the old cloud stays, and ``run.json`` has ``interrupted``. Raises OutputError; files written so far stay.
@@ -135,11 +135,11 @@ class ResultWriter:
         try:
             complete = True
             self._write_revisions(summary)
-            if self._applied.points < self._revisions:
-                self._write_record(replace(summary, interrupted=True))
-                complete = self._cloud.rebuild(on_progress, cancelled)
-                if complete:
-                    self._applied = replace(self._applied, points=self._revisions)
+            self._write_record(replace(summary, interrupted=True))
+            # Also without revisions: while the run went on, only earlier frames could confirm a point.
+            complete = self._cloud.rebuild(on_progress, cancelled)
+            if complete:
+                self._applied = replace(self._applied, points=self._revisions)
             self._write_record(replace(summary, interrupted=summary.interrupted or not complete))
             return complete
         finally:
