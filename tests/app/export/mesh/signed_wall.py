@@ -16,8 +16,8 @@ from stream_recon.app.result.writer import ResultWriter
 from tests.app.fake_engine import run_info
 
 SIZE = (96, 72)
-"""Depth maps; images are three times as large."""
-SCALE = 3
+"""Depth maps; images are five times as large."""
+SCALE = 5
 WALL, FLOOR = 2.0, 0.7
 """z of the wall and y of the floor, which points down."""
 PER_UNIT = 100
