@@ -25,8 +25,8 @@ from stream_recon.configs.schema import PointsConfig
 
 VOXEL_PIXELS = 1.5
 """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
-TRUNCATION = 4.0
-"""Truncation distance in voxels: about the difference between depth maps of neighbouring frames."""
+TRUNCATION = 3.0
+"""Truncation distance in voxels: less leaves gaps, more thickens edges and moves surfaces."""
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0

@@ -18,7 +18,6 @@ from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
 from stream_recon.app.export.mesh.fusion import Report, source_view
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.export.mesh.rasterizer import project_vertices, sampled
-from stream_recon.app.export.mesh.registration import offsets
 from stream_recon.app.export.mesh.surface import Mesh, subset
 from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import Camera
@@ -146,11 +145,8 @@ def _pixels(result: ResultFolder, used: Sequence[Camera], mesh: Mesh, patches: _
     for view in np.unique(patches.view).tolist():
         of_view = np.flatnonzero(view_of == view)
         shown = source_view(result, used[view])
-        projection = project_vertices(mesh.xyz, shown.T_world_camera, shown.camera)
-        registered = projection.xy + offsets(mesh, projection, shown)
-        # The crops of patches stay within the image.
-        limit = np.array(shown.image.shape[1::-1], np.float32)
-        pixels[of_view] = registered[patches.source[of_view]].clip(0, limit)
+        projection = project_vertices(mesh.xyz[patches.source[of_view]], shown.T_world_camera, shown.camera)
+        pixels[of_view] = projection.xy
     return pixels
 
 
