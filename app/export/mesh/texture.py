@@ -71,7 +71,8 @@ def textured(
     scored = score_views(result, cameras, mesh, voxel, lambda share: report(0.7 * share))
     chosen = choose_views(scored.scores, normals_and_areas(mesh)[1])
     scores, colours = scored.scores[chosen], scored.colours[chosen]
-    gains = view_gains(colours, scores > 0)
+    mean = mesh.rgb[mesh.faces].mean(axis=1, dtype=np.float32)
+    gains = view_gains(colours, scores > 0, mean)
     levelled = colours.copy()
     for view, gain in zip(levelled, gains, strict=True):
         view[:] = (view * gain).clip(0, 255)
@@ -97,7 +98,7 @@ def textured(
     source = np.concatenate([patches.source, np.unique(mesh.faces[~shown])])
     faces = np.concatenate([patches.faces, rest.faces + np.int32(len(patches.source))])
     before = np.concatenate([vertex_colours, rest.rgb.astype(np.float32)])
-    corrections = seam_corrections(before, _seams(source), _edges(faces))
+    corrections = seam_corrections(before, mesh.rgb[source].astype(np.float32), _seams(source), _edges(faces))
     report(0.97)
     rest = replace(rest, rgb=_rounded(rest.rgb + corrections[len(patches.source) :]))
     pages = _pages(mesh, patches, placement, pixels, atlas, corrections)
@@ -183,8 +184,8 @@ def _pages(
         faces = patches.faces[placement.page[patches.patch] == number]
         if not len(faces):
             continue
-        vertices, local = np.unique(faces, return_inverse=True)
-        local = local.reshape(-1, 3).astype(np.int32)
+        vertices, numbers = np.unique(faces, return_inverse=True)
+        local: NDArray[np.int32] = numbers.reshape(-1, 3).astype(np.int32)
         corrected = correct_page(page, place[vertices], local, corrections[vertices])
         uv = place[vertices] / np.array([page.shape[1], page.shape[0]], np.float32)
         pages.append(Page(mesh.xyz[patches.source[vertices]], local, uv, encoded_page(corrected)))

@@ -136,7 +136,7 @@ def visible_vertices(
     kept &= (depth == 0) | (z[chosen] < depth * (1 + IN_FRONT) + margin)
     kept &= ~view.masked[row, column]
     visible[chosen] = kept
-    return visible
+    return np.asarray(visible)
 
 
 def _mean_colours(view: SourceView, projection: Projection, faces: NDArray[np.int32]) -> NDArray[np.uint8]:
