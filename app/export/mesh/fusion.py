@@ -25,8 +25,10 @@ from stream_recon.configs.schema import PointsConfig
 
 VOXEL_PIXELS = 1.5
 """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
-TRUNCATION = 3.0
-"""Truncation distance in voxels: less leaves gaps, more thickens edges and moves surfaces."""
+TRUNCATION = 6.0
+"""Truncation distance in voxels: less leaves gaps where frames disagree."""
+BANDS = np.array([1.0, 1.0, 0.5, 0.5], np.float32)
+"""Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges and moves surfaces."""
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0
@@ -124,7 +126,9 @@ def _volumes(
                 # Volumes overlap, so that no gap is between them.
                 chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
             if chosen.any():
-                volume.integrate(depth_view(frame, np.where(chosen, weight, np.float32(0))))
+                view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
+                band = None if frame.certainty is None else BANDS[frame.certainty]
+                volume.integrate(replace(view, band=band))
         if any(volume.full for volume in volumes):
             break
     return volumes, views, missing
