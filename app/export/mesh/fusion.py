@@ -27,7 +27,7 @@ VOXEL_PIXELS = 1.5
 """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
 TRUNCATION = 6.0
 """Truncation distance in voxels: less leaves gaps where frames disagree."""
-BANDS = np.array([1.0, 1.0, 0.5, 0.5], np.float32)
+BANDS = np.array([1.0, 0.8, 0.45, 0.4], np.float32)
 """Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges and moves surfaces."""
 LEVELS = 3
 """Number of volumes."""
