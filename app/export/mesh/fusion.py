@@ -28,7 +28,7 @@ VOXEL_PIXELS = 1.5
 TRUNCATION = 6.0
 """Truncation distance in voxels: less leaves gaps where frames disagree."""
 BANDS = np.array([1.0, 0.8, 0.45, 0.4], np.float32)
-"""Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges and moves surfaces."""
+"""Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges."""
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0
