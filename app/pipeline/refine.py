@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
@@ -100,10 +101,15 @@ def refine_result(
         )
         found = refine(views, images, images.scale, options)
         tracks = _tracks(found, cameras)
-        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
-        record = {"id": _refinement_id(found), **_record(found.report, images.warning), "parallax_deg": angle}
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
+        record = {
+            "id": _refinement_id(found),
+            **_record(found.report, images.warning),
+            "parallax_deg": angle,
+            "network_difference": _difference(every, moved),
+        }
         revision = _with_fields(moved, cameras, found.depth_fields)
         for listener in listeners:
             listener.revise(revision)
@@ -271,6 +277,14 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def _difference(cameras: Sequence[Camera], moved: Revision) -> float | None:
+    """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
+    network = np.array([camera.T_world_camera for camera in cameras])
+    refined = np.array([frame.T_world_camera for frame in moved.frames])
+    share = pose_errors(network, refined, np.zeros(len(network) - 1, bool)).ate_over_path
+    return None if share is None else round(share, 5)
 
 
 def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:

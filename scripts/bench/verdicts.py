@@ -40,8 +40,9 @@ from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
+from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.result.run_record import REFINEMENT, RunInfo
 from stream_recon.app.training.synthetic.cameras import Path as CameraPath
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
 
@@ -50,6 +51,8 @@ FRAMES = 30
 GOOD, WRECKED = 0.01, 0.03
 """ATE / path below which a result is right, and above which it is wrong."""
 LANES = 3
+EVIDENCE = ("interrupted", "segments", "focal_change", "online_mapping", "dense")
+"""Entries of ``run.json`` that are kept as they are."""
 
 
 @dataclass(frozen=True)
@@ -313,10 +316,15 @@ def _run(engine: Engine, clip: Clip, folder: Path) -> dict[str, Any]:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """``run.json`` without what no verdict depends on."""
+    """The evidence in ``run.json``."""
     run = read_result(folder).run
-    unused = ("preset", "timings", "peak_memory_mb", "weights_sha256", "started", "program", "version", "source")
-    return {key: value for key, value in run.items() if key not in unused}
+    found = {name: run.get(name) for name in EVIDENCE}
+    found["frames"] = {name: run["frames"][name] for name in ("reconstructed", "blank", "damaged", "dropped")}
+    found["health"] = {"weak_frames": run["health"]["weak_frames"]}
+    if (refinement := run.get(REFINEMENT)) is not None:
+        left_out = ("id", "seconds", "warning", "features", "depth_fields", "k1", "start")
+        found[REFINEMENT] = {name: value for name, value in refinement.items() if name not in left_out}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _error(folder: Path, clip: Clip) -> float:
@@ -328,7 +336,7 @@ def _error(folder: Path, clip: Clip) -> float:
     return 1.0 if error is None else round(error, 5)
 
 
-def table(evidence: Mapping[str, Any], judge: Callable[[Mapping[str, Any]], Any]) -> None:
+def table(evidence: Mapping[str, Any]) -> None:
     """Print counts of verdicts by true error, for each half and stage, and each case."""
     for half in (0, 1):
         for stage in ("online", "refined"):
@@ -359,6 +367,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     left = collect(options.folder, options.sequences, options.seconds)
+    evidence = json.loads((options.folder / "evidence.json").read_text())
+    table(evidence)
     if left:
-        print(f"{left} cases are left")
-        raise SystemExit(3)
+        raise SystemExit(f"{left} cases are left: run the same command again")
