@@ -24,11 +24,9 @@ LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
 
 FOCAL_PARTS = 6
 """Parts of a video whose focal lengths are compared."""
-CONTRADICTED = 0.3
-"""Share of the image that held-out matches contradict, from which a result is doubtful. Not all matches are right, so
-that a right result may have much more: it is one finding, and never two."""
-HOPELESS = 0.55
-"""The same for the network's estimate where refinement was rejected, as a second finding."""
+CONTRADICTED = 0.65
+"""Share of the image that held-out matches contradict. Nothing has verified these matches, so that right results of
+hand-held phones have up to 0.6."""
 DEPTH_DISAGREES = 0.15
 """Share of the image on whose depth neighbouring keyframes disagree."""
 DEPTH_ERROR = 0.095
@@ -135,7 +133,7 @@ class _Finding:
     reason: str
     advice: str
     weight: int = 1
-    """Number of independent findings that it stands for."""
+    """0: evidence that is missing, which makes no result a failed one."""
 
 
 class _Evidence:
@@ -157,21 +155,17 @@ class _Evidence:
             yield _Finding(
                 f"{'the run was stopped' if stopped else 'not refined'}: nothing has checked its path",
                 "Continue it with --resume" if stopped else "'stream-recon refine' refines and checks it",
+                weight=0,
             )
             return
-        contradicted = _number(self._refinement, "disagreement_before" if self._rejected else "disagreement")
+        contradicted = _number(self._refinement, "disagreement")
         if (_number(self._refinement, "keyframes") or 0.0) < FEW_KEYFRAMES or contradicted is None:
             yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
             return
         unconfirmed = f"{self._left:.0f} of {self.frames:.0f} frames could not be confirmed"
-        if self._rejected:
-            hopeless = contradicted >= HOPELESS
-            reason = f"{unconfirmed}, and points contradict them on {contradicted:.0%} of the image"
-            yield _Finding(reason if hopeless else unconfirmed, OVERLAP, 2 if hopeless else 1)
-            return
         if self._left >= UNREFINED * self.frames:
             yield _Finding(unconfirmed, OVERLAP)
-        if contradicted >= CONTRADICTED:
+        if contradicted >= CONTRADICTED and not self._rejected:
             yield _Finding(
                 f"points kept aside contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}"
             )
