@@ -122,6 +122,9 @@ def _reconstruct(
         if job.scale_from is not None and job.chunk is None:
             phases.enter("metric scale")
             scale = recover_scene_scale(job, job.scale_from, lock.folder)
+        if job.mesh and job.chunk is None:
+            phases.enter("mesh")
+            make_scene_mesh(job, lock.folder)
         phases.enter("publish")
         verdict = record_verdict(lock.folder)
         replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
@@ -167,6 +170,12 @@ def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, An
     if scaled is None:
         raise JobInterruptedError
     return {"metric_scale": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
+
+
+def make_scene_mesh(job: Job, folder: Path) -> None:
+    """Make a scene's mesh before it is published. Raises what `refine_scene` raises."""
+    if not Finisher(folder, _open_scene(job), is_locked=True).mesh():
+        raise JobInterruptedError
 
 
 def _open_scene(job: Job) -> Callable[[], Source]:

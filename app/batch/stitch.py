@@ -11,7 +11,7 @@ from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.jobs import Job, Model, Seconds, chunks_folder
-from stream_recon.app.batch.scene import manifest_record, recover_scene_scale, refine_scene
+from stream_recon.app.batch.scene import make_scene_mesh, manifest_record, recover_scene_scale, refine_scene
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.evaluator import Evaluator
@@ -87,6 +87,9 @@ class SceneStitcher:
         if self._job.scale_from is not None:
             with self._timed("metric scale"):
                 scale = recover_scene_scale(self._job, self._job.scale_from, self._work)
+        if self._job.mesh:
+            with self._timed("mesh"):
+                make_scene_mesh(self._job, self._work)
         record = manifest_record(summary, self._evaluator, summary.seconds, info.device) | {
             VERDICT: record_verdict(self._work).to_json(),
             "overlaps": overlaps,

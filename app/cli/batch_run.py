@@ -53,6 +53,7 @@ class BatchOptions:
     masks: Path | None = None
     mask_sky: bool = False
     scale_from: str | None = None
+    mesh: bool = True
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
@@ -82,7 +83,16 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         scales = found.sources
         _print_names("without a track: not converted to metres", found.missing, console)
     batch = Batch(
-        root, store, scenes, options.choice, options.split, options.mapping, options.mask_sky, scales, recorded
+        root,
+        store,
+        scenes,
+        options.choice,
+        options.split,
+        options.mapping,
+        options.mask_sky,
+        scales,
+        recorded,
+        options.mesh,
     )
     if options.dry_run:
         _list_scenes(batch, console)

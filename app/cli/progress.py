@@ -14,12 +14,15 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from stream_recon.app.cli.console import verdict_text
+from stream_recon.app.export.mesh.build import MeshReport
+from stream_recon.app.pipeline.dense import DenseReport
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.process import stop_on_signals
 from stream_recon.app.pipeline.verdict import Level, Verdict
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
@@ -176,6 +179,37 @@ class TerminalObserver(RunObserver):
         if unit is not None:
             error = "" if unit.error is None else f" (error about {100 * unit.error:.2g} %)"
             line = f"in metres: 1 unit of the reconstruction is {unit.T_metric_own.scale:.5g} m{error}, by {unit.how}"
+        self._out.print(line, markup=False)
+        self._status(line)
+
+    def on_dense(self, done: int, total: int) -> None:
+        left = self._update("dense", "dense depth", done, total)
+        self._status(f"dense depth: {_counted(done, total)}{left}")
+
+    def on_dense_points(self, done: int, total: int) -> None:
+        self._update("dense", "points", done, total)
+
+    def on_densified(self, report: DenseReport | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete without dense depth; 'stream-recon refine' computes it"
+        if report is not None:
+            line = (
+                f"dense depth: {report.keyframes} keyframes at {report.side} pixels, {report.confirmed:.0%} of the "
+                f"pixels confirmed by other views, {report.near:.0%} near these; {report.seconds:.1f} s"
+            )
+        self._out.print(line, markup=False)
+        self._status(line)
+
+    def on_mesh(self, done: int, total: int) -> None:
+        self._update("mesh", "mesh", done, total)
+        self._status(f"making the mesh, {done / total:.0%}")
+
+    def on_meshed(self, report: MeshReport | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete without a mesh; 'stream-recon export' makes one"
+        if report is not None:
+            textures = f", textures of {report.views} frames" if report.views else ""
+            line = f"mesh: {MESH_NAME}, {report.triangles} triangles{textures}, {report.size / 1e6:.1f} MB"
         self._out.print(line, markup=False)
         self._status(line)
 

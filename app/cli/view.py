@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_t
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stream_recon.app.core.types import FrameResult
     from stream_recon.app.result.folder import ResultFolder
     from stream_recon.app.viewer.viewer import Viewer
     from stream_recon.configs.errors import OutputError
@@ -67,10 +72,8 @@ class ViewerChoice:
         raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
-        """Offer the finished cloud for download, and serve on where that was chosen."""
-        from stream_recon.app.result.cloud import POINTS_NAME
-
-        viewer.offer_cloud(folder / POINTS_NAME)
+        """Show and offer what the finished result has, and serve on where that was chosen."""
+        offer_result(viewer, folder)
         if self.keep_open:
             out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
             viewer.wait()
@@ -80,18 +83,19 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
     from stream_recon.app.cli.progress import VerdictView
     from stream_recon.app.pipeline.verdict import judge, recorded_verdict
-    from stream_recon.app.result.cloud import POINTS_NAME
     from stream_recon.app.result.folder import read_result
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     result = read_result(folder)
     with view.open(result.points, out, err) as viewer:
         state = ", interrupted" if result.run["interrupted"] else ""
+        viewer.name(result_name(folder))
         viewer.status(f"{result.run['source']}{state}")
-        viewer.offer_cloud(folder / POINTS_NAME)
         damaged: list[OutputError] = []
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
+        show_surfaces(viewer, result)
+        offer_result(viewer, folder)
         verdict = recorded_verdict(result.run) or judge(result.run)
         if isinstance(viewer, VerdictView):
             viewer.show_verdict(verdict.level, verdict.explanation)
@@ -101,6 +105,11 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
         viewer.wait()
     return DONE
+
+
+def result_name(folder: Path) -> str:
+    """Name of a result on its page."""
+    return folder.resolve().name or "stream-recon"
 
 
 def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
@@ -122,3 +131,86 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
     if (tracks := read_tracks(result.folder)) is not None:
         viewer.show_map(tracks.points, tracks.loops)
     return len(shown)
+
+
+def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
+    """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
+
+    Nothing is shown where the result has a mesh. Call after `show_result`. Frames that cannot be read are left out.
+    """
+    from stream_recon.app.export.job import ExportJob
+    from stream_recon.app.export.source_images import source_of
+    from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.configs.errors import StreamReconError
+
+    if (result.folder / MESH_NAME).exists():
+        return
+
+    def show(shown: "FrameResult", image: "NDArray[np.uint8]") -> None:
+        viewer.wait_for_dense()
+        viewer.show_dense(shown, image)
+
+    try:
+        if result.dense:
+            for camera in result.cameras:
+                if camera.index in result.dense:
+                    dense = result.dense_map(camera.index)
+                    show(dense.result(camera), dense.image)
+            return
+        open_again = source_of(result)
+        if open_again is None:
+            return
+        cameras = {camera.index: camera for camera in ExportJob(result).cameras("keyframes")}
+        with open_again() as source:
+            for frame in source:
+                if frame.index in cameras:
+                    camera = cameras.pop(frame.index)
+                    if (frame.rgb.shape[1], frame.rgb.shape[0]) == camera.source_size:
+                        show(result.surface_of(camera), frame.rgb)
+                if not cameras:
+                    return
+    except (StreamReconError, ValueError):
+        return  # the surfaces with the network's images stay
+
+
+def offer_result(viewer: "Viewer", folder: Path) -> None:
+    """Show a result's mesh, and offer its files for download."""
+    from stream_recon.app.export.view import gltf_axes
+    from stream_recon.app.result.cloud import POINTS_NAME
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.configs.errors import StreamReconError
+
+    viewer.offer_cloud(folder / POINTS_NAME)
+    mesh = folder / MESH_NAME
+    if mesh.exists():
+        try:
+            axes = gltf_axes(read_result(folder).cameras, "auto")
+        except StreamReconError:
+            return
+        viewer.show_mesh(mesh, axes.T)
+        viewer.offer("mesh", lambda _: mesh)
+    viewer.offer("colmap", partial(_colmap_zip, folder))
+    viewer.offer("around", partial(_film, folder, "orbit"))
+    viewer.offer("path", partial(_film, folder, "trajectory"))
+
+
+def _colmap_zip(folder: Path, target: Path) -> Path:
+    """Write a ZIP file with the COLMAP export of a result into ``target``. Raises StreamReconError."""
+    import shutil
+
+    from stream_recon.app.export.formats import export
+
+    name = f"{result_name(folder)}-colmap"
+    export(folder, "colmap", target / name)
+    return Path(shutil.make_archive(str(target / name), "zip", target, name))
+
+
+def _film(folder: Path, camera_path: str, target: Path) -> Path:
+    """Write a video of a result into ``target``. Raises StreamReconError."""
+    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
+    from stream_recon.app.export.render.film import FilmOptions, render_film
+
+    path = target / f"{result_name(folder)}-{camera_path}.mp4"
+    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=10.0))
+    return path

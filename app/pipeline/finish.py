@@ -1,4 +1,4 @@
-"""Last steps of a run, which can also follow later: offline refinement and metric scale of a finished result."""
+"""Last steps of a run, which can also follow later: offline refinement, metric scale and mesh of a finished result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -7,23 +7,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, write_result_mesh
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
+from stream_recon.app.pipeline.dense import (
+    DenseCancelledError,
+    DenseOptions,
+    DenseReport,
+    DenseView,
+    densify_result,
+    why_not_dense,
+)
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
+from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import InputError, NoSurfaceError
 
 
-class ResultView(RefinementView, ScaleView, Protocol):
+class ResultView(RefinementView, ScaleView, DenseView, Protocol):
     """Viewer that shows how the result changes."""
 
 
@@ -34,29 +45,39 @@ class FinishSteps:
     refine: bool
     scale: tuple[ScaleSource, str] | None = None
     """Source of the metric scale, and the same as text."""
+    mesh: bool = False
+    dense: DenseOptions | None = None
 
     @staticmethod
-    def parse(*, refine: bool, scale_from: str | None) -> "FinishSteps":
+    def parse(
+        *, refine: bool, scale_from: str | None, mesh: bool = False, dense: DenseOptions | None = None
+    ) -> "FinishSteps":
         """Steps from command-line options. Raises ConfigError, InputError."""
-        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from))
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense)
 
-    def remaining(self, record: Mapping[str, Any]) -> "FinishSteps":
-        """Steps that are not done yet, by the result's ``run.json``."""
-        return FinishSteps(self.refine and REFINEMENT not in record, None if record.get(METRIC_SCALE) else self.scale)
+    def remaining(self, record: Mapping[str, Any], folder: Path) -> "FinishSteps":
+        """Steps that are not done yet, by the result's ``run.json`` and files."""
+        refine = self.refine and REFINEMENT not in record
+        scale = None if record.get(METRIC_SCALE) else self.scale
+        dense = None if not refine and DENSE in record else self.dense
+        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense)
 
     def __bool__(self) -> bool:
-        return self.refine or self.scale is not None
+        return self.refine or self.scale is not None or self.mesh or self.dense is not None
 
 
 @dataclass(frozen=True)
 class Finisher:
-    """Refines a result folder and recovers its metric scale. Ctrl-C ends a step and leaves the result as it was.
+    """Refines a result folder, recovers its metric scale and makes its mesh.
+
+    Ctrl-C ends a step and leaves the result as it was.
 
     Args:
         open_again: opens the source again; None: only what the result holds is there.
         listeners: get the revision of a refinement.
         page: viewer of the result, where there is one.
         is_locked: the caller holds the folder's lock.
+        max_bytes: bound for all files of the result; None: no bound.
     """
 
     folder: Path
@@ -65,11 +86,22 @@ class Finisher:
     listeners: Sequence[ResultListener] = ()
     page: ResultView | None = None
     is_locked: bool = False
+    max_bytes: int | None = None
 
     def run(self, steps: FinishSteps) -> bool:
         """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
-        done = self._refined(steps) and self._scaled(steps)
+        unscaled: InputError | None = None
+        done = self._refined(steps) and (steps.dense is None or self.densify(steps.dense))
+        if done and steps.scale is not None:
+            try:
+                done = self.scale(steps.scale) is not None
+            except InputError as error:
+                # The mesh follows all the same: it is part of a complete result.
+                unscaled = error
+        done = done and (not steps.mesh or self.mesh())
         self.judge()
+        if unscaled is not None:
+            raise InputError(f"{unscaled}; {self.folder} is complete and its unit has not changed") from unscaled
         return done
 
     def _refined(self, steps: FinishSteps) -> bool:
@@ -80,14 +112,6 @@ class Finisher:
             self.observer.on_message("not refined: no depth was kept")
             return True
         return self.refine() is not None
-
-    def _scaled(self, steps: FinishSteps) -> bool:
-        if steps.scale is None:
-            return True
-        try:
-            return self.scale(steps.scale) is not None
-        except InputError as error:
-            raise InputError(f"{error}; {self.folder} is complete and its unit has not changed") from error
 
     def judge(self) -> Verdict:
         """Judge the result as it is, which is also recorded in its ``run.json``. Raises OutputError."""
@@ -113,6 +137,35 @@ class Finisher:
         self.observer.on_refined(report)
         return report
 
+    def densify(self, options: DenseOptions) -> bool:
+        """Compute dense depth of a refined result, and its cloud; False where Ctrl-C ended it. Raises StreamReconError.
+
+        A result that was not refined, or whose source is gone, gets none, which is no error.
+        """
+        report: DenseReport | None = None
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+
+            def on_progress(done: int, total: int) -> None:
+                if stop.requested:
+                    raise DenseCancelledError
+                self.observer.on_dense(done, total)
+
+            result = read_result(self.folder)
+            reason = why_not_dense(result, self.open_again)
+            if reason is not None:
+                self.observer.on_message(f"no dense depth: {reason}")
+                return True
+            try:
+                report = densify_result(result, self.open_again, options, on_progress, self.page, self.max_bytes)
+                rebuild_cloud(read_result(self.folder), self.observer.on_dense_points)
+            except DenseCancelledError:
+                report = None
+            except InputError as error:
+                self.observer.on_message(f"no dense depth: {error}", warning=True)
+                return True
+        self.observer.on_densified(report)
+        return report is not None
+
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
         """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.
 
@@ -135,6 +188,22 @@ class Finisher:
                     unit = change.after(T_current_own(result.run))
         self.observer.on_scaled(unit)
         return unit
+
+    def mesh(self) -> bool:
+        """Make the result's mesh; False where Ctrl-C ended it. Raises StreamReconError.
+
+        A result in which no surface is visible gets none, which is no error.
+        """
+        report: MeshReport | None = None
+        with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(MeshCancelledError):
+            result = read_result(self.folder)
+            try:
+                report = write_result_mesh(result, self.observer.on_mesh, lambda: stop.requested, self.max_bytes)
+            except NoSurfaceError as error:
+                self.observer.on_message(f"no mesh: {error}")
+                return True
+        self.observer.on_meshed(report)
+        return report is not None
 
     def _lock(self) -> AbstractContextManager[object]:
         return nullcontext() if self.is_locked else FolderLock(self.folder)

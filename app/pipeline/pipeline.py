@@ -182,6 +182,7 @@ class _PipelineRun:
     def _prepare(self, frame: Frame) -> PreparedFrame:
         prepared = self._engine.prepare(frame)
         self._masking.note(frame, prepared.transform)
+        self.dispatcher.keep_image(frame)
         return replace(prepared, grey=grey_image(frame.rgb)) if self.dispatcher.wants_grey else prepared
 
     def run_engine(self, stop: StopRequest) -> None:

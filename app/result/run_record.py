@@ -12,8 +12,8 @@ from stream_recon.configs.schema import Preset, upgraded_preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
-ONLINE, REFINEMENT, METRIC_SCALE = "online_mapping", "refinement", "metric_scale"
-"""Keys of the reports of online mapping, refinement and metric scale recovery."""
+ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
+"""Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
 VERDICT = "verdict"
 """Key of the judgement of the result."""
 _RENAMED = {

@@ -36,6 +36,7 @@ BENCHMARKS = {
     "cases": "errors on videos with faults and on difficult motions",
     "verdicts": "verdicts on results of known error",
     "edges": "depth upsampling at object edges",
+    "mesh": "held-out keyframes drawn from the textured mesh of results",
     "health": "detection of faults in a video",
     "resume": "errors of resumed runs",
     "scenes": "frame rate of the synthetic data generator",
