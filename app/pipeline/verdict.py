@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_run
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT
 
 Level = Literal["good", "doubtful", "failed"]
-DENSE = "dense"
-"""Key of the report of dense depth."""
 LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
 
 FOCAL_PARTS = 6
@@ -224,7 +222,10 @@ class _Evidence:
         low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / self.frames
         if low >= INCONSISTENT:
             yield _Finding(f"{low:.0%} of the frames do not fit the frame before", OVERLAP)
-        confirmed = _number(_table(self._record, DENSE), "confirmed")
+        dense = _table(self._record, DENSE)
+        # Of an earlier refinement: its maps do not count.
+        is_current = dense.get("refinement") == self._refinement.get("id")
+        confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < CONFIRMED:
             yield _Finding(f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
 

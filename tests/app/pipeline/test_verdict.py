@@ -106,6 +106,12 @@ def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> Non
     assert judge(spoilt[-1]).level == "failed"
 
 
+def test_dense_depth_of_an_earlier_refinement_is_no_evidence() -> None:
+    record = {**refined(id="a"), "dense": {"confirmed": 0.001, "refinement": "b"}}
+    assert judge(record).level == "good"
+    assert judge({**record, "dense": {"confirmed": 0.001, "refinement": "a"}}).level == "doubtful"
+
+
 def test_damaged_evidence_is_no_evidence() -> None:
     for damaged in (None, "x", [], float("nan"), {"first": "y"}, [{"first": "y", "last": None}]):
         record = {**refined(depth_error=damaged, fallback_segments=damaged, segments=damaged), "health": damaged}
