@@ -118,7 +118,7 @@ def refine_result(
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
-        changes[VERDICT] = judge({**result.run, **changes}).to_json()
+        changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_run
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT
 
 Level = Literal["good", "doubtful", "failed"]
@@ -98,19 +98,21 @@ def recorded_verdict(record: Mapping[str, Any]) -> Verdict | None:
 
 def record_verdict(folder: Path) -> Verdict:
     """Judge a result folder, whose lock the caller holds, and keep the verdict in ``run.json``. Raises OutputError."""
-    record = read_run(folder)
-    verdict = judge(record)
+    result = read_result(folder)
+    record = result.run
+    verdict = judge(record, len(result))
     if record.get(VERDICT) != verdict.to_json():
         replace_json(folder / RUN_NAME, {**record, VERDICT: verdict.to_json()})
     return verdict
 
 
-def judge(record: Mapping[str, Any]) -> Verdict:
+def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
     """Verdict on a result by its ``run.json``; entries that are missing or damaged are no evidence.
 
+    ``frames``: number of frames in the result; None: as recorded, which is less after a kill.
     One finding makes a result doubtful, several independent ones mean that it failed. The first one is the reason.
     """
-    evidence = _Evidence(record)
+    evidence = _Evidence(record, frames)
     if not evidence.frames:
         return Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
     findings = [*evidence.refinement(), *evidence.geometry(), *evidence.lens(), *evidence.losses(), *evidence.others()]
@@ -137,11 +139,11 @@ class _Finding:
 class _Evidence:
     """Evidence in a ``run.json``; each method yields what speaks against the result."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: Mapping[str, Any], frames: int | None) -> None:
         self._record = record
         self._refinement = _table(record, REFINEMENT)
         self._counts = _table(record, "frames")
-        self.frames = _number(self._counts, "reconstructed") or 0.0
+        self.frames = float(frames) if frames is not None else _number(self._counts, "reconstructed") or 0.0
         segments = self._refinement.get("fallback_segments")
         self._left = min(sum(_length(each) for each in segments) if isinstance(segments, list) else 0, self.frames)
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None

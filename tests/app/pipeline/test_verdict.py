@@ -9,7 +9,9 @@ import pytest
 
 from stream_recon.app.pipeline.verdict import Verdict, focal_change, judge, record_verdict, recorded_verdict
 from stream_recon.app.result.folder import read_run
-from stream_recon.app.result.run_record import RUN_NAME, RunSummary, run_record
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
+from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
 
 SET = Path(__file__).parents[2] / "data" / "verdicts.json"
@@ -123,11 +125,15 @@ def test_damaged_evidence_is_no_evidence() -> None:
 
 
 def test_the_verdict_is_kept_in_the_result(tmp_path: Path) -> None:
-    record = run_record(run_info(), RunSummary(interrupted=False, frames_read=9, frames_reconstructed=9))
-    (tmp_path / RUN_NAME).write_text(json.dumps(record))
+    writer = ResultWriter(tmp_path, run_info())
+    for number in range(4):
+        writer.add(room_result(number))
+    writer.finish(RunSummary(interrupted=False))
+    record = read_run(tmp_path)
     verdict = record_verdict(tmp_path)
     run = read_run(tmp_path)
-    assert recorded_verdict(run) == verdict == judge(run)
+    assert recorded_verdict(run) == verdict == judge(run, 4)
+    assert verdict.level == "doubtful" and judge(run).level == "failed", "the files count, not the record"
     assert {key: value for key, value in run.items() if key != "verdict"} == {
         key: value for key, value in json.loads(json.dumps(record)).items() if key != "verdict"
     }
