@@ -37,7 +37,7 @@ def refined(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
     frames = {"read": 60, "reconstructed": 60, "blank": 0, "damaged": 0, "dropped": 0}
     record = {"interrupted": False, "frames": frames, "segments": [], "health": {"weak_frames": 0}}
-    return {**record, "focal_change": 1.03, "refinement": {**refinement, **changes}}
+    return {**record, "focal_change": {"ratio": 1.3, "steadiness": 0.5}, "refinement": {**refinement, **changes}}
 
 
 def test_no_wreck_is_called_good_and_no_right_result_failed() -> None:
@@ -96,7 +96,7 @@ def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> Non
     frames = refined()["frames"]
     spoilt = [
         refined(segments=2),
-        {**refined(network_difference=0.025), "focal_change": 1.4},
+        {**refined(), "focal_change": {"ratio": 1.2, "steadiness": 0.99}},
         {**refined(), "frames": {**frames, "blank": 20}},
         {**refined(), "health": {"weak_frames": 20}},
         {**refined(), "dense": {"confirmed": 0.001}},
@@ -139,11 +139,13 @@ def test_the_verdict_is_kept_in_the_result(tmp_path: Path) -> None:
     }
 
 
-def test_a_zoom_changes_the_focal_length_and_scatter_does_not() -> None:
+def test_a_zoom_changes_the_focal_length_steadily_and_scatter_does_not() -> None:
     noise = np.random.default_rng(0).normal(1, 0.03, 120)
     steady, zoomed = focal_change(300 * noise), focal_change(300 * noise * np.linspace(1, 1.5, 120))
-    assert steady == pytest.approx(1.0, abs=0.04) and zoomed is not None and zoomed > 1.3
+    assert steady is not None and steady["ratio"] == pytest.approx(1.0, abs=0.04) and steady["steadiness"] < 0.3
+    assert zoomed is not None and zoomed["ratio"] > 1.3 and zoomed["steadiness"] > 0.95
     assert focal_change(np.ones(3)) is None and focal_change(np.zeros(60)) is None
+    assert focal_change(np.ones(60)) == {"ratio": 1.0, "steadiness": 0.0}
 
 
 def test_a_verdict_in_one_line() -> None:
