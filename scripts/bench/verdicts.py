@@ -51,8 +51,13 @@ FRAMES = 30
 GOOD, WRECKED = 0.01, 0.03
 """ATE / path below which a result is right, and above which it is wrong."""
 LANES = 3
-EVIDENCE = ("interrupted", "segments", "focal_change", "online_mapping", "dense")
+EVIDENCE = ("interrupted", "focal_change", "dense")
 """Entries of ``run.json`` that are kept as they are."""
+REFINED = (
+    "keyframes", "segments", "loops", "pairs_accepted", "observations", "reprojection_px", "disagreement_before",
+    "disagreement", "depth_agreement_before", "depth_agreement", "depth_error", "parallax_deg", "network_difference",
+)  # fmt: skip
+"""Entries of ``refinement`` that are kept."""
 
 
 @dataclass(frozen=True)
@@ -309,21 +314,22 @@ def _run(engine: Engine, clip: Clip, folder: Path) -> dict[str, Any]:
             output = Output(folder, RunInfo.from_engine(engine, source.name, {}))
             with Session(engine, source, scene.open, RunOptions("full"), output) as session:
                 session.reconstruct([evaluator])
-        runs, ate = {"online": _record(folder)}, {"online": _error(folder, clip)}
+        runs, ate = {"online": evidence_of(read_result(folder).run)}, {"online": _error(folder, clip)}
         Finisher(folder, scene.open, listeners=[evaluator]).refine()
-        runs["refined"], ate["refined"] = _record(folder), _error(folder, clip)
+        runs["refined"], ate["refined"] = evidence_of(read_result(folder).run), _error(folder, clip)
     return {"ate": ate, "run": runs}
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """The evidence in ``run.json``."""
-    run = read_result(folder).run
+def evidence_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The evidence in a ``run.json``, without the rest."""
     found = {name: run.get(name) for name in EVIDENCE}
     found["frames"] = {name: run["frames"][name] for name in ("reconstructed", "blank", "damaged", "dropped")}
     found["health"] = {"weak_frames": run["health"]["weak_frames"]}
+    found["segments"] = [{"index": segment["index"]} for segment in run["segments"]]
     if (refinement := run.get(REFINEMENT)) is not None:
-        left_out = ("id", "seconds", "warning", "features", "depth_fields", "k1", "start")
-        found[REFINEMENT] = {name: value for name, value in refinement.items() if name not in left_out}
+        found[REFINEMENT] = {name: refinement.get(name) for name in REFINED} | {
+            "fallback_segments": [{"first": s["first"], "last": s["last"]} for s in refinement["fallback_segments"]]
+        }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -334,6 +340,12 @@ def _error(folder: Path, clip: Clip) -> float:
     T = np.array([camera.T_world_camera for camera in cameras])
     error = pose_errors(T, clip.T_world_camera[index], np.diff(index) == 1).ate_over_path
     return 1.0 if error is None else round(error, 5)
+
+
+def write(evidence: Mapping[str, Any], path: Path) -> None:
+    """Store the evidence for the test of the verdict, a line for each case."""
+    lines = [f"{json.dumps(name)}:{json.dumps(case, separators=(',', ':'))}" for name, case in evidence.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def table(evidence: Mapping[str, Any]) -> None:
@@ -361,6 +373,7 @@ def table(evidence: Mapping[str, Any]) -> None:
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="for evidence.json, rendered clips and results; filled step by step")
     parser.add_argument("--sequences", type=Path, help="folder with the real sequences; default: rendered ones alone")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also store the evidence there for the test")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after the case that ends later than this")
 
 
@@ -369,5 +382,7 @@ def run(options: Namespace) -> None:
     left = collect(options.folder, options.sequences, options.seconds)
     evidence = json.loads((options.folder / "evidence.json").read_text())
     table(evidence)
+    if options.write is not None:
+        write(evidence, options.write)
     if left:
         raise SystemExit(f"{left} cases are left: run the same command again")
