@@ -228,7 +228,8 @@ class _Evidence:
     def others(self) -> Iterator[_Finding]:
         """What consecutive frames and stereo say."""
         low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / self.frames
-        if low >= INCONSISTENT:
+        # Of the online poses, which an accepted refinement replaces.
+        if low >= INCONSISTENT and (self._rejected or not self._refinement):
             yield _Finding(f"{low:.0%} of the frames do not fit the frame before", OVERLAP)
         dense = _table(self._record, DENSE)
         # Of an earlier refinement: its maps do not count.

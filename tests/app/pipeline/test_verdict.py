@@ -98,7 +98,7 @@ def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> Non
         refined(segments=2),
         {**refined(), "focal_change": {"ratio": 1.2, "steadiness": 0.99}},
         {**refined(), "frames": {**frames, "blank": 20}},
-        {**refined(), "health": {"weak_frames": 20}},
+        {**refined(reprojection_px=None), "health": {"weak_frames": 20}},
         {**refined(), "dense": {"confirmed": 0.001}},
         {**refined(), "frames": {**frames, "reconstructed": 0}},
     ]
@@ -106,6 +106,12 @@ def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> Non
         verdict = judge(record)
         assert verdict.level != "good" and verdict.reason and verdict.advice, record
     assert judge(spoilt[-1]).level == "failed"
+
+
+def test_online_inconsistency_is_no_evidence_against_a_refined_result() -> None:
+    weak = {"health": {"weak_frames": 20}}
+    assert judge({**refined(), **weak}).level == "good"
+    assert "fit the frame before" in judge({**refined(reprojection_px=None), **weak}).reason
 
 
 def test_dense_depth_of_an_earlier_refinement_is_no_evidence() -> None:
