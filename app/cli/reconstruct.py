@@ -73,6 +73,8 @@ def reconstruct_command(
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
     mesh: shared.Mesh = True,
+    confidence: shared.Confidence = None,
+    voxel: shared.Voxel = None,
     dense: shared.Dense = "on",
     dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: Annotated[
@@ -115,7 +117,7 @@ def reconstruct_command(
     job = ReconstructJob(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
-        ModelChoice(preset, weights, device, attention, keyframes, cache),
+        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
         view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
         output=output,
         overwrite=overwrite,

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import ImageTransform, Intrinsics
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import InputError
@@ -83,6 +83,23 @@ class PinholeView:
         xy = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
         border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
         return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
+
+    def from_map(self, image: NDArray[Any], result: FrameResult, interpolation: int = cv2.INTER_LINEAR) -> NDArray[Any]:
+        """A map of a frame's result, which may be a dense one, resampled to an exported image; see `to_map`."""
+        xy = self.to_map(self._grid, result).astype(np.float32) - np.float32(0.5)
+        border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
+        return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
+
+    def to_map(self, pixels: NDArray[np.floating], result: FrameResult) -> FloatArray:
+        """Pixels [..., 2] of an exported image in the depth map of a frame's result.
+
+        The network's maps are distorted as the source's images are; dense ones are of a pinhole camera.
+        """
+        if result.certainty is None:
+            return self.to_network(pixels, result.transform)
+        k, own = self.intrinsics, result.network_intrinsics
+        rays = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
+        return np.asarray(rays * (own.fx, own.fy) + (own.cx, own.cy))
 
     def to_network(self, pixels: NDArray[np.floating], transform: ImageTransform) -> FloatArray:
         """Pixels [..., 2] of an exported image in the network's image."""
