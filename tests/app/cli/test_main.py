@@ -104,6 +104,30 @@ def test_the_address_is_printed_before_anything_is_computed(
     assert "viewer: http://127.0.0.1:" in printed[0]
 
 
+def test_the_first_line_comes_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 3)
+    program = (
+        "import sys; sys.argv = ['stream-recon', sys.argv[1], '--no-viewer']\n"
+        "from stream_recon.app.cli.console import PlainConsole\n"
+        "def first(console, line):\n"
+        "    assert line == 'loading the network', line\n"
+        "    heavy = {'torch', 'cv2', 'numpy', 'viser', 'scipy', 'rich.progress'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+        "    sys.exit(7)\n"
+        "PlainConsole.print = first\n"
+        "from stream_recon.app.cli.main import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.mp4")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_source_that_is_missing_loads_no_network(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("none.mp4", "--no-viewer") == 2
+    assert "loading" not in capfd.readouterr().out
+
+
 def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
     write_video(tmp_path / "a.mp4", 30)
     choice = ["--stride", "3", "--start", "0.5", "--end", "2.5", "--max-frames", "4"]
