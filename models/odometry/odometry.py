@@ -79,7 +79,12 @@ class Measurements:
 
 
 class Odometry(nn.Module):
-    """Relative motion by optical flow, fused with the heads' poses and depths, and refined by keyframe matches."""
+    """Relative motion by optical flow, fused with the heads' poses and depths, and refined by keyframe matches.
+
+    ``fused``: a step without a search for rotations runs as Triton kernels, for inference on a GPU.
+    """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -132,6 +137,10 @@ class Odometry(nn.Module):
 
         Returns the prediction with odometry's pose and depth, and the state after the last frame.
         """
+        if self.fused and not rotation_search:
+            from stream_recon.models.odometry.kernels.step import step  # needs Triton
+
+            return step(self, heads, features, state)
         measured = self.measure(heads, features, state=state)
         return self.fuse(heads, features, measured, state, rotation_search=rotation_search)
 
