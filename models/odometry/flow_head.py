@@ -118,6 +118,8 @@ class FlowHead(nn.Module):
     def initial_flow(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Flow [N, 2*gh, 2*gw, 2] in patches as read from tokens, and the context [N, 2*gh, 2*gw, 16]."""
         x = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1))
+        if self.blocks and isinstance(self.blocks[0], Block) and self.blocks[0].fused:
+            x = x.float()
         rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)
         for block in self.blocks:
             x = block(x, attend_within, rotate_frame, rotation)

@@ -92,6 +92,23 @@ class Odometry(nn.Module):
         self.flow_head = FlowHead(config)
         self.keyframe_matcher = KeyframeMatcher(config) if config.keyframe_matcher else None
 
+    def fuse_for_gpu(self) -> None:
+        """Prepare inference on a GPU: matrices that read tokens and convolutions in bf16, kernels for all that follows.
+
+        Layers that correct matches stay fp32.
+        """
+        self.fused = True
+        head, matcher = self.flow_head, self.keyframe_matcher
+        halves: list[nn.Module] = [head.project, head.blocks, head.out, head.features1, head.features2]
+        if matcher is not None:
+            halves += [matcher.project, matcher.features1, matcher.features2]
+        for part in halves:
+            for module in part.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    module.to(torch.bfloat16)
+                if isinstance(module, nn.Conv2d):
+                    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
     def describe(self, detail: Tensor, clips: int) -> Descriptors:
         """Features to compare, from the detail of the encoder's stem [B*S, 32, H/2, W/2]."""
         # In fp32 on a CPU, where bf16 would add hundredths of a degree to each pose.

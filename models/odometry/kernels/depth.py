@@ -28,6 +28,8 @@ from stream_recon.models.odometry.kernels.geometry import (
 
 PIXELS = 1024
 """Of one program."""
+SCALE_WARPS = 16
+"""Of the program that finds a frame's scale."""
 
 
 @triton.jit
@@ -358,7 +360,7 @@ class DepthFusion:
             COUNTS=triton.next_power_of_2(programs),
             SAMPLES=triton.next_power_of_2(samples),
             BLOCK=triton.next_power_of_2(grid.points),
-            num_warps=16,
+            num_warps=SCALE_WARPS,
         )
 
     def finish(self, evidence: Tensor | None, gain: float) -> tuple[Tensor, DepthState]:

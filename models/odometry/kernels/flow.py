@@ -26,8 +26,10 @@ from stream_recon.models.odometry.kernels.geometry import (
 )
 from stream_recon.models.odometry.sampling import FARTHEST
 
-POINTS = 16
-"""Matches of one program of a round: few, so that one frame's keep many multiprocessors busy."""
+POINTS, WARPS = 16, 4
+"""Matches and warps of one program of a round: few matches, so that one frame keeps many multiprocessors busy."""
+SOLVE_WARPS = 8
+"""Of the program that solves a frame's motion."""
 
 
 @triton.jit
@@ -249,7 +251,7 @@ def flow_round(
         LAST=weigh.fc1.out_features,
         FINAL=final,
         BLOCK=POINTS,
-        num_warps=4,
+        num_warps=WARPS,
     )
     return flow_out, context_out, weight_out
 
@@ -294,6 +296,6 @@ def solve_motion(
         DAMPING=pnp.DAMPING,
         INFORMATION=EVIDENCE_SIGMA**-2,
         BLOCK=triton.next_power_of_2(grid.points),
-        num_warps=8,
+        num_warps=SOLVE_WARPS,
     )
     return motion, support, evidence

@@ -32,8 +32,10 @@ from stream_recon.models.odometry.kernels.geometry import (
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
 from stream_recon.models.odometry.sampling import FARTHEST
 
-POINTS = 16
-"""Matches of one program of a round: few, so that one frame's keep many multiprocessors busy."""
+POINTS, WARPS = 16, 4
+"""Matches and warps of one program of a round: few matches, so that one frame keeps many multiprocessors busy."""
+SOLVE_WARPS = 8
+"""Of the program that refines a frame's pose."""
 
 
 @triton.jit
@@ -345,7 +347,7 @@ def refine(
             IS_FIRST=number == 0,
             IS_LAST=is_last,
             BLOCK=POINTS,
-            num_warps=4,
+            num_warps=WARPS,
         )
     refined, evidence = torch.empty_like(pose), pose.new_empty(count, 2, *grid.cells)
     _refine[(count,)](
@@ -380,6 +382,6 @@ def refine(
         SHIFT=refinement.TRANSLATION_GAIN,
         LARGE=refinement.LARGE_ROTATION,
         BLOCK=triton.next_power_of_2(points),
-        num_warps=8,
+        num_warps=SOLVE_WARPS,
     )
     return refined, evidence
