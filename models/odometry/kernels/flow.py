@@ -28,6 +28,8 @@ from stream_recon.models.odometry.sampling import FARTHEST
 
 POINTS, WARPS = 16, 4
 """Matches and warps of one program of a round: few matches, so that one frame keeps many multiprocessors busy."""
+PRECISION = "tf32x3"
+"""Of matrix products: three of tensor cores, nearly as exact as fp32."""
 SOLVE_WARPS = 8
 """Of the program that solves a frame's motion."""
 
@@ -49,7 +51,7 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
            X: tl.constexpr, PATCH: tl.constexpr, SIDE: tl.constexpr, OWN_H: tl.constexpr, OWN_W: tl.constexpr, H: tl.constexpr,
            W: tl.constexpr, CELL: tl.constexpr, SPACING: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr,
            CONTEXT: tl.constexpr, HIDDEN: tl.constexpr, SHARPNESS: tl.constexpr, BOUND: tl.constexpr,
-           LAST: tl.constexpr, FINAL: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+           LAST: tl.constexpr, PRECISION: tl.constexpr, FINAL: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = point < P
@@ -76,7 +78,7 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     t10, t11 = target + low * target_row + left * target_column, target + low * target_row + right * target_column
     seen = mask[:, None] & is_sample[None, :]
     correlation = tl.zeros([BLOCK, 32], tl.float32)
-    for channel in tl.static_range(CHANNELS):
+    for channel in range(CHANNELS):  # not unrolled, which would compile for long
         at = channel * own_channel
         upper = tl.load(o00 + at, mask=mask, other=0.0) * (1 - ax) + tl.load(o01 + at, mask=mask, other=0.0) * ax
         lower = tl.load(o10 + at, mask=mask, other=0.0) * (1 - ax) + tl.load(o11 + at, mask=mask, other=0.0) * ax
@@ -92,19 +94,19 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     known = tl.load(context + at, mask=mask[:, None], other=0.0)
     first = tl.load(w1 + hidden[None, :] * inputs + sample[:, None], mask=is_sample[:, None], other=0.0)
     second = tl.load(w1 + hidden[None, :] * inputs + window * window + deep[:, None])
-    h = tl.dot(correlation, first, input_precision="ieee") + tl.dot(known, second, input_precision="ieee")
+    h = tl.dot(correlation, first, input_precision=PRECISION) + tl.dot(known, second, input_precision=PRECISION)
     h = gelu(h + tl.load(b1 + hidden)[None, :])
     dx = tl.sum(h * tl.load(w2 + hidden)[None, :], 1) + tl.load(b2)
     dy = tl.sum(h * tl.load(w2 + HIDDEN + hidden)[None, :], 1) + tl.load(b2 + 1)
     third = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + hidden[:, None])
-    known += tl.dot(h, third, input_precision="ieee") + tl.load(b2 + 2 + deep)[None, :]
+    known += tl.dot(h, third, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
     tl.store(flow_out + place * 2, fx + dx * (SPACING / PATCH), mask=mask)
     tl.store(flow_out + place * 2 + 1, fy + dy * (SPACING / PATCH), mask=mask)
     tl.store(context_out + at, known, mask=mask[:, None])
     if FINAL:
         last = tl.arange(0, LAST)
         weights = tl.load(v1 + last[None, :] * CONTEXT + deep[:, None])
-        g = gelu(tl.dot(known, weights, input_precision="ieee") + tl.load(c1 + last)[None, :])
+        g = gelu(tl.dot(known, weights, input_precision=PRECISION) + tl.load(c1 + last)[None, :])
         score = tl.sum(g * tl.load(v2 + last)[None, :], 1) + tl.load(c2)
         tl.store(weight_out + place, tl.exp(tl.minimum(tl.maximum(score, -BOUND), BOUND)), mask=mask)
 
@@ -249,6 +251,7 @@ def flow_round(
         SHARPNESS=flow_head.SHARPNESS,
         BOUND=flow_head.MAX_LOG_WEIGHT,
         LAST=weigh.fc1.out_features,
+        PRECISION=PRECISION,
         FINAL=final,
         BLOCK=POINTS,
         num_warps=WARPS,

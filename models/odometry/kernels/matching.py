@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.models.odometry import keyframe_matcher, pnp, pose_only_ba, refinement
-from stream_recon.models.odometry.kernels.flow import Grid
+from stream_recon.models.odometry.kernels.flow import PRECISION, Grid
 from stream_recon.models.odometry.kernels.geometry import (
     add_products,
     compose,
@@ -26,7 +26,6 @@ from stream_recon.models.odometry.kernels.geometry import (
     store_code,
     total_products,
     turn,
-    turn_back,
     with_translation,
 )
 from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
@@ -75,7 +74,8 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
            SCALE: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr, CONTEXT: tl.constexpr,
            HIDDEN: tl.constexpr, SHARPNESS: tl.constexpr, BOUND: tl.constexpr, NEAR: tl.constexpr,
            FARTHEST: tl.constexpr, LAG0: tl.constexpr, LAG1: tl.constexpr, LAG2: tl.constexpr,
-           HISTORY: tl.constexpr, IS_FIRST: tl.constexpr, IS_LAST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+           HISTORY: tl.constexpr, PRECISION: tl.constexpr, IS_FIRST: tl.constexpr,
+           IS_LAST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     look, looks = tl.program_id(1), tl.num_programs(1)
     image = tl.program_id(0).to(tl.int64)
     lag = tl.where(look == 0, LAG0, tl.where(look == 1, LAG1, LAG2)) - 1
@@ -117,14 +117,16 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         for down in tl.static_range(3):
             for across in tl.static_range(3):
                 inside = (column + across >= 1) & (column + across <= X) & (row + down >= 1) & (row + down <= Y)
-                value = tl.load(before + ((down - 1) * X + across - 1) * HIDDEN, mask=(mask & inside)[:, None], other=0.0)
+                value = tl.load(
+                    before + ((down - 1) * X + across - 1) * HIDDEN, mask=(mask & inside)[:, None], other=0.0
+                )
                 mixed += value * tl.load(mix + wide * 9 + down * 3 + across)[None, :]
         h = tl.load(before, mask=row_mask, other=0.0) + gelu(mixed)
         dx = tl.sum(h * tl.load(w2 + wide)[None, :], 1) + tl.load(b2)
         dy = tl.sum(h * tl.load(w2 + HIDDEN + wide)[None, :], 1) + tl.load(b2 + 1)
         known = tl.load(context + place[:, None] * CONTEXT + deep[None, :], mask=row_mask, other=0.0)
         second = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + wide[:, None])
-        known += tl.dot(h, second, input_precision="ieee") + tl.load(b2 + 2 + deep)[None, :]
+        known += tl.dot(h, second, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
         pixel_x = tl.load(pixels + place * 2, mask=mask, other=0.0) + dx * LAST_CELL
         pixel_y = tl.load(pixels + place * 2 + 1, mask=mask, other=0.0) + dy * LAST_CELL
         expected_x, expected_y = tl.load(geometry, mask=mask, other=0.0), tl.load(geometry + 1, mask=mask, other=0.0)
@@ -150,7 +152,7 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         cell_row, cell_column = (cell // window)[None, :], (cell % window)[None, :]
         is_cell = cell < window * window
         correlation = tl.zeros([BLOCK, 32], tl.float32)
-        for down in tl.static_range(window + 1):
+        for down in range(window + 1):  # not unrolled, which would compile for long
             row = tl.minimum(tl.maximum(top + (down - REACH), 0), ROWS - 1)
             share_y = tl.where(cell_row == down, 1 - y, 0.0) + tl.where(cell_row == down - 1, y, 0.0)
             for across in tl.static_range(window + 1):
@@ -163,8 +165,8 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         inputs: tl.constexpr = window * window + CONTEXT + 4
         column_ = w1 + wide * inputs + window * window
         first = tl.load(w1 + wide[None, :] * inputs + cell[:, None], mask=is_cell[:, None], other=0.0)
-        h = tl.dot(correlation, first, input_precision="ieee")
-        h += tl.dot(known, tl.load(column_[None, :] + deep[:, None]), input_precision="ieee")
+        h = tl.dot(correlation, first, input_precision=PRECISION)
+        h += tl.dot(known, tl.load(column_[None, :] + deep[:, None]), input_precision=PRECISION)
         column_ += CONTEXT
         h += ((pixel_x - expected_x) * (1.0 / SCALE))[:, None] * tl.load(column_)[None, :]
         h += ((pixel_y - expected_y) * (1.0 / SCALE))[:, None] * tl.load(column_ + 1)[None, :]
@@ -219,8 +221,8 @@ def _refine(log_depth, codes, pose, poses, history_count, pixels, geometry, log_
         shared = (zero, zero, zero, zero, zero, zero, zero)
         depth_information = zero + PRIOR
         agreeing, total, weighted, information = zero, zero, zero, zero
-        for look in tl.static_range(3):
-            lag: tl.constexpr = LAG0 if look == 0 else (LAG1 if look == 1 else LAG2)
+        for look in range(3):
+            lag = tl.where(look == 0, LAG0, tl.where(look == 1, LAG1, LAG2))
             place = (image * 3 + look) * P + point
             inside = tl.load(geometry + place * 5 + 4, mask=mask, other=0.0)
             seen = tl.where(tl.load(history_count + image) >= lag, tl.sum(inside, 0), 0.0)
@@ -344,6 +346,7 @@ def refine(
             FARTHEST=FARTHEST,
             **lags,
             HISTORY=keyframe_matcher.HISTORY,
+            PRECISION=PRECISION,
             IS_FIRST=number == 0,
             IS_LAST=is_last,
             BLOCK=POINTS,
