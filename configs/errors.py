@@ -13,6 +13,10 @@ class OutputError(StreamReconError):
     """A result folder that cannot be written or read."""
 
 
+class NoSurfaceError(OutputError):
+    """A result in which no surface is visible, so that it has no mesh."""
+
+
 class WeightsError(StreamReconError):
     """A checkpoint that is missing, unreadable or of another network."""
 
@@ -23,3 +27,7 @@ class ConfigError(StreamReconError):
 
 class ResourceError(StreamReconError):
     """A device, back end, port or memory that is not available."""
+
+
+class PortInUseError(ResourceError):
+    """A port that another program listens on."""

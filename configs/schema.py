@@ -27,6 +27,9 @@ _RENAMED = {
 }
 """Keys of version 0.1 in each table, and their names since. Read until version 0.3."""
 
+CONFIDENCE_LEVELS = {"low": 0.05, "medium": 0.5, "high": 0.9}
+"""Named levels of `PointsConfig.confidence`: all but sky; no guesses; measured or nearly so."""
+
 KeyframeMode = Literal["flow", "every", "interval"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
 CacheChoice = Literal["full", "fp8"]
@@ -159,21 +162,40 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class PointsConfig:
-    """Selection of the pixels that become points of the cloud."""
+    """Selection of the pixels that become points of the cloud. Other views must not contradict them either."""
 
-    confidence_quantile: float = 0.4
-    """Share of each frame's pixels, those of least confidence, that is left out."""
+    confidence: float = CONFIDENCE_LEVELS["low"]
+    """Least confidence of a pixel from 0 to 1, see `stream_recon.app.core.depth_points.confidence_levels`."""
     voxel: float = 0.01
     """Edge of a voxel in the units of the reconstruction (scale frames lie at distance 1); one point each is kept."""
     edge_ratio: float = 0.08
     """A pixel whose neighbours' depth differs by more than this share is a depth edge and is left out."""
-    min_confidence: float = 0.0
-    """Pixels of less confidence are left out as well: this low, it marks sky."""
 
     def __post_init__(self) -> None:
-        _within(self, 0, 1, "confidence_quantile")
+        _within(self, 0, 1, "confidence")
         _within(self, 1e-9, 10**9, "voxel")
-        _within(self, 0, 10**9, "edge_ratio", "min_confidence")
+        _within(self, 0, 10**9, "edge_ratio")
+
+
+def points_overrides(confidence: str | None, voxel: float | None) -> dict[str, Any]:
+    """Preset overrides for a confidence, ``low``, ``medium``, ``high`` or a number from 0 to 1, and a voxel's edge.
+
+    Raises ConfigError: anything else.
+    """
+    overrides: dict[str, Any] = {}
+    if confidence is not None:
+        try:
+            level = CONFIDENCE_LEVELS[confidence] if confidence in CONFIDENCE_LEVELS else float(confidence)
+        except ValueError:
+            level = math.nan
+        if not 0 <= level <= 1:
+            raise ConfigError(f"--confidence {confidence}: use {', '.join(CONFIDENCE_LEVELS)} or a number from 0 to 1")
+        overrides["points.confidence"] = level
+    if voxel is not None:
+        if not 1e-9 <= voxel <= 10**9:
+            raise ConfigError(f"--voxel {voxel:g}: use a length above 0, in units of the result")
+        overrides["points.voxel"] = voxel
+    return overrides
 
 
 @dataclass(frozen=True)
@@ -230,13 +252,28 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
 
 
 def upgraded_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of a preset of any version with the keys of this one; values and unknown keys stay as they are."""
+    """Tables of a preset of any version with the keys of this one; other values and unknown keys stay as they are."""
     renamed = {
         name: {_RENAMED[name].get(key, key): value for key, value in table.items()}
         for name, table in tables.items()
         if name in _RENAMED and isinstance(table, Mapping)
     }
+    points = tables.get("points")
+    if isinstance(points, Mapping):
+        renamed["points"] = _upgraded_points(points)
     return {**tables, **renamed}
+
+
+def _upgraded_points(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table ``[points]`` of any version: ``min_confidence``, the network's, becomes ``confidence``, from 0 to 1.
+
+    ``confidence_quantile``, a share of each frame, has no counterpart and is left out.
+    """
+    points = {key: value for key, value in table.items() if key not in ("confidence_quantile", "min_confidence")}
+    least = table.get("min_confidence")
+    if isinstance(least, int | float) and not isinstance(least, bool) and 0 < least < math.inf:
+        points.setdefault("confidence", least / (1 + least))
+    return points
 
 
 def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:

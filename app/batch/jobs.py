@@ -161,6 +161,8 @@ class Job:
     """Exclude the sky; see `Masking`."""
     scale_from: str | None = None
     """Source of the metric scale of a whole scene, for `parse_scale_source`."""
+    mesh: bool = False
+    """Make a mesh of the whole scene."""
     read_through: bool = False
     """Decode all frames before the chunk instead of seeking; see `Source.skip`."""
 

@@ -12,15 +12,19 @@ import numpy as np
 
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import SHOWN, Row
+from stream_recon.app.pipeline.verdict import Verdict
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
 """Side of a trajectory plot in pixels, the height of the picture next to it."""
+CLASSES = {"good": "good", "doubtful": "doubtful", "failed": "wrong"}
+"""Style of each verdict. "failed" is the style of a scene without a result."""
 PLOT_MARGIN = 12
 """Margin of the plot in pixels, for lines and the circle at its edge."""
 STYLE = """
-:root { color-scheme: light dark; --line: #8886; --ours: #e4572e; --truth: #2e86ab; --bad: #c0392b; }
+:root { color-scheme: light dark; --line: #8886; --ours: #e4572e; --truth: #2e86ab; --bad: #c0392b; --unsure: #b7791f;
+  --fine: #2f855a; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.05rem; margin: 0 0 .4rem; overflow-wrap: anywhere; }
 article { border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem; margin: 1rem 0; }
@@ -36,6 +40,12 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, 7.5rem 4rem); gap: 
 .protocol { grid-template-columns: auto 1fr; }
 dt { color: #888; } dd { margin: 0; font-variant-numeric: tabular-nums; }
 .failed { border-color: var(--bad); } .failed .reason { color: var(--bad); }
+.good h2 b { background: var(--fine); } .doubtful h2 b { background: var(--unsure); } .failed h2 b,
+.wrong h2 b { background: var(--bad); } article.doubtful { border-color: var(--unsure); }
+article.wrong { border: 2px solid var(--bad); }
+h2 b { color: #fff; border-radius: 4px; padding: .1rem .5rem; font-size: .8em; margin-right: .4rem; }
+td.good { color: var(--fine); } td.doubtful { color: var(--unsure); } td.wrong { color: var(--bad); font-weight: bold; }
+.wrong img, .wrong svg { outline: 3px solid var(--bad); opacity: .6; } .verdict { font-weight: 600; }
 .note { color: #888; font-weight: normal; }
 .key-ours { color: var(--ours); } .key-truth { color: var(--truth); }
 polyline { fill: none; stroke-width: 1.6; } .ours { stroke: var(--ours); } .truth { stroke: var(--truth); }
@@ -55,8 +65,10 @@ def _head(record: Mapping[str, Any]) -> str:
     counts = f"{totals['done']} of {totals['scenes']} scenes done"
     if totals["resumed"]:
         counts += f" ({totals['resumed']} by an earlier run)"
-    for name, count in (("failed", totals["failed"]), ("not run", totals["not_run"])):
+    for name, count in (("without a result", totals["failed"]), ("not run", totals["not_run"])):
         counts += f", {count} {name}" if count else ""
+    judged = [f"{count} {level}" for level, count in totals["verdicts"].items() if count]
+    counts += f"; verdicts: {', '.join(judged)}" if judged else ""
     speed = f"; {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -74,17 +86,20 @@ def _overview(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     means = record["means"]
     shown = {name: SHOWN[name] for name in SHOWN if any(row.figures.get(name) is not None for row in rows)}
 
-    def line(first: str, frames: str, figures: Mapping[str, float | None]) -> str:
+    def line(first: str, frames: str, figures: Mapping[str, float | None], verdict: Verdict | None = None) -> str:
         values = [(figures.get(name), decimals) for name, (_, decimals) in shown.items()]
-        cells = [first, frames, *("" if value is None else f"{value:.{decimals}f}" for value, decimals in values)]
-        return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        cells = ["" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
+        judged = "<td></td>" if verdict is None else f'<td class="{CLASSES[verdict.level]}">{verdict.level}</td>'
+        return f"<tr><td>{first}</td><td>{frames}</td>{judged}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
-    headings = "".join(f"<th>{heading}</th>" for heading in ("scene", "frames", *(text for text, _ in shown.values())))
+    columns = ("scene", "frames", "verdict", *(text for text, _ in shown.values()))
+    headings = "".join(f"<th>{heading}</th>" for heading in columns)
     lines = [
         line(
             f'<a href="#scene-{number}">{escape(row.name)}</a>',
             str(row.result["frames"]) if row.result is not None else row.status,
             row.figures,
+            row.verdict,
         )
         for number, row in enumerate(rows)
     ]
@@ -103,7 +118,9 @@ def _foot(record: Mapping[str, Any]) -> str:
 
 
 def _article(store: Store, row: Row, number: int) -> str:
-    title = f"<h2>{escape(row.name)} <span class='note'>{escape(row.dataset)}: {escape(row.path)}</span></h2>"
+    verdict = row.verdict
+    badge = "<b>no result</b>" if row.status == "failed" else "" if verdict is None else f"<b>{verdict.level}</b>"
+    title = f"<h2>{badge}{escape(row.name)} <span class='note'>{escape(row.dataset)}: {escape(row.path)}</span></h2>"
     if row.status != "done" or row.result is None:
         kind = "failed" if row.status == "failed" else "open"
         return (
@@ -113,6 +130,7 @@ def _article(store: Store, row: Row, number: int) -> str:
     result = row.result
     counts = f"{result['frames']} frames, {result['keyframes']} keyframes, {result['seconds']:.1f} s"
     counts += f", {result['damaged']} damaged" if result["damaged"] else ""
+    judgement = "" if verdict is None else f'<p class="verdict">{escape(verdict.explanation)}</p>'
     notes = "".join(f'<p class="note">{escape(warning)}</p>' for warning in result["warnings"])
     notes += "".join(
         f'<p class="note">{escape(describe_overlap(overlap))}</p>' for overlap in result.get("overlaps", [])
@@ -121,7 +139,9 @@ def _article(store: Store, row: Row, number: int) -> str:
         notes += '<p class="note">Lengths are in the unit of the ground truth, which is not metric.</p>'
     link = f'<a href="{quote(row.name)}/">{escape(counts)}</a>'
     body = _picture(store.middle_frame(row.name)) + _drawing(result["plot"]) + _figures(row.figures)
-    return f'<article id="scene-{number}">{title}<p>{link}</p><div class="row">{body}</div>{notes}</article>'
+    kind = "" if verdict is None else f' class="{CLASSES[verdict.level]}"'
+    text = f'{title}{judgement}<p>{link}</p><div class="row">{body}</div>{notes}'
+    return f'<article{kind} id="scene-{number}">{text}</article>'
 
 
 def describe_overlap(overlap: Mapping[str, Any]) -> str:

@@ -35,6 +35,8 @@ class Batch:
     """Source of the metric scale by scene name; see `find_scales`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options as the user gave them, for the summary."""
+    mesh: bool = False
+    """Make a mesh of each scene. It is not part of a job's key: results without one stay valid."""
 
     def __post_init__(self) -> None:
         if self.split < 1:
@@ -55,7 +57,7 @@ class Batch:
         # Absent unless given: results of versions without these options stay valid.
         given = {name: value for name, value in options.items() if value is not None}
         key = {**job.key, "options": {**job.key["options"], **given}}
-        return replace(job, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, key=key)
+        return replace(job, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, mesh=self.mesh, key=key)
 
 
 @dataclass(frozen=True)

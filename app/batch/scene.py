@@ -23,11 +23,12 @@ from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
+from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
+from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -121,11 +122,15 @@ def _reconstruct(
         if job.scale_from is not None and job.chunk is None:
             phases.enter("metric scale")
             scale = recover_scene_scale(job, job.scale_from, lock.folder)
+        if job.mesh and job.chunk is None:
+            phases.enter("mesh")
+            make_scene_mesh(job, lock.folder)
         phases.enter("publish")
+        verdict = record_verdict(lock.folder)
         replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
         lock.release()
         result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
-        result |= {**scale, "phases": phases.seconds}
+        result |= {VERDICT: verdict.to_json(), **scale, "phases": phases.seconds}
         store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
 
@@ -165,6 +170,12 @@ def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, An
     if scaled is None:
         raise JobInterruptedError
     return {"metric_scale": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
+
+
+def make_scene_mesh(job: Job, folder: Path) -> None:
+    """Make a scene's mesh before it is published. Raises what `refine_scene` raises."""
+    if not Finisher(folder, _open_scene(job), is_locked=True).mesh():
+        raise JobInterruptedError
 
 
 def _open_scene(job: Job) -> Callable[[], Source]:

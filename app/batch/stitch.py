@@ -11,14 +11,15 @@ from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.jobs import Job, Model, Seconds, chunks_folder
-from stream_recon.app.batch.scene import manifest_record, recover_scene_scale, refine_scene
+from stream_recon.app.batch.scene import make_scene_mesh, manifest_record, recover_scene_scale, refine_scene
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.pipeline.process import peak_host_memory_mb
+from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record
+from stream_recon.app.result.run_record import RUN_NAME, VERDICT, RunInfo, RunSummary, run_record
 from stream_recon.configs.errors import InputError
 
 PARALLEL_STAGE = "frames, in parallel to points"
@@ -86,7 +87,11 @@ class SceneStitcher:
         if self._job.scale_from is not None:
             with self._timed("metric scale"):
                 scale = recover_scene_scale(self._job, self._job.scale_from, self._work)
+        if self._job.mesh:
+            with self._timed("mesh"):
+                make_scene_mesh(self._job, self._work)
         record = manifest_record(summary, self._evaluator, summary.seconds, info.device) | {
+            VERDICT: record_verdict(self._work).to_json(),
             "overlaps": overlaps,
             "chunk_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),

@@ -172,12 +172,10 @@ def _link_depth(index: int, chunk: Path, folder: Path, checksums: Mapping[str, C
 
 def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
     """``health`` of ``run.json``, of each chunk for the frames taken from it."""
-    values: list[float] = []
     spans: list[LowQualityInterval] = []
     last = -1
     for number, chunk in enumerate(aligned.chunks):
         cameras = list(aligned.frames_of(number))
-        values += [camera.health for camera in cameras if camera.health is not None]
         health = chunk.run.get("health")
         for span in low_quality_intervals(health) if isinstance(health, dict) else []:
             inside = [camera for camera in cameras if span.first <= camera.index <= span.last]
@@ -192,7 +190,7 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
                 part = replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
             spans.append(part)
         last = cameras[-1].index if cameras else last
-    return HealthMonitor(values, spans).summary()
+    return HealthMonitor(spans).summary()
 
 
 def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:

@@ -19,6 +19,7 @@ from stream_recon.app.batch.plan import Batch
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
 from stream_recon.app.evaluation.metrics import METRIC_NAMES
+from stream_recon.app.pipeline.verdict import LEVELS, Verdict, recorded_verdict
 from stream_recon.app.result.run_record import PROGRAM, program_version
 from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import upgraded_preset
@@ -66,6 +67,11 @@ class Row:
     """Record in its manifest."""
 
     @property
+    def verdict(self) -> Verdict | None:
+        """Judgement of its result; None without a result, or for one of an earlier version."""
+        return recorded_verdict(self.result or {})
+
+    @property
     def figures(self) -> dict[str, float | None]:
         """Metrics by name, see `Metrics`; empty without ground truth."""
         return (self.result or {}).get("figures") or {}
@@ -93,6 +99,8 @@ class Totals:
     scenes_per_hour: float | None = None
     phases: Seconds = field(default_factory=dict)
     """Seconds by stage."""
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """Number of done scenes by verdict; all counts, also where no scene has a verdict."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], phases: Seconds) -> "Totals":
@@ -107,6 +115,7 @@ class Totals:
             seconds=round(seconds, 3),
             scenes_per_hour=round(3600 * len(new) / seconds, 2) if new and seconds > 0 else None,
             phases=phases,
+            verdicts={level: sum(bool(row.verdict and row.verdict.level == level) for row in rows) for level in LEVELS},
         )
 
 

@@ -41,6 +41,7 @@ def batch_command(
     compare: Annotated[
         Path | None, shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT)
     ] = None,
+    mesh: shared.Mesh = True,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
     calibrated: shared.Calibrated = False,
@@ -113,6 +114,7 @@ def batch_command(
         masks=masks,
         mask_sky=mask_sky,
         scale_from=scale_from,
+        mesh=mesh,
     )
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 

@@ -20,8 +20,9 @@ from stream_recon.app.batch.shared_network import DEFAULT_STREAMS, SharedNetwork
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import SHOWN, Row, compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
-from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, wide_console
+from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, verdict_text, wide_console
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.pipeline.verdict import recorded_verdict
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
@@ -52,6 +53,7 @@ class BatchOptions:
     masks: Path | None = None
     mask_sky: bool = False
     scale_from: str | None = None
+    mesh: bool = True
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
@@ -81,7 +83,16 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         scales = found.sources
         _print_names("without a track: not converted to metres", found.missing, console)
     batch = Batch(
-        root, store, scenes, options.choice, options.split, options.mapping, options.mask_sky, scales, recorded
+        root,
+        store,
+        scenes,
+        options.choice,
+        options.split,
+        options.mapping,
+        options.mask_sky,
+        scales,
+        recorded,
+        options.mesh,
     )
     if options.dry_run:
         _list_scenes(batch, console)
@@ -153,7 +164,11 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     for scene in summary["scenes"]:
         if scene["status"] == "failed":
             console.print(f"failed: {scene['name']}: {scene['reason']}", soft_wrap=True)
-        elif reason := (scene.get("metric_scale") or {}).get("reason"):
+            continue
+        verdict = recorded_verdict(scene)
+        if verdict is not None and verdict.level != "good":
+            console.print(verdict_text(verdict, f"{scene['name']}: "), soft_wrap=True)
+        if reason := (scene.get("metric_scale") or {}).get("reason"):
             console.print(f"not in metres: {scene['name']}: {reason}", markup=False, soft_wrap=True)
     totals = summary["totals"]
     words = {"resumed": "of them earlier", "failed": "failed", "not_run": "left"}
@@ -162,6 +177,8 @@ def _report(summary: dict[str, Any], store: Store, console: Console) -> None:
     console.print(
         f"{totals['scenes']} scenes: {', '.join(counts)}; {totals['frames']} frames in {totals['seconds']:.1f} s{rate}"
     )
+    if judged := [f"{count} {level}" for level, count in totals["verdicts"].items() if count]:
+        console.print(f"verdicts: {', '.join(judged)}")
     known = {SHOWN[name]: entry["mean"] for name, entry in summary["means"].items() if name in SHOWN}
     means = [f"{heading} {mean:.{decimals}f}" for (heading, decimals), mean in known.items()]
     if means:

@@ -7,12 +7,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn, ParamSpec
+from typing import TYPE_CHECKING, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from stream_recon.configs.errors import StreamReconError
+
+if TYPE_CHECKING:
+    from stream_recon.app.pipeline.verdict import Verdict
 
 P = ParamSpec("P")
 
@@ -54,6 +58,14 @@ def wide_console() -> PlainConsole:
 def result_consoles() -> tuple[PlainConsole, PlainConsole]:
     """Consoles of stdout, for paths and results in one line each, and of stderr, for progress and warnings."""
     return PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
+
+
+VERDICT_COLOURS = {"good": "bold green", "doubtful": "bold yellow", "failed": "bold red"}
+
+
+def verdict_text(verdict: "Verdict", prefix: str = "") -> Text:
+    """A verdict in one line, with its level in colour on a terminal. ``prefix``: what it is about."""
+    return Text.assemble(prefix, (verdict.level, VERDICT_COLOURS[verdict.level]), f": {verdict.explanation}")
 
 
 def reported(command: Callable[P, int]) -> Callable[P, None]:

@@ -29,7 +29,7 @@ def demo_command(
     mapping: shared.Mapping = "full",
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
-    port: shared.Port = 8080,
+    port: shared.Port = None,
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
     from stream_recon.app.cli.reconstruct import ReconstructJob, at_terminal, default_output, reconstruct_source

@@ -6,17 +6,17 @@ from typing import Annotated
 import typer
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
-from stream_recon.app.cli.options import SCALE_FORMS, Folder
+from stream_recon.app.cli.options import SCALE_FORMS, Folder, Mesh
 
 
 @reported
-def refine_command(folder: Folder) -> int:
+def refine_command(folder: Folder, mesh: Mesh = True) -> int:
     """Refine a result by offline bundle adjustment.
 
     It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
     again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
     """
-    return refine_folder(folder)
+    return refine_folder(folder, mesh)
 
 
 @reported
@@ -33,8 +33,11 @@ def scale_command(
     return scale_folder(folder, what)
 
 
-def refine_folder(folder: Path) -> int:
-    """Refine a result, and bring it to metres again if it was; returns the exit code. Raises StreamReconError."""
+def refine_folder(folder: Path, mesh: bool = True) -> int:
+    """Refine a result, bring it to metres again if it was, and make its mesh; returns the exit code.
+
+    Raises StreamReconError.
+    """
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.export.source_images import source_of
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
@@ -46,10 +49,10 @@ def refine_folder(folder: Path) -> int:
         finisher = Finisher(folder, source_of(result), observer)
         if finisher.refine() is None:
             return INTERRUPTED
-        if unit is None:
-            return DONE
-        observer.on_message(f"again to metres, by {unit.given}")
-        return DONE if finisher.run(FinishSteps.parse(refine=False, scale_from=unit.given)) else INTERRUPTED
+        if unit is not None:
+            observer.on_message(f"again to metres, by {unit.given}")
+        steps = FinishSteps.parse(refine=False, scale_from=None if unit is None else unit.given, mesh=mesh)
+        return DONE if finisher.run(steps) else INTERRUPTED
 
 
 def scale_folder(folder: Path, what: str) -> int:
@@ -57,8 +60,9 @@ def scale_folder(folder: Path, what: str) -> int:
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.mesh import MESH_NAME
 
-    steps = FinishSteps.parse(refine=False, scale_from=what)
     read_result(folder)  # an error before a lock file is written
+    steps = FinishSteps.parse(refine=False, scale_from=what, mesh=(folder / MESH_NAME).exists())
     with TerminalObserver(*result_consoles()) as observer:
         return DONE if Finisher(folder, None, observer).run(steps) else INTERRUPTED

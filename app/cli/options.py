@@ -61,9 +61,12 @@ Mapping = Annotated[
     Literal["full", "stream", "off"],
     option("off: network only; stream: also SLAM back end; full: also offline refinement at the end.", panel=MAPPING),
 ]
+Mesh = Annotated[bool, option("Make a textured mesh at the end.", "--mesh/--no-mesh", panel=OUTPUT)]
 
 Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]
-Port = Annotated[int, option("Port of the viewer.", panel=VIEWER, min=0, max=65535)]
+Port = Annotated[
+    int | None, option("Port of the viewer; default: 8080, or the next free one.", panel=VIEWER, min=0, max=65535)
+]
 Token = Annotated[bool, option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER)]
 
 

@@ -1,21 +1,27 @@
 """What commands print while they work and at the end, in the terminal and in the viewer."""
 
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
+from stream_recon.app.cli.console import verdict_text
+from stream_recon.app.export.mesh.build import MeshReport
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
 from stream_recon.app.pipeline.process import stop_on_signals
+from stream_recon.app.pipeline.verdict import Level, Verdict
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
+MIN_SHARE = 0.02
+"""Share done of a step from which its time left is estimated."""
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
 
@@ -40,6 +48,66 @@ class LiveView(ResultView, Protocol):
         """Whether the user has paused the run."""
 
 
+@runtime_checkable
+class VerdictView(Protocol):
+    """Viewer that shows the judgement of a result."""
+
+    def show_verdict(self, level: Level, text: str) -> None:
+        """Show the level in its colour, and its reason with what to do."""
+
+
+class StepClock:
+    """Estimates the time left of a step from its mean speed."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._begun, self._first = now, 0.0, 0.0
+        self._started = False
+
+    def left(self, done: float, total: float | None) -> float | None:
+        """Seconds left; None while too little is done.
+
+        The first report of something done counts as the beginning: a run may be resumed, or start slowly.
+        """
+        if not self._started and done > 0:
+            self._started, self._first, self._begun = True, done, self._now()
+        if not self._started or not total or done - self._first < MIN_SHARE * total:
+            return None
+        return (self._now() - self._begun) / (done - self._first) * max(total - done, 0.0)
+
+
+class _Done(ProgressColumn):
+    """Number done and total, or the share done of a step in percent."""
+
+    def render(self, task: Task) -> Text:
+        total = "?" if task.total is None else f"{task.total:.0f}"
+        text = f"{task.completed:.0f} %" if task.fields.get("percent") else f"{task.completed:.0f}/{total}"
+        return Text(text, style="progress.download")
+
+
+class _TimeLeft(ProgressColumn):
+    """Time left of a step, or after its end the time that it took."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished:
+            return Text(f"took {clock(task.finished_time or 0.0)}", style="progress.elapsed")
+        left: float | None = task.fields.get("left")
+        return Text("left -:--" if left is None else f"left {clock(left)}", style="progress.remaining")
+
+
+class _Bars(RichProgress):
+    """Bars with number done, total and time left, and a line of text below them, cut to the terminal's width."""
+
+    def __init__(self, console: Console) -> None:
+        self.note = ""
+        columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), _Done()]
+        super().__init__(*columns, TimeElapsedColumn(), _TimeLeft(), console=console, expand=True, refresh_per_second=5)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.note:
+            yield Text(self.note, no_wrap=True, overflow="ellipsis")
+
+
 class TerminalObserver(RunObserver):
     """Shows a run as bars on stderr, lines on stdout, and as status of a viewer.
 
@@ -51,33 +119,42 @@ class TerminalObserver(RunObserver):
         """Its map is shown in the viewer."""
         self._out, self._err, self._page = out, err, page
         self._shown_map: object = None
-        self._bar: RichProgress | None = None
+        self._bar: _Bars | None = None
         self._phase = ""
         self._tasks: dict[str, TaskID] = {}
+        self._clocks: dict[str, StepClock] = {}
 
     @property
     def paused(self) -> bool:
         return self._page is not None and self._page.paused
 
+    def expect(self, total: int | None) -> None:
+        """Show the number of frames to come: the first ones take longest."""
+        self._update("run", "frames", 0, total)
+        self._note("first frames")
+
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
-        self._update("run", "frames", completed=progress.frames, total=progress.frame_hint, detail=text)
-        self._status(text)
+        left = self._update("run", "frames", progress.frames, progress.frame_hint)
+        self._note(text)
+        self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
         if self._page is not None and sparse is not None and sparse is not self._shown_map:
             self._shown_map = sparse
             self._page.show_map(sparse.points, sparse.loops)
 
     def on_rebuild(self, done: int, total: int) -> None:
-        self._update("run", "points", completed=done, total=total)
+        self._update("run", "points", done, total)
 
     def on_refine(self, share: float, step: str) -> None:
-        self._update("refine", "refining", completed=share, total=1.0, description=f"refining: {step}")
-        self._status(f"refining: {step}, {share:.0%}")
+        left = self._update("refine", "refining", round(100 * share), 100, percent=True)
+        self._note(step)
+        self._status(f"refining: {step}, {share:.0%}{left}")
 
     def on_refine_points(self, done: int, total: int) -> None:
-        self._update("refine", "refining", completed=1.0, total=1.0, description="refining")
-        self._update("refine", "points", completed=done, total=total)
+        self._update("refine", "refining", 100, 100, percent=True)
+        self._update("refine", "points", done, total)
+        self._note("")
         self._status(f"refined; points of {done} of {total} frames are updated")
 
     def on_refined(self, report: RefinementReport | None) -> None:
@@ -91,7 +168,7 @@ class TerminalObserver(RunObserver):
         self._status("\n\n".join(lines))
 
     def on_scale(self, step: str, done: int, total: int) -> None:
-        self.on_step(step, done, total)
+        self._update("steps", step, done, total)
         if step == "markers":
             self._status(f"looking for markers: {done} of {total} frames")
 
@@ -104,9 +181,29 @@ class TerminalObserver(RunObserver):
         self._out.print(line, markup=False)
         self._status(line)
 
+    def on_mesh(self, done: int, total: int) -> None:
+        self._update("mesh", "mesh", completed=done, total=total)
+        self._status(f"making the mesh, {done / total:.0%}")
+
+    def on_meshed(self, report: MeshReport | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete without a mesh; 'stream-recon export' makes one"
+        if report is not None:
+            textures = f", textures of {report.views} frames" if report.views else ""
+            line = f"mesh: {MESH_NAME}, {report.triangles} triangles{textures}, {report.size / 1e6:.1f} MB"
+        self._out.print(line, markup=False)
+        self._status(line)
+
     def on_step(self, step: str, done: int, total: int) -> None:
-        """A bar for each step of a command."""
-        self._update("steps", step, completed=done, total=total)
+        """A bar for each step of a command, and its status on the page with the time left."""
+        left = self._update("steps", step, done, total)
+        self._status(f"{step}: {_counted(done, total)}{left}")
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self.stop()
+        self._out.print(verdict_text(verdict, "verdict: "))
+        if isinstance(self._page, VerdictView):
+            self._page.show_verdict(verdict.level, verdict.explanation)
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -129,22 +226,31 @@ class TerminalObserver(RunObserver):
     ) -> None:
         self.stop()
 
-    def _update(self, phase: str, task: str, **fields: Any) -> None:
+    def _update(self, phase: str, task: str, done: float, total: float | None, percent: bool = False) -> str:
+        """Show the state of a step; returns the time left as ``, about 1:20 left``, empty while it is not known."""
         if self._bar is None or self._phase != phase:
             self.stop()
-            counts = [TimeElapsedColumn()] if phase == "refine" else [MofNCompleteColumn(), TimeRemainingColumn()]
-            detail = [TextColumn("{task.fields[detail]}")] if phase == "run" else []
-            columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), *counts, *detail]
-            self._bar = RichProgress(*columns, console=self._err, expand=True, refresh_per_second=5)
+            self._bar = _Bars(console=self._err)
             self._bar.start()
-            self._phase, self._tasks = phase, {}
+            self._phase, self._tasks, self._clocks = phase, {}, {}
         if task not in self._tasks:
-            self._tasks[task] = self._bar.add_task(task, total=None, detail="")
-        self._bar.update(self._tasks[task], **fields)
+            self._tasks[task] = self._bar.add_task(task, total=None)
+            self._clocks[task] = StepClock()
+        left = self._clocks[task].left(done, total)
+        self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
+        return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
+
+    def _note(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.note = text
 
     def _status(self, text: str) -> None:
         if self._page is not None:
             self._page.status(text)
+
+
+def _counted(done: int, total: int | None) -> str:
+    return f"{done}" if total is None else f"{done} of {total}"
 
 
 def describe(progress: Progress) -> str:
@@ -159,7 +265,11 @@ def describe(progress: Progress) -> str:
 def describe_refinement(report: RefinementReport) -> list[str]:
     """Lines on the success of a refinement, and on segments that it left alone."""
     lines = []
-    if report.reprojection_px is not None and report.focal is not None:
+    if report.reprojection_px is None:
+        reasons = dict.fromkeys(str(segment["why"]) for segment in report.fallback_segments)
+        why = ", ".join(reasons) or "no map came out"
+        return [f"not refined: all frames keep the network's poses and depth, because {why}"]
+    if report.focal is not None:
         loops = f", {report.loops} loops" if report.loops else ""
         lines.append(
             f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
@@ -168,7 +278,8 @@ def describe_refinement(report: RefinementReport) -> list[str]:
             f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
         )
     return lines + [
-        f"frames {segment['first']} to {segment['last']} keep the network's poses: {segment['why']}"
+        f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
+        f"because {segment['why']}"
         for segment in report.fallback_segments
     ]
 

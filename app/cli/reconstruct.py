@@ -4,7 +4,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +14,7 @@ import typer
 
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.view import ViewerChoice, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -71,6 +72,7 @@ def reconstruct_command(
         str | None,
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
+    mesh: shared.Mesh = True,
     intrinsics: Annotated[
         str | None,
         shared.option(
@@ -89,7 +91,7 @@ def reconstruct_command(
     scale_from: shared.ScaleFrom = None,
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
-    port: shared.Port = 8080,
+    port: shared.Port = None,
     token: shared.Token = True,
     keep_open: Annotated[
         bool,
@@ -118,6 +120,7 @@ def reconstruct_command(
         resume=resume,
         keep_depth=keep_depth,
         max_disk=max_disk,
+        mesh=mesh,
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
@@ -145,6 +148,7 @@ class ReconstructJob:
     resume: bool = False
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
+    mesh: bool = True
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
@@ -171,20 +175,24 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     All checks that need no frame come before anything is written.
     """
+    out, err = result_consoles()
+    if _may_exist(job.spec) and not job.resume:
+        # Imports and weights take seconds: a user should see at once that something happens.
+        out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
+    from stream_recon.app.pipeline.verdict import judge
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
     from stream_recon.app.result.resume import check_choice
-    from stream_recon.app.result.run_record import RunInfo
+    from stream_recon.app.result.run_record import RunInfo, evidence_record
     from stream_recon.app.sources.source import open_source
 
-    out, err = result_consoles()
     preset = job.model.load_preset()
-    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from)
+    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from, mesh=job.mesh)
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
     folder = job.output or default_output(job.spec, job.overwrite or job.resume)
     earlier = EarlierRun.find(folder, resume=job.resume, overwrite=job.overwrite)
@@ -198,7 +206,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         if earlier.record is not None:
             check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
-            return _finish_later(folder, open_again, steps.remaining(earlier.record), job)
+            return _finish_later(folder, open_again, steps.remaining(earlier.record, folder), job)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
@@ -217,6 +225,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 show_result(viewer, read_result(folder), lambda _: None)
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
+            observer.expect(session.source.frame_hint)
             summary = session.reconstruct([viewer] if viewer else [], observer)
             observer.stop()
             print_summary(summary, out, err)
@@ -228,12 +237,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     viewer.finish()
                 if summary.frames_reconstructed:
                     # A live source leaves only what the result holds.
-                    finisher = Finisher(folder, None if source.live else open_again, observer, page=viewer)
+                    again = None if source.live else open_again
+                    finisher = Finisher(folder, again, observer, page=viewer, max_bytes=limit.max_bytes)
                     finished = _finish(finisher, steps, job)
+            elif summary.verdict and summary.frames_reconstructed:
+                observer.on_verdict(judge(evidence_record(summary)))
+            if finished and summary.frames_reconstructed:
+                print_ending(folder, out)
         if not summary.interrupted and viewer and job.view:
             job.view.wait(viewer, folder, out)
     if summary.source_lost:
-        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}")
+        verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
+        raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}{verdict}")
     return DONE if finished else INTERRUPTED
 
 
@@ -254,6 +269,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
     out.print(f"result: {folder}")
     if not steps:
         out.print("it is complete: nothing is left to do")
+        print_ending(folder, out)
         return DONE
     with ExitStack() as stack:
         result = read_result(folder)
@@ -264,6 +280,8 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
             finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+            if finished:
+                print_ending(folder, out)
         if viewer and job.view:
             job.view.wait(viewer, folder, out)
     return DONE if finished else INTERRUPTED
@@ -286,6 +304,13 @@ def default_output(spec: str, overwrite: bool) -> Path:
         number += 1
         folder = Path(f"{base}-recon-{number}")
     return folder
+
+
+def _may_exist(spec: str) -> bool:
+    """Whether a source is worth loading the network for; found out without imports."""
+    with suppress(OSError, RuntimeError):  # such as a name that is too long, or an unknown user
+        return "://" in spec or spec.isdecimal() or Path(spec).expanduser().exists()
+    return False
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,14 +1,20 @@
 """Command ``view``, and the viewer of other commands."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stream_recon.app.core.types import FrameResult
     from stream_recon.app.result.folder import ResultFolder
     from stream_recon.app.viewer.viewer import Viewer
     from stream_recon.configs.errors import OutputError
@@ -16,9 +22,14 @@ if TYPE_CHECKING:
 
 
 @reported
-def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = 8080, token: Token = True) -> int:
+def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = None, token: Token = True) -> int:
     """Show a result in the browser until Ctrl-C."""
     return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
+
+
+DEFAULT_PORT = 8080
+PORTS_TRIED = 100
+"""Ports from the default one that are tried where no port was given."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,8 @@ class ViewerChoice:
     """Address of the viewer, and how long it stays."""
 
     host: str
-    port: int
+    port: int | None
+    """None: `DEFAULT_PORT`, or the next free one."""
     keep_open: bool
     """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
@@ -35,23 +47,33 @@ class ViewerChoice:
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
 
-        Raises ResourceError where the port is in use.
+        Raises ResourceError where the port that was given is in use, or no port can be listened on.
         """
-        from stream_recon.app.viewer.viewer import Viewer
-
-        viewer = Viewer(points, self.host, self.port, token=self.token)
+        viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
+        if self.port is None and viewer.port != DEFAULT_PORT:
+            out.print(f"port {DEFAULT_PORT} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:
             who = "everyone with this address" if self.token else "everyone who can reach this machine"
             line = f"warning: the viewer is open to other machines: {who} can see and control it, unencrypted"
             err.print(line, soft_wrap=True)
         return viewer
 
-    def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
-        """Offer the finished cloud for download, and serve on where that was chosen."""
-        from stream_recon.app.result.cloud import POINTS_NAME
+    def _start(self, points: "PointsConfig") -> "Viewer":
+        from stream_recon.app.viewer.viewer import Viewer
+        from stream_recon.configs.errors import PortInUseError
 
-        viewer.offer_cloud(folder / POINTS_NAME)
+        if self.port is not None:
+            return Viewer(points, self.host, self.port, token=self.token)
+        for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+            with suppress(PortInUseError):
+                return Viewer(points, self.host, port, token=self.token)
+        last = DEFAULT_PORT + PORTS_TRIED - 1
+        raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
+
+    def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
+        """Show and offer what the finished result has, and serve on where that was chosen."""
+        offer_result(viewer, folder)
         if self.keep_open:
             out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
             viewer.wait()
@@ -59,23 +81,35 @@ class ViewerChoice:
 
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
-    from stream_recon.app.result.cloud import POINTS_NAME
+    from stream_recon.app.cli.progress import VerdictView
+    from stream_recon.app.pipeline.verdict import judge, recorded_verdict
     from stream_recon.app.result.folder import read_result
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     result = read_result(folder)
     with view.open(result.points, out, err) as viewer:
         state = ", interrupted" if result.run["interrupted"] else ""
+        viewer.name(result_name(folder))
         viewer.status(f"{result.run['source']}{state}")
-        viewer.offer_cloud(folder / POINTS_NAME)
         damaged: list[OutputError] = []
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
+        show_surfaces(viewer, result)
+        offer_result(viewer, folder)
+        verdict = recorded_verdict(result.run) or judge(result.run)
+        if isinstance(viewer, VerdictView):
+            viewer.show_verdict(verdict.level, verdict.explanation)
+        out.print(verdict_text(verdict, "verdict: "))
         if damaged:
             err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")
         out.print(f"{count} frames of {result.run['source']}{state}; Ctrl-C ends the viewer")
         viewer.wait()
     return DONE
+
+
+def result_name(folder: Path) -> str:
+    """Name of a result on its page."""
+    return folder.resolve().name or "stream-recon"
 
 
 def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
@@ -97,3 +131,86 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
     if (tracks := read_tracks(result.folder)) is not None:
         viewer.show_map(tracks.points, tracks.loops)
     return len(shown)
+
+
+def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
+    """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
+
+    Nothing is shown where the result has a mesh. Call after `show_result`. Frames that cannot be read are left out.
+    """
+    from stream_recon.app.export.job import ExportJob
+    from stream_recon.app.export.source_images import source_of
+    from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.configs.errors import StreamReconError
+
+    if (result.folder / MESH_NAME).exists():
+        return
+
+    def show(shown: "FrameResult", image: "NDArray[np.uint8]") -> None:
+        viewer.wait_for_dense()
+        viewer.show_dense(shown, image)
+
+    try:
+        if result.dense:
+            for camera in result.cameras:
+                if camera.index in result.dense:
+                    dense = result.dense_map(camera.index)
+                    show(dense.result(camera), dense.image)
+            return
+        open_again = source_of(result)
+        if open_again is None:
+            return
+        cameras = {camera.index: camera for camera in ExportJob(result).cameras("keyframes")}
+        with open_again() as source:
+            for frame in source:
+                if frame.index in cameras:
+                    camera = cameras.pop(frame.index)
+                    if (frame.rgb.shape[1], frame.rgb.shape[0]) == camera.source_size:
+                        show(result.surface_of(camera), frame.rgb)
+                if not cameras:
+                    return
+    except (StreamReconError, ValueError):
+        return  # the surfaces with the network's images stay
+
+
+def offer_result(viewer: "Viewer", folder: Path) -> None:
+    """Show a result's mesh, and offer its files for download."""
+    from stream_recon.app.export.view import gltf_axes
+    from stream_recon.app.result.cloud import POINTS_NAME
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.configs.errors import StreamReconError
+
+    viewer.offer_cloud(folder / POINTS_NAME)
+    mesh = folder / MESH_NAME
+    if mesh.exists():
+        try:
+            axes = gltf_axes(read_result(folder).cameras, "auto")
+        except StreamReconError:
+            return
+        viewer.show_mesh(mesh, axes.T)
+        viewer.offer("mesh", lambda _: mesh)
+    viewer.offer("colmap", partial(_colmap_zip, folder))
+    viewer.offer("around", partial(_film, folder, "orbit"))
+    viewer.offer("path", partial(_film, folder, "trajectory"))
+
+
+def _colmap_zip(folder: Path, target: Path) -> Path:
+    """Write a ZIP file with the COLMAP export of a result into ``target``. Raises StreamReconError."""
+    import shutil
+
+    from stream_recon.app.export.formats import export
+
+    name = f"{result_name(folder)}-colmap"
+    export(folder, "colmap", target / name)
+    return Path(shutil.make_archive(str(target / name), "zip", target, name))
+
+
+def _film(folder: Path, camera_path: str, target: Path) -> Path:
+    """Write a video of a result into ``target``. Raises StreamReconError."""
+    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
+    from stream_recon.app.export.render.film import FilmOptions, render_film
+
+    path = target / f"{result_name(folder)}-{camera_path}.mp4"
+    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=10.0))
+    return path

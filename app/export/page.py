@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stream_recon.app.export.gltf import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
+from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import OrderedPoints, ordered_points, uniform_indices
 from stream_recon.app.export.view import upright_axes, world_up

@@ -6,7 +6,7 @@ from types import ModuleType
 import cv2
 import numpy as np
 
-from stream_recon.app.export.gltf import PATH_COLOUR
+from stream_recon.app.export.glb import PATH_COLOUR
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import ordered_points
 from stream_recon.app.result.depth import depth_path, read_depth

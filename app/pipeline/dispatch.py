@@ -7,12 +7,16 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.transforms import is_rigid
-from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
+from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.pipeline.health import HealthMonitor
-from stream_recon.app.pipeline.listeners import BackEnd, ResultListener
+from stream_recon.app.pipeline.listeners import IMAGE_SIDE, BackEnd, ImageListener, ResultListener
 from stream_recon.app.pipeline.process import memory_errors
+from stream_recon.app.sources.preprocess import reduced_image
 from stream_recon.configs.errors import StreamReconError
 
 T = TypeVar("T")
@@ -105,6 +109,7 @@ class Dispatcher:
         self._pending: Channel[tuple[FrameResult, PreparedFrame]] = Channel(QUEUED_RESULTS)
         self._items: Channel[FrameResult | Revision] = Channel(QUEUED_RESULTS)
         self._frames: dict[int, PreparedFrame] = {}
+        self._images: dict[int, NDArray[np.uint8]] = {}
         self._abandoned = threading.Event()
         self._added = AscendingColumn()
 
@@ -112,6 +117,11 @@ class Dispatcher:
     def wants_grey(self) -> bool:
         """Whether frames need `PreparedFrame.grey`."""
         return self._back_end is not None and self._back_end.wants_grey
+
+    def keep_image(self, frame: Frame) -> None:
+        """Keep the source's image of a frame, reduced, until its result is delivered, for an `ImageListener`."""
+        if any(isinstance(listener, ImageListener) for listener in self._listeners):
+            self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
 
     def start(self, pool: Executor) -> list[Future[None]]:
         """Start the threads. Their futures end after `close` or raise the error; the listeners' future comes first."""
@@ -175,7 +185,12 @@ class Dispatcher:
             self._added.append(item.index)
             # A copy: the engine keeps some results, and need not keep the values that listeners cache in them.
             item = replace(item, health=self._health.judge(item))
+            image = self._images.pop(item.index, None)
+            for index in [index for index in list(self._images) if index < item.index]:
+                self._images.pop(index, None)  # of a frame that was skipped
             for listener in self._listeners:
+                if image is not None and item.is_keyframe and isinstance(listener, ImageListener):
+                    listener.add_image(item.index, image)
                 listener.add(item)
             return
         self._check(item)

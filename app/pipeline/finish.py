@@ -1,4 +1,4 @@
-"""Last steps of a run, which can also follow later: offline refinement and metric scale of a finished result."""
+"""Last steps of a run, which can also follow later: offline refinement, metric scale and mesh of a finished result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -7,19 +7,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, write_result_mesh
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
+from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import InputError, NoSurfaceError
 
 
 class ResultView(RefinementView, ScaleView, Protocol):
@@ -33,29 +36,35 @@ class FinishSteps:
     refine: bool
     scale: tuple[ScaleSource, str] | None = None
     """Source of the metric scale, and the same as text."""
+    mesh: bool = False
 
     @staticmethod
-    def parse(*, refine: bool, scale_from: str | None) -> "FinishSteps":
+    def parse(*, refine: bool, scale_from: str | None, mesh: bool = False) -> "FinishSteps":
         """Steps from command-line options. Raises ConfigError, InputError."""
-        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from))
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh)
 
-    def remaining(self, record: Mapping[str, Any]) -> "FinishSteps":
-        """Steps that are not done yet, by the result's ``run.json``."""
-        return FinishSteps(self.refine and REFINEMENT not in record, None if record.get(METRIC_SCALE) else self.scale)
+    def remaining(self, record: Mapping[str, Any], folder: Path) -> "FinishSteps":
+        """Steps that are not done yet, by the result's ``run.json`` and files."""
+        refine = self.refine and REFINEMENT not in record
+        scale = None if record.get(METRIC_SCALE) else self.scale
+        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists())
 
     def __bool__(self) -> bool:
-        return self.refine or self.scale is not None
+        return self.refine or self.scale is not None or self.mesh
 
 
 @dataclass(frozen=True)
 class Finisher:
-    """Refines a result folder and recovers its metric scale. Ctrl-C ends a step and leaves the result as it was.
+    """Refines a result folder, recovers its metric scale and makes its mesh.
+
+    Ctrl-C ends a step and leaves the result as it was.
 
     Args:
         open_again: opens the source again; None: only what the result holds is there.
         listeners: get the revision of a refinement.
         page: viewer of the result, where there is one.
         is_locked: the caller holds the folder's lock.
+        max_bytes: bound for all files of the result; None: no bound.
     """
 
     folder: Path
@@ -64,21 +73,39 @@ class Finisher:
     listeners: Sequence[ResultListener] = ()
     page: ResultView | None = None
     is_locked: bool = False
+    max_bytes: int | None = None
 
     def run(self, steps: FinishSteps) -> bool:
-        """Do these steps; False where Ctrl-C ended one. Raises StreamReconError."""
-        if steps.refine:
-            result = read_result(self.folder)
-            if self.open_again is None and not result.with_depth(result.cameras):
-                self.observer.on_message("not refined: no depth was kept")
-            elif self.refine() is None:
-                return False
-        if steps.scale is None:
+        """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
+        unscaled: InputError | None = None
+        done = self._refined(steps)
+        if done and steps.scale is not None:
+            try:
+                done = self.scale(steps.scale) is not None
+            except InputError as error:
+                # The mesh follows all the same: it is part of a complete result.
+                unscaled = error
+        done = done and (not steps.mesh or self.mesh())
+        self.judge()
+        if unscaled is not None:
+            raise InputError(f"{unscaled}; {self.folder} is complete and its unit has not changed") from unscaled
+        return done
+
+    def _refined(self, steps: FinishSteps) -> bool:
+        if not steps.refine:
             return True
-        try:
-            return self.scale(steps.scale) is not None
-        except InputError as error:
-            raise InputError(f"{error}; {self.folder} is complete and its unit has not changed") from error
+        result = read_result(self.folder)
+        if self.open_again is None and not result.with_depth(result.cameras):
+            self.observer.on_message("not refined: no depth was kept")
+            return True
+        return self.refine() is not None
+
+    def judge(self) -> Verdict:
+        """Judge the result as it is, which is also recorded in its ``run.json``. Raises OutputError."""
+        with self._lock():
+            verdict = record_verdict(self.folder)
+        self.observer.on_verdict(verdict)
+        return verdict
 
     def refine(self) -> RefinementReport | None:
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""
@@ -119,6 +146,22 @@ class Finisher:
                     unit = change.after(T_current_own(result.run))
         self.observer.on_scaled(unit)
         return unit
+
+    def mesh(self) -> bool:
+        """Make the result's mesh; False where Ctrl-C ended it. Raises StreamReconError.
+
+        A result in which no surface is visible gets none, which is no error.
+        """
+        report: MeshReport | None = None
+        with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(MeshCancelledError):
+            result = read_result(self.folder)
+            try:
+                report = write_result_mesh(result, self.observer.on_mesh, lambda: stop.requested, self.max_bytes)
+            except NoSurfaceError as error:
+                self.observer.on_message(f"no mesh: {error}")
+                return True
+        self.observer.on_meshed(report)
+        return report is not None
 
     def _lock(self) -> AbstractContextManager[object]:
         return nullcontext() if self.is_locked else FolderLock(self.folder)

@@ -83,10 +83,8 @@ class _Factors:
 class HealthMonitor:
     """Health of each result, in order, with its final online pose. `notice` may be read by other threads."""
 
-    def __init__(self, known: Iterable[float] = (), intervals: Iterable[LowQualityInterval] = ()) -> None:
-        """``known``, ``intervals``: of the run that this one continues."""
-        values = list(known)
-        self._frames, self._total = len(values), sum(values)
+    def __init__(self, intervals: Iterable[LowQualityInterval] = ()) -> None:
+        """``intervals``: of the run that this one continues."""
         self._intervals = deque(intervals, maxlen=MAX_INTERVALS)
         self._low_frames = sum(interval.frames for interval in self._intervals)
         self._previous: _ReducedFrame | None = None
@@ -113,15 +111,16 @@ class HealthMonitor:
         confident = float((confidence >= UNSURE * median(self._typical)).mean()) if len(confidence) else 0.0
         factors = _Factors(*_agreement(previous, self._previous), confident)
         health = round(factors.health, 3)
-        self._frames += 1
-        self._total += health
         self._note(result, factors)
         return health
 
     def summary(self) -> dict[str, Any]:
-        """The object ``health`` of ``run.json``."""
+        """The object ``health`` of ``run.json``.
+
+        It has no mean: how well consecutive frames agree depends on the scene's texture more than on the errors of a
+        path, which drifts or bends while they agree.
+        """
         return {
-            "mean": round(self._total / self._frames, 3) if self._frames else None,
             "weak_frames": self._low_frames,
             "weak": [asdict(interval) for interval in list(self._intervals)],
         }

@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
+    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.pipeline.verdict import Verdict
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.slam.offline.report import RefinementReport
+
+
+IMAGE_SIDE = 640
+"""Longer side in pixels of images for listeners."""
 
 
 class ResultListener(Protocol):
@@ -20,6 +29,14 @@ class ResultListener(Protocol):
     def add(self, result: FrameResult) -> None: ...
 
     def revise(self, revision: Revision) -> None: ...
+
+
+@runtime_checkable
+class ImageListener(Protocol):
+    """A `ResultListener` that also gets the source's images, such as a viewer."""
+
+    def add_image(self, index: int, image: NDArray[np.uint8]) -> None:
+        """The image [H, W, 3] of the keyframe whose result is added next, with sides of at most `IMAGE_SIDE`."""
 
 
 class BackEnd(Protocol):
@@ -94,7 +111,7 @@ class Progress:
 class RunObserver:
     """Gets the progress of a run. All methods do nothing here; subclasses override what they show.
 
-    Reconstruction, refinement and metric scale call it in the thread that called them.
+    Reconstruction, refinement, metric scale and mesh call it in the thread that called them.
     """
 
     @property
@@ -122,6 +139,15 @@ class RunObserver:
 
     def on_scaled(self, unit: "MetricScale | None") -> None:
         """At the end of the recovery of metric scale; None: Ctrl-C ended it, and the result is unchanged."""
+
+    def on_mesh(self, done: int, total: int) -> None:
+        """While the mesh is made: the part done, of ``total``."""
+
+    def on_meshed(self, report: "MeshReport | None") -> None:
+        """At the end of the mesh; None: Ctrl-C ended it, and the result has none."""
+
+    def on_verdict(self, verdict: "Verdict") -> None:
+        """The judgement of the result, after its last step, or after an early end."""
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         """A line for the user."""

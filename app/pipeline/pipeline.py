@@ -30,7 +30,8 @@ from stream_recon.app.pipeline.process import (
     peak_host_memory_mb,
     stop_on_signals,
 )
-from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.pipeline.verdict import focal_change, judge
+from stream_recon.app.result.run_record import RunSummary, evidence_record
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.app.sources.readers import FrameRange
@@ -63,7 +64,6 @@ class ResumeState:
     warnings: tuple[str, ...] = ()
     resumed: tuple[dict[str, Any], ...] = ()
     """See `RunSummary`."""
-    health: tuple[float, ...] = ()
     low_quality: tuple[LowQualityInterval, ...] = ()
     """See `HealthMonitor`."""
     segments: tuple[FrameRange, ...] = ()
@@ -153,7 +153,7 @@ class _PipelineRun:
         self._source = source
         self._engine = engine
         self._writer = writer
-        self._health = HealthMonitor(resume.health, resume.low_quality)
+        self._health = HealthMonitor(resume.low_quality)
         self._back_end = setup.back_end
         all_listeners = [*([writer] if writer is not None else []), *listeners]
         self.dispatcher = Dispatcher(all_listeners, setup.back_end, self._health, self._checkpoint)
@@ -166,7 +166,7 @@ class _PipelineRun:
         self._pushed_at: dict[int, float] = {}
         self._latencies_ms = array("f")
         self._network_focals = array("f")
-        """The network's focal lengths where the camera is known."""
+        """The network's focal lengths."""
         self._recent: deque[float] = deque(maxlen=20)
         self._next_report = 0.0
 
@@ -182,6 +182,7 @@ class _PipelineRun:
     def _prepare(self, frame: Frame) -> PreparedFrame:
         prepared = self._engine.prepare(frame)
         self._masking.note(frame, prepared.transform)
+        self.dispatcher.keep_image(frame)
         return replace(prepared, grey=grey_image(frame.rgb)) if self.dispatcher.wants_grey else prepared
 
     def run_engine(self, stop: StopRequest) -> None:
@@ -217,6 +218,7 @@ class _PipelineRun:
     def finish(self, *, interrupted: bool, rebuild: Callable[[int, int], None] | None = None) -> RunSummary:
         """Finish the result folder as far as possible. Raises OutputError."""
         summary = self.summary(interrupted=interrupted)
+        summary = replace(summary, verdict=judge(evidence_record(summary)).to_json())
         if self._writer is None:
             return summary
         if self.dispatcher.failed:
@@ -233,7 +235,7 @@ class _PipelineRun:
     def summary(self, *, interrupted: bool) -> RunSummary:
         """Counts and timings up to this moment."""
         # A copy in one step: the listeners' thread calls this while the main thread appends.
-        latencies = self._latencies_ms[:]
+        latencies, focals = self._latencies_ms[:], self._network_focals[:]
         p50, p95 = (round(float(v), 2) for v in np.percentile(latencies, (50, 95))) if latencies else (None, None)
         return RunSummary(
             interrupted=interrupted,
@@ -248,7 +250,8 @@ class _PipelineRun:
             peak_host_memory_mb=peak_host_memory_mb(),
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
-            network_focal=float(np.median(self._network_focals)) if self._network_focals else None,
+            network_focal=float(np.median(focals)) if self._source.intrinsics is not None and len(focals) else None,
+            focal_change=None if (change := focal_change(np.asarray(focals))) is None else round(change, 4),
             submaps=self._engine.submaps,
             reference_frames=self._engine.reference_frames,
             blank_frames=self._discontinuities.blank_frames,
@@ -283,10 +286,10 @@ class _PipelineRun:
 
     def _with_known_camera(self, result: FrameResult) -> FrameResult:
         """The result with the known camera of the source instead of the network's."""
+        self._network_focals.append(result.intrinsics.fx)
         known = self._source.intrinsics
         if known is None:
             return result
-        self._network_focals.append(result.intrinsics.fx)
         return replace(result, intrinsics=known)
 
     def _report(self) -> None:

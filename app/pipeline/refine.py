@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
+from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
@@ -98,8 +99,9 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
-        record = {"id": _refinement_id(found), **_record(found.report, images.warning)}
         tracks = _tracks(found, cameras)
+        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
+        record = {"id": _refinement_id(found), **_record(found.report, images.warning), "parallax_deg": angle}
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
         revision = _with_fields(moved, cameras, found.depth_fields)
@@ -110,6 +112,7 @@ def refine_result(
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
+        changes[VERDICT] = judge({**result.run, **changes}).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
@@ -268,6 +271,27 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:
+    """Median angle in degrees under which triangulated points are seen; None without points.
+
+    ``T_world_camera`` [N, 4, 4] are the poses of the frames ``index`` [N], ascending. The angle of a point is twice the
+    largest one between its rays and their mean.
+    """
+    count = len(tracks.points)
+    if not count:
+        return None
+    centres = T_world_camera[np.searchsorted(np.array(index), tracks.frame), :3, 3]
+    rays = tracks.points[tracks.point] - centres
+    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
+    mean = np.stack([np.bincount(tracks.point, axis, count) for axis in rays.T], axis=1)
+    mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
+    # By the chord, which is accurate at small angles.
+    chord = np.linalg.norm(rays - mean[tracks.point], axis=1)
+    largest = np.zeros(count)
+    np.maximum.at(largest, tracks.point, chord)
+    return round(float(np.degrees(4 * np.arcsin(np.minimum(np.median(largest) / 2, 1.0)))), 4)
 
 
 def _refinement_id(found: Refinement) -> str:

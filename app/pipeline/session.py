@@ -192,7 +192,6 @@ def _resume_state(partial: PartialResult, overlap_error: OverlapError) -> Resume
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
         warnings=tuple(str(line) for line in partial.recorded_value("warnings", list)),
         resumed=(*partial.recorded_value("resumed", list), {"at": now_text(), **dataclasses.asdict(overlap_error)}),
-        health=tuple(camera.health for camera in partial.cameras if camera.health is not None),
         low_quality=tuple(low_quality_intervals(partial.recorded_value("health", dict))),
         segments=tuple(_segments(partial)),
         blank_frames=_count(partial.recorded_value("frames", dict).get("blank")),

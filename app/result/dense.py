@@ -120,14 +120,6 @@ def read_dense(folder: Path, index: int, refinement: str) -> DenseMap:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
-def dense_refinement(path: Path) -> str | None:
-    """Id of the refinement of a file; None where it cannot be read."""
-    try:
-        return read_arrays(path, ("refinement",), stored=True)["refinement"].tobytes().decode("ascii")
-    except DAMAGE:
-        return None
-
-
 def _dense_map(index: int, arrays: Mapping[str, NDArray[Any]], refinement: str) -> DenseMap:
     if arrays["refinement"].tobytes() != refinement.encode("ascii"):
         raise ValueError("it is of another refinement")

@@ -22,6 +22,9 @@ BYTES_PER_PIXEL = 4.25
 BYTES_PER_CAMERA = 1600
 """Size of a frame in cameras.json and trajectory.txt, and in the temporary table of `PointCloud`."""
 
+MESH_BYTES = 30_000_000
+"""Room for the mesh that follows the run, within a limit of at least ten times as much."""
+
 
 @dataclass(frozen=True)
 class DiskLimit:
@@ -76,6 +79,7 @@ class DepthDiskLimit:
         with output_errors(self._folder):
             others = sum((self._folder / name).stat().st_size for name in (POINTS_NAME, CAMERAS_NAME, TRAJECTORY_NAME))
             others += self._frames * BYTES_PER_FRAME
+            others += MESH_BYTES if self._limit.max_bytes >= 10 * MESH_BYTES else 0
             while self._bytes + others > self._limit.max_bytes and (self._plain or self._keyframes):
                 path = depth_path(self._folder, (self._plain or self._keyframes).popleft())
                 with suppress(FileNotFoundError):

@@ -1,6 +1,7 @@
 """Reader of a finished or interrupted result folder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,10 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
-from stream_recon.app.result.dense import DenseMap, dense_path, dense_refinement, read_dense
+from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, read_dense
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import PROGRAM, REFINEMENT, RUN_NAME, upgraded
+from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, upgraded
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -43,11 +44,12 @@ class ResultFolder:
     @cached_property
     def dense(self) -> frozenset[int]:
         """Indices of the frames with a dense depth map of the present refinement."""
-        refinement = self.refinement_id
-        if refinement is None:
+        record = self.run.get(DENSE)
+        if not isinstance(record, dict) or self.refinement_id is None:
             return frozenset()
-        paths = {camera.index: dense_path(self.folder, camera.index) for camera in self.cameras}
-        return frozenset(index for index, path in paths.items() if dense_refinement(path) == refinement)
+        if record.get("refinement") != self.refinement_id or (self.folder / DENSE_FOLDER).is_symlink():
+            return frozenset()
+        return frozenset(c.index for c in self.cameras if dense_path(self.folder, c.index).is_file())
 
     @property
     def refinement_id(self) -> str | None:
@@ -76,6 +78,13 @@ class ResultFolder:
         if camera.index in self.dense:
             return self.dense_map(camera.index).result(camera)
         return result_of(self.folder, camera)
+
+    def amended(self, cameras: Sequence[Camera], record: Mapping[str, Any]) -> "ResultFolder":
+        """The same folder with other cameras and changed entries of ``run.json``, neither of which is written."""
+        changed = copy(self)
+        changed.run, changed.cameras = {**self.run, **record}, list(cameras)
+        changed.__dict__.pop("dense", None)
+        return changed
 
     def dense_map(self, index: int) -> DenseMap:
         """The dense depth map of a frame. Raises OutputError where there is none or it is damaged."""

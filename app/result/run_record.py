@@ -12,8 +12,10 @@ from stream_recon.configs.schema import Preset, upgraded_preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
-ONLINE, REFINEMENT, METRIC_SCALE = "online_mapping", "refinement", "metric_scale"
-"""Keys of the reports of online mapping, refinement and metric scale recovery."""
+ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
+"""Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
+VERDICT = "verdict"
+"""Key of the judgement of the result."""
 _RENAMED = {
     "streams": "submaps",
     "stands_on": "reference_frames",
@@ -75,6 +77,8 @@ class RunSummary:
     attention: str = "auto"
     network_focal: float | None = None
     """Median of the focal lengths in pixels that the network predicts, where the camera was known."""
+    focal_change: float | None = None
+    """Ratio of the largest to the smallest focal length that the network predicts; see `focal_change`."""
     submaps: int = 0
     """Number of submaps: more than one where the scale frames went out of view."""
     reference_frames: tuple[int, ...] = ()
@@ -90,6 +94,8 @@ class RunSummary:
     """Report of online mapping; None without it."""
     source_lost: bool = False
     """Whether a live source broke off and did not return."""
+    verdict: dict[str, str] | None = None
+    """See `stream_recon.app.pipeline.verdict`; None before the end of the run."""
 
     @property
     def fps(self) -> float:
@@ -123,26 +129,13 @@ def program_version() -> str:
         return "not installed"
 
 
-def run_record(
-    info: RunInfo, summary: RunSummary, revisions: FileRevisions | None = None, without_depth: int = 0
-) -> dict[str, Any]:
-    """The content of ``run.json``. ``without_depth``: number of frames whose depth file was not kept."""
+def evidence_record(summary: RunSummary) -> dict[str, Any]:
+    """The entries of ``run.json`` from which a result is judged."""
     return {
-        "program": PROGRAM,
-        "version": program_version(),
-        "source": info.source,
-        "started": info.started.isoformat(timespec="seconds"),
         "interrupted": summary.interrupted,
         "source_lost": summary.source_lost,
-        "weights_sha256": info.weights_sha256,
-        "device": info.device,
-        "precision": info.precision,
-        "cache": info.cache,
-        "attention": summary.attention,
-        "network_focal": summary.network_focal,
         "submaps": summary.submaps,
-        "reference_frames": list(summary.reference_frames),
-        "options": info.options,
+        "focal_change": summary.focal_change,
         "frames": {
             "read": summary.frames_read,
             "reconstructed": summary.frames_reconstructed,
@@ -150,8 +143,33 @@ def run_record(
             "dropped": summary.frames_dropped,
             "damaged": summary.frames_damaged,
             "blank": summary.blank_frames,
-            "without_depth": without_depth,
         },
+        "segments": list(summary.segments),
+        "health": summary.health,
+        ONLINE: summary.stream,
+    }
+
+
+def run_record(
+    info: RunInfo, summary: RunSummary, revisions: FileRevisions | None = None, without_depth: int = 0
+) -> dict[str, Any]:
+    """The content of ``run.json``. ``without_depth``: number of frames whose depth file was not kept."""
+    evidence = evidence_record(summary)
+    return {
+        "program": PROGRAM,
+        "version": program_version(),
+        "source": info.source,
+        "started": info.started.isoformat(timespec="seconds"),
+        **evidence,
+        "weights_sha256": info.weights_sha256,
+        "device": info.device,
+        "precision": info.precision,
+        "cache": info.cache,
+        "attention": summary.attention,
+        "network_focal": summary.network_focal,
+        "reference_frames": list(summary.reference_frames),
+        "options": info.options,
+        "frames": {**evidence["frames"], "without_depth": without_depth},
         "timings": {
             "seconds": round(summary.seconds, 3),
             "fps": round(summary.fps, 3),
@@ -160,9 +178,7 @@ def run_record(
         "peak_memory_mb": {"host": summary.peak_host_memory_mb, "device": summary.peak_device_memory_mb},
         "revisions": dataclasses.asdict(revisions or FileRevisions()),
         "resumed": list(summary.resumed),
-        "segments": list(summary.segments),
-        "health": summary.health,
-        ONLINE: summary.stream,
+        VERDICT: summary.verdict,
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }

@@ -3,8 +3,9 @@
 trajectory.txt   TUM format, camera-to-world, seconds of the source
 cameras.json     for each frame: index, timestamp, final and causal pose, intrinsics, depth scale, keyframe or not
 depth/000000.npz for each frame, by its index in the source: depth, confidence, image
-points.ply       coloured points of confident pixels, thinned by voxels
+points.ply       coloured points that other frames do not contradict, thinned by voxels
 tracks.npz       points triangulated by a refinement, and their observations in keyframes
+mesh.glb         textured mesh, made last
 run.json         settings, speed and losses of the run; "interrupted" until its end
 
 Revisions change cameras.json and trajectory.txt at checkpoints, and points.ply at the end. Depth files never change.
@@ -26,6 +27,7 @@ from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_json
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, RunSummary, run_record
 from stream_recon.app.result.tracks import TRACKS_NAME
@@ -122,7 +124,7 @@ class ResultWriter:
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Write pending revisions, rebuild the cloud after revisions, write the final ``run.json`` and close.
+        """Write pending revisions, rebuild the cloud, write the final ``run.json`` and close.
 
         Without any result the folder is not changed. Where the rebuild, see `write_cloud`, was cancelled, the result is
         False, the old cloud stays, and ``run.json`` has ``interrupted``. Raises OutputError; files written so far stay.
@@ -133,11 +135,11 @@ class ResultWriter:
         try:
             complete = True
             self._write_revisions(summary)
-            if self._applied.points < self._revisions:
-                self._write_record(replace(summary, interrupted=True))
-                complete = self._cloud.rebuild(on_progress, cancelled)
-                if complete:
-                    self._applied = replace(self._applied, points=self._revisions)
+            self._write_record(replace(summary, interrupted=True))
+            # Also without revisions: while the run went on, only earlier frames could confirm a point.
+            complete = self._cloud.rebuild(on_progress, cancelled)
+            if complete:
+                self._applied = replace(self._applied, points=self._revisions)
             self._write_record(replace(summary, interrupted=summary.interrupted or not complete))
             return complete
         finally:
@@ -205,7 +207,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, RUN_NAME, DEPTH_FOLDER)
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, RUN_NAME, DEPTH_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -236,7 +238,7 @@ def _remove_old_result(folder: Path) -> None:
             depth_path(folder, index).unlink(missing_ok=True)
         for path in depth.glob("*.npz" + PART_SUFFIX):
             path.unlink()
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME):
+        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
         (folder / (RUN_NAME + PART_SUFFIX)).unlink(missing_ok=True)

@@ -66,10 +66,14 @@ def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
     A source pixel (x, y) lies at (x * W' / W, y * H' / H); pixel (0, 0) covers [0, 1) x [0, 1) in both.
     """
-    height, width = rgb.shape[:2]
-    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    return reduced_image(np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), np.uint8), GREY_SIDE)
+
+
+def reduced_image(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """An image [H, W, ...] with a longer side of at most ``side`` pixels."""
+    height, width = image.shape[:2]
     longer = max(height, width)
-    if longer <= GREY_SIDE:
-        return np.asarray(grey, np.uint8)
-    size = (max(1, round(width * GREY_SIDE / longer)), max(1, round(height * GREY_SIDE / longer)))
-    return np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), np.uint8)
+    if longer <= side:
+        return image
+    size = (max(1, round(width * side / longer)), max(1, round(height * side / longer)))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)

@@ -1,38 +1,54 @@
-"""Cameras of the viewer's clients: the first view, the overview of everything, and views that follow a camera."""
+"""Cameras of the viewer's clients: the opening view, the same on request, and views that follow a camera.
 
+A page applies the server's first camera only if it arrives at the right moment, and reports a camera of its own before
+that. So each page gets its view until it has reported it, and only later movements count as its user's.
+"""
+
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.subject import Subject
 from stream_recon.app.viewer.timeline import Timeline
 
 TILT_DEG = 25.0
-"""Angle by which the overview looks down."""
-OUTLIER_SHARE = 0.01
-"""Share of the points on each side that may lie outside the overview."""
+"""Angle by which the opening view looks down."""
+ROUND_TILT_DEG = 38.0
+"""The same where the cameras looked all around: over the walls that face away, which are not drawn."""
+ROUND = 0.35
+"""Length of the mean viewing direction below which the cameras looked all around."""
+DIRECTIONS = 24
+"""Directions that the opening view is chosen from."""
+OUTLIER_SHARE = 0.04
+"""Share of the points on each side that may lie outside the opening view."""
 MARGIN = 1.05
-"""Factor of the overview's distance, which leaves a border around the points."""
+"""Factor of the opening view's distance, which leaves a border around the points."""
 MIN_FREE_RIGHT = 0.3
 """Share of the width to the right of the axis that counts as free in a narrow window."""
-START_BACKS = (0.6, 0.4, 0.25, 0.15, 0.08)
-"""Distances of the first view behind the first camera (and half of it above); the largest with a clear view is used."""
-START_SLOPE = 0.6
-"""Radius per length of the cone toward the first camera in which points block the view."""
-MAX_POINTS_IN_WAY = 10
-"""Number of points in that cone from which on the view is blocked."""
-GROWTH = 1.2
-"""Growth of the number of points after which the first view is tested again."""
-OVERVIEW_POINTS = 20_000
-"""Points from which the overview is computed."""
+MAX_PATH = 2000
+"""Camera positions that the opening view takes in."""
 PANEL_WIDTH = 335
 """Width of viser's panel in pixels."""
+PANEL_SHARE = 0.2
+"""Least share of a window's width that the panel takes: on dense displays a pixel of it has several of the canvas."""
+UPRIGHT = 0.9
+"""Aspect below which a window counts as a phone's: its panel is a bar below."""
+BAR_SHARE = 0.07
+"""Share of a phone's height that the bar takes."""
 USUAL_WINDOW = (1280, 720)
 """Assumed window size in pixels of clients that are not connected yet."""
 UNMOVED = 1e-3
-"""Distance, as a share of the typical depth, below which a client's view counts as not moved by its user."""
+"""Distance, as a share of the view's distance, below which a client's camera is where the program put it."""
+RESEND_S = 0.7
+"""Time after which a view that a page has not reported is sent again."""
+MAX_SENDS = 40
+"""Most times that a view is sent."""
+MIN_IN_VIEW = 0.8
+"""Share of the subject that the opening view must show; below it a new one is chosen."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +60,14 @@ class FreeView:
     upright: float
 
     @classmethod
-    def of_window(cls, fov: float, width: float, height: float, panel: float) -> "FreeView":
-        """``fov``: vertical field of view in radians; sizes in pixels, with the panel at the right."""
+    def of_window(cls, fov: float, width: float, height: float) -> "FreeView":
+        """``fov``: vertical field of view in radians; sizes in pixels, with the panel at the right or a bar below."""
         upright = float(np.tan(fov / 2))
         sideways = upright * width / height
-        return cls(sideways, sideways * max(1 - 2 * panel / width, MIN_FREE_RIGHT), upright)
+        if width < UPRIGHT * height:
+            return cls(sideways, sideways, upright * (1 - 2 * BAR_SHARE))
+        panel = max(PANEL_WIDTH / width, PANEL_SHARE)
+        return cls(sideways, sideways * max(1 - 2 * panel, MIN_FREE_RIGHT), upright)
 
 
 def overview(
@@ -57,17 +76,18 @@ def overview(
     forward: NDArray[np.floating],
     up: NDArray[np.floating],
     free: FreeView,
+    tilt_deg: float = TILT_DEG,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Position and target [3] of a view from behind and above, with nearly all points [N, 3] in the ``free`` part.
 
     The camera positions ``path`` [M, 3] are all in view. ``forward``: horizontal direction of the view; ``up``: unit
-    vector.
+    vector; ``tilt_deg``: angle by which it looks down.
     """
     level = forward - (forward @ up) * up
     if np.linalg.norm(level) < 1e-6:  # straight up or down: any direction serves
         level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
     level = level / np.linalg.norm(level)
-    tilt = np.radians(TILT_DEG)
+    tilt = np.radians(tilt_deg)
     ahead = np.cos(tilt) * level - np.sin(tilt) * up
     right = np.cross(ahead, up)
     right /= np.linalg.norm(right)
@@ -84,8 +104,65 @@ def overview(
     half, offset = (free.left + free.right) / 2, (free.left - free.right) / 2
     needed = [(-x - free.left * z) / half, (x - free.right * z) / half, np.abs(y) / free.upright - z]
     distance = MARGIN * max(float(np.max(need)) for need in needed)
+    distance = max(distance, 1e-3)
     target = (centre + np.array([offset * distance, 0, 0])) @ axes
     return target - distance * ahead, target
+
+
+def opening_direction(
+    rays: NDArray[np.floating], first: NDArray[np.floating], up: NDArray[np.floating]
+) -> tuple[NDArray[np.float64], float]:
+    """Horizontal direction [3] and tilt in degrees of the opening view.
+
+    Of all directions it is the one that sees most of what the cameras saw from the side on which they were.
+
+    Args:
+        rays: unit vectors [N, 3] from the cameras to what they looked at.
+        first: direction [3] of the first camera, which decides where others see as much.
+        up: unit vector.
+    """
+    level = first - (first @ up) * up
+    if np.linalg.norm(level) < 1e-6:
+        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
+    level = level / np.linalg.norm(level)
+    if not len(rays):
+        return np.asarray(level), TILT_DEG
+    mean = rays.mean(axis=0)
+    is_round = float(np.linalg.norm(mean - (mean @ up) * up)) < ROUND
+    tilt = np.radians(ROUND_TILT_DEG if is_round else TILT_DEG)
+    side = np.cross(up, level)
+    angles = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
+    directions = np.cos(angles)[:, None] * level + np.sin(angles)[:, None] * side
+    views = np.cos(tilt) * directions - np.sin(tilt) * up
+    seen = np.clip(np.asarray(rays) @ views.T, 0, None).mean(axis=0)
+    best = int(np.argmax(seen + 0.03 * np.cos(angles)))
+    return np.asarray(directions[best]), float(np.degrees(tilt))
+
+
+@dataclass(frozen=True)
+class View:
+    """A camera: position, target and up direction [3] each."""
+
+    position: NDArray[np.float64]
+    target: NDArray[np.float64]
+    up: NDArray[np.float64]
+
+    def is_at(self, position: NDArray[np.floating]) -> bool:
+        distance = max(float(np.linalg.norm(self.target - self.position)), 1e-9)
+        return bool(np.linalg.norm(position - self.position) < UNMOVED * distance)
+
+
+@dataclass
+class ClientView:
+    """What a client was shown last, and whether it has reported that."""
+
+    sent: View | None = None
+    sent_at: float = 0.0
+    sends: int = 0
+    reported: bool = False
+    """Whether the client has been where it was sent."""
+    moved: bool = False
+    """Whether its user has moved it since."""
 
 
 class ViewerCameras:
@@ -94,18 +171,14 @@ class ViewerCameras:
     def __init__(self, server: Any, timeline: Timeline) -> None:
         self._server = server
         self._timeline = timeline
+        self.subject = Subject()
         self._start: int | None = None
         self._first_typical_depth = 1.0
-        self._cleared_at = 0
-        """Number of points at the last test of the first view."""
-        self._back = START_BACKS[0]
-        self._initial_view = np.zeros((2, 3))
-        """Position and target of new clients."""
-        self._last_position: dict[int, NDArray[np.float64]] = {}
-        """Where the program last put each client's view, by client id."""
-        # A new client's own report may be older than the first view that it is sent.
-        server.on_client_connect(lambda client: self._last_position.update({client.client_id: self._initial_view[0]}))
-        server.on_client_disconnect(lambda client: self._last_position.pop(client.client_id, None))
+        self._clients: dict[int, ClientView] = {}
+        self._lock = threading.Lock()
+        self._opening: View | None = None
+        """The opening view of a usual window."""
+        server.on_client_disconnect(lambda client: self._clients.pop(client.client_id, None))
 
     @property
     def typical_depth(self) -> float:
@@ -113,100 +186,147 @@ class ViewerCameras:
         scale = 1.0 if self._start is None else float(self._timeline.depth_scales[self._start])
         return self._first_typical_depth * scale
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a client has not reported its view yet."""
+        return any(not c.reported and c.sends < MAX_SENDS for c in list(self._clients.values()) if c.sent is not None)
+
     def start(self, ordinal: int, typical_depth: float) -> None:
-        """Set the typical depth, the up direction and the first view by the first frame with points."""
+        """Set the typical depth and the up direction by the first frame with points."""
         self._start, self._first_typical_depth = ordinal, typical_depth
-        self._cleared_at = 0
-        pose = self._timeline.poses[ordinal]
-        up = -pose[:3, 1]
+        up = -self._timeline.poses[ordinal][:3, 1]
         self._server.scene.set_up_direction(up)
         self._server.initial_camera.up = up
-        back = START_BACKS[0]
-        self._set_start_view(pose, back)
+
+    def connect(self, client: Any) -> None:
+        """Take in a new client; call in the server's thread before its first view is sent."""
+        state = ClientView()
+        self._clients[client.client_id] = state
+
+        async def report(camera: Any) -> None:
+            self._report(state, np.array(camera.position))
+
+        client.camera.on_update(report)
+
+    def update(self, *, reframe: bool) -> None:
+        """Choose the opening view again if it has to change, and send it to clients that have not moved.
+
+        ``reframe``: choose it again in any case.
+        """
+        if self._start is None or not len(self.subject):
+            return
+        points, _ = self.subject.world(self._timeline)
+        if reframe or self._opening is None or _share_in_view(points, self._opening) < MIN_IN_VIEW:
+            self._opening = self._opening_view(FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW))
+            camera, view = self._server.initial_camera, self._opening
+            camera.position, camera.look_at, camera.up = view.position, view.target, view.up
+            for state in self._clients.values():
+                if not state.moved:
+                    state.sent = None
+        self.send()
+
+    def send(self) -> None:
+        """Send the opening view to clients that have none yet or have not reported it."""
+        if self._opening is None:
+            return
         for client in self._server.get_clients().values():
-            with client.atomic():
-                client.camera.up_direction = up
-            self.look_from(client, pose, back, back / 2)
-            self._last_position[client.client_id] = np.array(client.camera.position)
-
-    def update_start(self, store: ChunkStore) -> None:
-        """Move the first view of new clients in front of points behind the first camera."""
-        if self._start is None:
-            return
-        pose = self._timeline.poses[self._start]
-        if store.total >= GROWTH * self._cleared_at:
-            self._cleared_at = store.total
-            for back in START_BACKS:
-                eye, _ = self._viewpoint(pose, back, back / 2)
-                if store.count_in_cone(eye, pose[:3, 3], START_SLOPE) < MAX_POINTS_IN_WAY:
-                    break
-            self._set_start_view(pose, back)
-        elif not np.array_equal(self._initial_view, self._viewpoint(pose, self._back, self._back / 2)):
-            self._set_start_view(pose, self._back)  # a revision moved the first camera
-
-    def start_with_overview(self, store: ChunkStore, compared: NDArray[np.float32]) -> None:
-        """Make the overview the first view of new clients, and of those whose users have not moved the view."""
-        if self._start is None:
-            return
-        untouched = [client for client in self._server.get_clients().values() if self._is_unmoved(client)]
-        free = FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW, PANEL_WIDTH)
-        points = _shown(store, compared)
-        self._set_initial_camera(*self._overview(self._start, points, free))
-        for client in untouched:
-            _move_to(client, *self._overview(self._start, points, _free_view(client)))
-            self._last_position[client.client_id] = np.array(client.camera.position)
+            state = self._clients.get(client.client_id)
+            if state is None or state.moved or (state.reported and state.sent is not None):
+                continue
+            if state.sent is None:
+                self._show(client, state, self._opening_view(_free_view(client)))
+            elif time.monotonic() - state.sent_at > RESEND_S and state.sends < MAX_SENDS:
+                self._show(client, state, state.sent)
 
     def look_from(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Move a client's view behind (``back``) and above (``lift``) a camera."""
-        _move_to(client, *self._viewpoint(T_world_camera, back, lift))
-
-    def show_all(self, client: Any, store: ChunkStore, compared: NDArray[np.float32]) -> None:
-        """Move a client's view to the overview. ``compared``: points [n, 3] of the comparison layer."""
-        if self._start is None:
+        state = self._clients.get(client.client_id)
+        if state is None:
             return
-        _move_to(client, *self._overview(self._start, _shown(store, compared), _free_view(client)))
-
-    def _overview(
-        self, start: int, points: NDArray[np.float32], free: FreeView
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Position and target of the overview in the viewing direction of frame ``start``."""
-        first, path = self._timeline.poses[start], self._timeline.path(OVERVIEW_POINTS)
-        return overview(points, path, first[:3, 2], -first[:3, 1], free)
-
-    def _is_unmoved(self, client: Any) -> bool:
-        last = self._last_position.get(client.client_id)
-        if last is None:
-            return False
-        return bool(np.linalg.norm(np.asarray(client.camera.position) - last) < UNMOVED * self.typical_depth)
-
-    def _viewpoint(
-        self, T_world_camera: NDArray[np.float64], back: float, lift: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Position and target of a view behind and above a camera."""
         R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
         position = centre + R @ np.array([0.0, -lift, -back]) * self.typical_depth
-        return position, centre + R @ np.array([0.0, 0.0, 1.0]) * self.typical_depth
+        target = centre + R @ np.array([0.0, 0.0, 1.0]) * self.typical_depth
+        _move_to(client, View(position, target, np.asarray(client.camera.up_direction)))
+        state.moved = True
 
-    def _set_start_view(self, T_world_camera: NDArray[np.float64], back: float) -> None:
-        self._back = back
-        self._set_initial_camera(*self._viewpoint(T_world_camera, back, back / 2))
+    def show_all(self, client: Any, compared: NDArray[np.float32]) -> None:
+        """Move a client's view to the opening view. ``compared``: points [n, 3] that it also takes in."""
+        state = self._clients.get(client.client_id)
+        if self._start is None or state is None:
+            return
+        state.moved = False
+        self._show(client, state, self._opening_view(_free_view(client), compared))
 
-    def _set_initial_camera(self, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:
-        self._initial_view = np.stack([position, target])
-        camera = self._server.initial_camera
-        camera.position, camera.look_at = position, target
+    def _opening_view(self, free: FreeView, compared: NDArray[np.float32] | None = None) -> View:
+        """The opening view of a window."""
+        assert self._start is not None
+        points, rays = self.subject.world(self._timeline)
+        if compared is not None and len(compared):
+            points = np.concatenate([points, compared])
+        path = self._timeline.path(MAX_PATH)
+        return opening_view(points, rays, path, self._timeline.poses[self._start], free)
+
+    def _show(self, client: Any, state: ClientView, view: View) -> None:
+        with self._lock:
+            state.sends = state.sends + 1 if state.sent is view else 1
+            state.sent, state.sent_at, state.reported = view, time.monotonic(), False
+        if state.sends > 1:
+            # What the server takes for the page's camera is what it sent: an equal one would not be sent again.
+            _move_to(client, View(view.position + 0.01 * (view.position - view.target), view.target, view.up))
+        _move_to(client, view)
+
+    def _report(self, state: ClientView, position: NDArray[np.float64]) -> None:
+        """Note where a client's camera is."""
+        with self._lock:
+            if state.sent is None:
+                return
+            if state.sent.is_at(position):
+                state.reported = True
+            elif state.reported and not (self._opening is not None and self._opening.is_at(position)):
+                state.moved = True
+            elif state.reported:  # the page has applied the first camera of all pages late
+                state.reported, state.sends = False, 1
 
 
-def _shown(store: ChunkStore, compared: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A sample of all points that clients show."""
-    return np.concatenate([store.sample(OVERVIEW_POINTS), compared])
+def opening_view(
+    points: NDArray[np.floating],
+    rays: NDArray[np.floating],
+    path: NDArray[np.floating],
+    first: NDArray[np.floating],
+    free: FreeView,
+) -> View:
+    """The opening view: from behind and above what cameras looked at.
+
+    Args:
+        points, rays: of a `Subject` [N, 3]; there may be more points.
+        path: camera positions [M, 3].
+        first: pose [4, 4] of the first camera, which has the up direction.
+    """
+    up = -np.asarray(first[:3, 1], np.float64)
+    direction, tilt_deg = opening_direction(rays, np.asarray(first[:3, 2], np.float64), up)
+    position, target = overview(points, path, direction, up, free, tilt_deg)
+    return View(position, target, up)
+
+
+def _share_in_view(points: NDArray[np.floating], view: View) -> float:
+    """Share of points [N, 3] in a usual window's view."""
+    free = FreeView.of_window(np.radians(75.0), *USUAL_WINDOW)
+    ahead = view.target - view.position
+    ahead = ahead / np.linalg.norm(ahead)
+    right = np.cross(ahead, view.up)
+    right = right / max(float(np.linalg.norm(right)), 1e-9)
+    axes = np.stack([right, np.cross(right, ahead), ahead])
+    x, y, z = axes @ (np.asarray(points) - view.position).T
+    inside = (z > 0) & (x > -free.left * z) & (x < free.right * z) & (np.abs(y) < free.upright * z)
+    return float(inside.mean())
 
 
 def _free_view(client: Any) -> FreeView:
     camera = client.camera
-    return FreeView.of_window(camera.fov, camera.image_width, camera.image_height, PANEL_WIDTH)
+    return FreeView.of_window(camera.fov, camera.image_width, camera.image_height)
 
 
-def _move_to(client: Any, position: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+def _move_to(client: Any, view: View) -> None:
     with client.atomic():
-        client.camera.position, client.camera.look_at = position, target
+        client.camera.up_direction = view.up
+        client.camera.position, client.camera.look_at = view.position, view.target

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.disk_table import DiskColumn
 from stream_recon.app.core.transforms import Similarity, transform_points
-from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.chunks import Chunk, ChunkStore
 from stream_recon.app.viewer.nodes import ChunkNode, LineNode, path_segments, wxyz
-from stream_recon.app.viewer.points import PointOptions
+from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP, RankedPoints
 from stream_recon.app.viewer.timeline import Timeline
 
 PATH = (170, 170, 170)
@@ -29,25 +30,33 @@ class ComparisonLayer:
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self._nodes: dict[int, ChunkNode] = {}
+        self._nodes: dict[tuple[int, int], ChunkNode] = {}
         self._path = LineNode(server, "/before/trajectory")
         self._labels: list[Any] = []
         self._offset = np.zeros(3)
 
-    def sync(self, store: ChunkStore, timeline: Timeline, options: PointOptions) -> None:
+    def sync(self, store: ChunkStore, timeline: Timeline) -> None:
         """Show the layer, or send its changes."""
         present = {chunk.first for chunk in store.chunks}
-        for first in [f for f in self._nodes if f not in present]:
-            self._nodes.pop(first).remove()
+        for key in [key for key in self._nodes if key[1] not in present]:
+            self._nodes.pop(key).remove()
         self._update_offset(store, timeline)
         causal = timeline.causal_poses
         for chunk in store.chunks:
-            node = self._nodes.setdefault(chunk.first, ChunkNode(self._server, f"/before/points/{chunk.first}"))
             axes = causal[chunk.first]
-            points = partial(store.causal_points, chunk, causal, options)
             S_world_chunk = Similarity(1.0, axes[:3, :3], axes[:3, 3] + self._offset)
-            with self._server.atomic():
-                node.sync(chunk, options, points, S_world_chunk, wxyz(axes[None, :3, :3])[0])
+            quaternion = wxyz(axes[None, :3, :3])[0]
+            for step in range(0, 100, HIDE_STEP):
+                name = f"/before/points/{step}/{chunk.first}"
+                node = self._nodes.setdefault((step, chunk.first), ChunkNode(self._server, name))
+                with self._server.atomic():
+                    node.sync(
+                        chunk,
+                        ALL_POINTS,
+                        partial(_causal_step, store, chunk, causal, step),
+                        S_world_chunk,
+                        quaternion,
+                    )
         path = timeline.causal_path(MAX_PATH_VERTICES) + self._offset.astype(np.float32)
         self._path.sync(path_segments(path), PATH)
 
@@ -87,6 +96,10 @@ class ComparisonLayer:
             self._server.scene.add_label(f"/before/{text}", text, position=centre + (height - centre @ up) * up)
             for text, centre in zip(LABELS, centres, strict=True)
         ]
+
+
+def _causal_step(store: ChunkStore, chunk: Chunk, causal_poses: DiskColumn, step: int) -> RankedPoints:
+    return store.causal_points(chunk, causal_poses).step(step)
 
 
 def _sample(store: ChunkStore, timeline: Timeline, count: int) -> NDArray[np.float32]:

@@ -186,7 +186,7 @@ class MessageGuard:
         if isinstance(current, int | float):
             low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
             return _is_number(value) and low <= value <= high
-        return False
+        return isinstance(value, str) and value in getattr(control, "options", ())
 
 
 class RateLimiter:

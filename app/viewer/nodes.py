@@ -1,4 +1,4 @@
-"""Scene nodes of the viewer: points of a chunk, camera frusta, sparse map points and loops. Each sends only changes."""
+"""Scene nodes of the viewer: points, surfaces, camera frusta, matched points and loops. Each sends only changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from viser._messages import SceneNodeUpdateMessage
 
 from stream_recon.app.core.transforms import Similarity, quaternion_xyzw
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.viewer.chunks import Chunk
 from stream_recon.app.viewer.points import PointOptions, RankedPoints
+from stream_recon.app.viewer.surfaces import Surface
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 EMPHASIS = 1.6
@@ -44,7 +46,7 @@ class Node:
 
 
 class ChunkNode(Node):
-    """The points of a chunk, sent again only if they or the filter changed."""
+    """Points of a chunk, sent again only if they or the filter changed."""
 
     shown = 0
     """Number of points that clients show."""
@@ -52,6 +54,7 @@ class ChunkNode(Node):
     """Number of times that points were sent."""
     _signature: tuple[int, int, int] | None = None
     _S_sent: Similarity | None = None
+    _point_size = 0.0
 
     def sync(
         self,
@@ -77,7 +80,13 @@ class ChunkNode(Node):
         if self._S_sent is not S:
             self._S_sent = S
             self.handle.wxyz, self.handle.position, self.handle.scale = quaternion, S.translation, S.scale
+        self._point_size = point_size
         self.handle.point_size = point_size
+
+    def send_size(self, client: Any, size: float) -> None:
+        """Change the size of the points, in voxels, on one page."""
+        updates = {"point_size": size * self._point_size}
+        client.scene._websock_interface.queue_message(SceneNodeUpdateMessage(self.name, updates))
 
     def _send(
         self, points: RankedPoints, voxel: float, point_size: float, S: Similarity, quaternion: NDArray[np.float64]
@@ -86,7 +95,7 @@ class ChunkNode(Node):
         if not len(points):
             self.remove()
             return
-        self._S_sent = S
+        self._S_sent, self._point_size = S, point_size
         # Replaced: an update would stay in the server's memory with the old points.
         self.handle = self.server.scene.add_point_cloud(
             self.name,
@@ -102,6 +111,40 @@ class ChunkNode(Node):
             position=S.translation,
         )
         self.sent += 1
+
+
+class SurfaceNode(Node):
+    """A keyframe's surface; the texture is sent again only if the triangles changed."""
+
+    sent = 0
+    """Number of times that the surface was sent."""
+    _version = -1
+    _placed: tuple[float, ...] = ()
+
+    def sync(
+        self, surface: Surface, timeline: Timeline, T_world_camera: NDArray[np.float64], quaternion: NDArray[np.float64]
+    ) -> None:
+        """Send changes. ``quaternion``: the pose's rotation (`wxyz`)."""
+        x, y, z = surface.scale(timeline).tolist()
+        placed = (x, y, z, *T_world_camera[:3].ravel().tolist())
+        position = T_world_camera[:3, 3].copy()
+        if surface.version != self._version:
+            self._version, self._placed = surface.version, placed
+            self.sent += 1
+            self.handle = self.server.scene.add_glb(
+                self.name,
+                surface.triangles.glb(surface.jpeg),
+                scale=(x, y, z),
+                wxyz=quaternion,
+                position=position,
+                cast_shadow=False,
+                receive_shadow=False,
+            )
+        elif placed != self._placed:
+            if placed[:3] != self._placed[:3]:
+                self.handle.scale = (x, y, z)
+            self.handle.wxyz, self.handle.position = quaternion, position
+            self._placed = placed
 
 
 class LineNode(Node):

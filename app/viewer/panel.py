@@ -1,93 +1,186 @@
-"""The viewer's panel of controls; the viewer's thread reads them."""
+"""The viewer's controls: a shared head with the status, and controls of its own for each page."""
 
+import html
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from stream_recon.app.viewer.points import PointOptions
-from stream_recon.app.viewer.scene import SceneOptions
+from stream_recon.app.viewer.document import PICTURE_LABEL
+from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
+
+Show = Literal["Surface", "Points", "Both"]
+VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
+OTHER_COLOUR = "#868e96"
+SAVES = {
+    "points": "Points (PLY)",
+    "mesh": "Mesh (GLB)",
+    "colmap": "COLMAP (ZIP)",
+    "around": "Film around it (MP4)",
+    "path": "Film along the path (MP4)",
+}
+"""Labels of the download buttons, by what they save."""
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Choices of one page."""
+
+    show: Show = "Surface"
+    points: PointOptions = ALL_POINTS
+    selected: int | None = None
+    """Ordinal of the frame chosen with the slider."""
+    cameras: bool = True
+    path: bool = True
+    matches: bool = False
+    """Triangulated points of the map."""
+    loops: bool = False
+    comparison: bool = False
+    """The causal cloud next to the revised one."""
+
+    @property
+    def shows_points(self) -> bool:
+        return self.show != "Surface" or self.comparison
+
+    @property
+    def shows_surfaces(self) -> bool:
+        return self.show != "Points" and not self.comparison
 
 
 @dataclass(frozen=True)
 class PanelEvents:
-    """Callbacks of the panel, called in a thread of the server with the client that asks."""
+    """Callbacks of the panels, called in a thread of the server with the client that asks."""
 
     changed: Callable[[], None]
     """A user changed a control."""
-    download: Callable[[Any], None]
-    """A client asks for the PLY file."""
+    save: Callable[[str, Any], None]
+    """A client asks for one of `SAVES`."""
     show_all: Callable[[Any], None]
-    """A client asks for the overview."""
+    """A client asks for the opening view."""
 
 
-class ViewerPanel:
-    """Buttons, sliders and the status text."""
+class SharedPanel:
+    """Head of all pages: status, verdict, and the pause of the run, which all pages share."""
 
-    def __init__(self, server: Any, min_rank: int, events: PanelEvents) -> None:
-        gui = server.gui
+    def __init__(self, server: Any, changed: Callable[[], None]) -> None:
         self.paused = False
         self._paused_by: int | None = None
-        self._changed = events.changed
-        self._status = gui.add_markdown("Waiting for the first frames")
-        self._pause = gui.add_button("Pause", hint="Hold the video; what was reconstructed stays")
+        self._changed = changed
+        self._status = server.gui.add_markdown("Waiting for the first frames", order=0)
+        self._verdict = server.gui.add_html("", order=1, visible=False)
+        self._pause = server.gui.add_button("Pause", hint="Hold the video; what was reconstructed stays", order=3)
         self._pause.on_click(self._toggle_pause)
-        self._download = gui.add_button(
-            "Download PLY", hint="The points shown here as a binary PLY file; the complete cloud once the run is over"
+        server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
+
+    def show_status(self, text: str) -> None:
+        if self._status.content != text:
+            self._status.content = text
+
+    def show_verdict(self, level: str, text: str) -> None:
+        """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""
+        colour = VERDICT_COLOURS.get(level, OTHER_COLOUR)
+        self._verdict.content = (
+            f'<div style="border-left: 4px solid {colour}; padding: 2px 8px; margin: 0 12px 8px; font-size: 0.875em">'
+            f'<b style="color: {colour}">{html.escape(level)}</b> {html.escape(text)}</div>'
         )
-        self._download.on_click(lambda event: events.download(event.client))
-        with gui.add_folder("View"):
-            gui.add_button("Show all", hint="Move the view back until everything is in it").on_click(
-                lambda event: events.show_all(event.client)
-            )
-            self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
-            self._min_rank = gui.add_slider(
-                "Confidence",
-                0,
-                95,
-                1,
-                min_rank,
-                hint="Hide this percentage of each frame's pixels, least confident first",
-            )
-            self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
-            self._cameras = gui.add_checkbox("Cameras", True)
-            self._path = gui.add_checkbox("Trajectory", True)
-        self._map_folder = gui.add_folder("Map", visible=False)
-        with self._map_folder:
-            self._sparse_points = gui.add_checkbox(
-                "Sparse points", False, hint="Points that were triangulated to correct the cameras"
-            )
-            self._loops = gui.add_checkbox("Loops", False, hint="Lines between frames of a loop closure")
-            self._comparison = gui.add_checkbox(
-                "Before and after",
-                False,
-                hint="The cloud before corrections, to the left of the corrected one; 'Show all' shows both",
-            )
-        self._frame_folder = gui.add_folder("Frames", visible=False)
-        with self._frame_folder:
-            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Choose a frame of the video so far")
-            self._picture = gui.add_image(np.zeros((96, 128, 3), np.uint8), format="jpeg", jpeg_quality=85)
-            self._from_here = gui.add_checkbox("View from here", False)
-            self._until_here = gui.add_checkbox("Points up to here", False)
+        self._verdict.visible = True
+
+    def end_stream(self) -> None:
+        """Remove the pause at the end of the video."""
+        self.paused = False
+        self._pause.visible = False
+
+    def client_gone(self, client_id: int) -> None:
+        """End a pause that a disconnected client requested."""
+        if self.paused and self._paused_by == client_id:
+            self._pause_for(None)
+
+    def _toggle_pause(self, event: Any) -> None:
+        self._pause_for(None if self.paused else event.client_id)
+
+    def _pause_for(self, client_id: int | None) -> None:
+        self.paused, self._paused_by = client_id is not None, client_id
+        self._pause.label = "Resume" if self.paused else "Pause"
+        self._changed()
+
+
+class PagePanel:
+    """Controls of one page. They change what this page shows, and nothing for others."""
+
+    def __init__(self, client: Any, hidden: int, events: PanelEvents) -> None:
+        """``hidden``: percentage of unsure pixels that is hidden at first."""
+        self._client = client
+        self._events = events
         self._scrubbed = False
         self._pictured: TimelineView | None = None
+        gui = client.gui
+        self._counts = gui.add_markdown("", order=2)
+        self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), "Surface", order=4)
+        self._add_view(gui, hidden)
+        self._add_frames(gui)
+        self._add_comparison(gui)
+        self._add_saves(gui)
         self._scrubber.on_update(self._scrub)
-        server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
+        self._light.on_update(lambda _: self._set_theme())
         for control in (
+            self._show,
             self._follow,
-            self._min_rank,
+            self._hidden,
             self._point_size,
             self._cameras,
             self._path,
             self._from_here,
             self._until_here,
-            self._sparse_points,
+            self._matches,
             self._loops,
             self._comparison,
         ):
             control.on_update(lambda _: events.changed())
+
+    def _add_view(self, gui: Any, hidden: int) -> None:
+        with gui.add_folder("View", order=5):
+            gui.add_button("Show all", hint="Back to the view from behind and above").on_click(
+                lambda event: self._events.show_all(event.client)
+            )
+            self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
+            hint = "Points: this percentage of each frame's pixels is hidden, the least sure first"
+            self._hidden = gui.add_slider("Hide unsure (%)", 0, 100 - HIDE_STEP, HIDE_STEP, hidden, hint=hint)
+            self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
+            self._cameras = gui.add_checkbox("Cameras", True)
+            self._path = gui.add_checkbox("Path", True)
+            self._light = gui.add_checkbox("Light background", False)
+
+    def _add_frames(self, gui: Any) -> None:
+        self._frame_folder = gui.add_folder("Frames", visible=False, expand_by_default=False, order=6)
+        with self._frame_folder:
+            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Choose a frame of the video so far")
+            self._picture = gui.add_image(np.zeros((96, 128, 3), np.uint8), format="jpeg", jpeg_quality=85)
+            self._from_here = gui.add_checkbox("View from here", False)
+            self._until_here = gui.add_checkbox("Only up to here", False, hint="Hide what later frames have added")
+
+    def _add_comparison(self, gui: Any) -> None:
+        self._map_folder = gui.add_folder("Corrections", visible=False, expand_by_default=False, order=7)
+        with self._map_folder:
+            self._matches = gui.add_checkbox(
+                "Matched points", False, hint="Points seen in several frames, by which the cameras were corrected"
+            )
+            self._loops = gui.add_checkbox("Loops", False, hint="Lines between frames that show the same place again")
+            self._comparison = gui.add_checkbox(
+                "Compare with before",
+                False,
+                hint="The points before corrections, to the left of the corrected ones; 'Show all' shows both",
+            )
+
+    def _add_saves(self, gui: Any) -> None:
+        self._saves: dict[str, Any] = {}
+        with gui.add_folder("Save", expand_by_default=False, order=8):
+            gui.add_button(PICTURE_LABEL, hint="A PNG file of what this page shows")
+            for kind, label in SAVES.items():
+                self._saves[kind] = gui.add_button(label)
+                self._saves[kind].on_click(lambda event, kind=kind: self._events.save(kind, event.client))
 
     @property
     def follow(self) -> bool:
@@ -98,28 +191,29 @@ class ViewerPanel:
         """Ordinal of the frame to look from, if asked for."""
         return int(self._scrubber.value) if self._from_here.value else None
 
-    def options(self) -> SceneOptions:
+    def options(self) -> PageOptions:
         """The values of the controls."""
         frame = int(self._scrubber.value)
         picked = self._scrubbed or self._until_here.value or self._from_here.value
-        return SceneOptions(
+        return PageOptions(
+            self._show.value,
             PointOptions(
-                min_rank=int(self._min_rank.value),
+                min_rank=int(self._hidden.value),
                 size=float(self._point_size.value),
                 last_frame=frame if self._until_here.value else None,
             ),
             selected=frame if picked and not self._from_here.value else None,
-            # Seen from inside a camera, the thumbnails of its neighbours would hide the cloud.
+            # Seen from inside a camera, the thumbnails of its neighbours would hide the scene.
             cameras=bool(self._cameras.value and not self._from_here.value),
             path=bool(self._path.value),
-            sparse_points=bool(self._sparse_points.value),
+            matches=bool(self._matches.value),
             loops=bool(self._loops.value),
             comparison=bool(self._comparison.value),
         )
 
     def offer_map(self, has_map: bool, revised: bool) -> None:
         """Show the switches of layers that exist."""
-        for switches, wanted in (((self._sparse_points, self._loops), has_map), ((self._comparison,), revised)):
+        for switches, wanted in (((self._matches, self._loops), has_map), ((self._comparison,), revised)):
             for switch in switches:
                 if switch.visible != wanted:
                     switch.visible = wanted
@@ -130,14 +224,16 @@ class ViewerPanel:
         """Stop moving the view with a camera."""
         self._follow.value = self._from_here.value = False
 
-    def show_status(self, text: str) -> None:
-        self._status.content = text
+    def show_counts(self, text: str) -> None:
+        if self._counts.content != text:
+            self._counts.content = text
 
-    def show_frames(self, timeline: Timeline, points: int) -> None:
+    def show_frames(self, timeline: Timeline) -> None:
         """Extend the slider to the newest frame, and show the chosen frame's thumbnail."""
-        if len(timeline) < 2 or not points:
+        if len(timeline) < 2 or not timeline.views:
             return
-        self._scrubber.max = len(timeline) - 1
+        if self._scrubber.max != len(timeline) - 1:
+            self._scrubber.max = len(timeline) - 1
         if not (self._scrubbed or self._until_here.value or self._from_here.value):
             self._scrubber.value = len(timeline) - 1
         view = timeline.nearest_view(int(self._scrubber.value))
@@ -146,31 +242,23 @@ class ViewerPanel:
             self._pictured = view
         self._frame_folder.visible = True
 
-    def _toggle_pause(self, event: Any) -> None:
-        self._pause_for(None if self.paused else event.client_id)
+    def label_saves(self, labels: dict[str, str]) -> None:
+        """Label the download buttons with what they give."""
+        for kind, label in labels.items():
+            if self._saves[kind].label != label:
+                self._saves[kind].label = label
 
-    def client_gone(self, client_id: int) -> None:
-        """End a pause that a disconnected client requested."""
-        if self.paused and self._paused_by == client_id:
-            self._pause_for(None)
-
-    def _pause_for(self, client_id: int | None) -> None:
-        self.paused, self._paused_by = client_id is not None, client_id
-        self._pause.label = "Resume" if self.paused else "Pause"
-        self._changed()
+    def _set_theme(self) -> None:
+        with suppress(RuntimeError):  # the client has gone
+            set_theme(self._client.gui, dark=not self._light.value)
 
     def _scrub(self, event: Any) -> None:
         # The program also moves the slider; only a user's change has a client.
         if event.client is not None:
             self._scrubbed = True
-            self._changed()
+            self._events.changed()
 
-    def offer_cloud(self, size: str) -> None:
-        """Label the download as the result's complete cloud."""
-        self._download.label = f"Download PLY ({size})"
-        self._download.hint = f"The complete cloud of the result folder as a binary PLY file, {size}"
 
-    def end_stream(self) -> None:
-        """Remove the pause at the end of the video."""
-        self.paused = False
-        self._pause.visible = False
+def set_theme(gui: Any, *, dark: bool) -> None:
+    """Set the colours of all pages, or of one page by its own ``gui``."""
+    gui.configure_theme(dark_mode=dark, show_logo=False, show_share_button=False, brand_color=(82, 140, 255))

@@ -15,6 +15,8 @@ from stream_recon.configs.schema import PointsConfig
 
 FILE_NAME = "points.ply"
 """Name of the downloaded file."""
+HIDE_STEP = 20
+"""Step in percent of the choice of points by confidence: the points of each step are a node that a page can hide."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,13 @@ class RankedPoints:
     def head(self, count: int) -> "RankedPoints":
         """The ``count`` most confident points, without a copy."""
         return RankedPoints(self.xyz[:count], self.rgb[:count], self.rank[:count], self.frame[:count])
+
+    def step(self, lowest: int) -> "RankedPoints":
+        """The points with ranks from ``lowest``, a multiple of `HIDE_STEP`, up to the next one."""
+        rank = -self.rank.astype(np.int16)
+        top = 101 if lowest + HIDE_STEP >= 100 else lowest + HIDE_STEP
+        first, last = np.searchsorted(rank, [-top, -lowest], side="right")
+        return self.take(np.arange(first, last))
 
     def filtered(self, options: PointOptions) -> "RankedPoints":
         """The points that the options show."""
@@ -96,7 +105,7 @@ def ranked_points(
     A rank is the percentage of the frame's pixels with lower confidence. Borders [4] are left, top, width, height at
     z = 1.
     """
-    points = frame_points(result, replace(config, confidence_quantile=0.0))
+    points = frame_points(result, replace(config, confidence=0.0))
     valid = result.confidence[result.depth > 0]
     # A sample is enough for percentages; sorting all pixels would cost more than the rest of this function.
     levels = np.quantile(valid[:: max(1, len(valid) // 4096)], np.linspace(0, 1, 101)) if len(valid) else np.zeros(1)
@@ -111,16 +120,16 @@ def ply_bytes(points: RankedPoints) -> bytes:
     return ply.header(len(points)) + ply.vertices_of(points.xyz, points.rgb).tobytes()
 
 
-def send_bytes(client: Any, content: bytes) -> None:
-    """Send a PLY file to a client as a download."""
-    client.send_file_download(FILE_NAME, content, save_immediately=True)
+def send_bytes(client: Any, content: bytes, name: str = FILE_NAME) -> None:
+    """Send a file to a client as a download."""
+    client.send_file_download(name, content, save_immediately=True)
 
 
-def send_file(client: Any, path: Path) -> None:
-    """Send a PLY file from the disk to a client, or a notification with the reason why not."""
+def send_file(client: Any, path: Path, name: str = FILE_NAME) -> None:
+    """Send a file from the disk to a client, or a notification with the reason why not."""
     try:
         # Mapped, not read: viser copies it piece by piece, and a second copy of a large cloud is avoided.
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            client.send_file_download(FILE_NAME, content, save_immediately=True)
+            client.send_file_download(name, content, save_immediately=True)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        client.add_notification("No PLY", f"{path} cannot be read: {error}", color="red")
+        client.add_notification("No file", f"{path} cannot be read: {error}", color="red")

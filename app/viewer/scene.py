@@ -1,5 +1,10 @@
-"""The viewer's 3D scene: chunks, trajectory and cameras as nodes of a viser server. Used from one thread."""
+"""The viewer's 3D scene as nodes of a viser server, the same for all pages. Used from one thread.
 
+What a page may hide has a parent of its own, see `PageScene`: points of a step of confidence ``/points/RANK``, surfaces
+``/surface``, and so on. Matched points, loops and the comparison are there while a page shows them.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -7,19 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import rotation_angle_deg
+from stream_recon.app.core.transforms import quaternion_xyzw, rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.comparison import ComparisonLayer
-from stream_recon.app.viewer.nodes import ChunkNode, Frustum, LineNode, MapLayer, MapLayerNodes, path_segments, wxyz
-from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
+from stream_recon.app.viewer.nodes import (
+    ChunkNode,
+    Frustum,
+    LineNode,
+    MapLayer,
+    MapLayerNodes,
+    SurfaceNode,
+    path_segments,
+    wxyz,
+)
+from stream_recon.app.viewer.panel import PageOptions
+from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP
+from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)
 CURRENT = (255, 176, 46)
-SELECTED = (64, 200, 255)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
 MAX_FRUSTA = 48
-"""Frusta shown at once: each has a thumbnail to send, and more would hide the cloud."""
+"""Frusta shown at once: each has a thumbnail to send, and more would hide the scene."""
 FRUSTUM_SIZE = 0.05
 """Depth of a frustum, as a share of the typical depth."""
 FRUSTUM_SPACING = 0.1
@@ -28,86 +43,116 @@ FRUSTUM_ROTATION_DEG = 30.0
 """Rotation from which on a frustum is shown however near the last one is."""
 MAX_PATH_VERTICES = 2000
 """Vertices of the trajectory, which is sent again at every update."""
+STEPS = tuple(range(0, 100, HIDE_STEP))
+"""Lowest ranks of the steps of confidence."""
 
 
 @dataclass(frozen=True)
-class SceneOptions:
-    """Choices of the panel."""
+class SceneMesh:
+    """A mesh of the complete scene."""
 
-    points: PointOptions = ALL_POINTS
-    selected: int | None = None
-    """Ordinal of the frame chosen with the slider."""
-    cameras: bool = True
-    path: bool = True
-    sparse_points: bool = False
-    """Triangulated points of the map."""
-    loops: bool = False
-    comparison: bool = False
-    """The causal cloud next to the revised one."""
+    glb: bytes
+    R_world_mesh: NDArray[np.float64]
+    """Rotation [3, 3] from the axes of the file to the world."""
+    triangles: int
 
 
 class ViewerScene:
-    """Updates the clients' scene from the store and the timeline; sends only changes."""
+    """Updates the scene from the stores and the timeline; sends only changes."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
-        self.nodes: dict[int, ChunkNode] = {}
-        """Nodes of chunks, by the ordinal of the chunk's first frame."""
+        self.nodes: dict[tuple[int, int], ChunkNode] = {}
+        """Nodes of points, by lowest rank and ordinal of the chunk's first frame."""
+        self.surfaces: dict[int, SurfaceNode] = {}
+        """Nodes of surfaces, by ordinal."""
+        self.mesh: SceneMesh | None = None
         self.frusta: dict[int, Frustum] = {}
+        self._mesh_node: Any = None
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
-        self._selected = Frustum(server, "/cameras/selected", SELECTED, emphasis=True)
-        self._path = LineNode(server, "/trajectory")
+        self._path = LineNode(server, "/path")
         self.map_nodes = MapLayerNodes(server)
         self.comparison = ComparisonLayer(server)
 
     @property
     def shown(self) -> int:
-        """Number of points that clients show."""
+        """Number of points of all steps."""
         return sum(node.shown for node in self.nodes.values())
 
+    def points_above(self, rank: int) -> int:
+        """Number of points of the steps from ``rank`` on."""
+        return sum(node.shown for (lowest, _), node in list(self.nodes.items()) if lowest >= rank)
+
     def sync(
-        self, store: ChunkStore, timeline: Timeline, map_layer: MapLayer, options: SceneOptions, typical_depth: float
+        self,
+        store: ChunkStore,
+        surfaces: SurfaceStore,
+        timeline: Timeline,
+        map_layer: MapLayer,
+        pages: Sequence[PageOptions],
+        typical_depth: float,
     ) -> None:
-        """Send changes. ``typical_depth`` sets the size of cameras."""
-        # One atomic block per chunk: a node and its pose arrive together, and no large batch delays the rest.
-        present = {chunk.first for chunk in store.chunks}
-        for first in [f for f in self.nodes if f not in present]:
-            self.nodes.pop(first).remove()
-        quaternions = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
-        for chunk, quaternion in zip(store.chunks, quaternions, strict=True):
-            node = self.nodes.setdefault(chunk.first, ChunkNode(self._server, f"/points/{chunk.first}"))
-            shown = partial(chunk.points.filtered, options.points)
-            with self._server.atomic():
-                node.sync(chunk, options.points, shown, chunk.S_world_chunk, quaternion)
+        """Send changes. ``pages``: the choices of all pages; ``typical_depth`` sets the size of cameras."""
+        self._sync_points(store)
+        self._sync_surfaces(surfaces, timeline)
         with self._server.atomic():
-            self._sync_path(timeline.path(MAX_PATH_VERTICES) if options.path else np.empty((0, 3), np.float32))
-            self._sync_cameras(timeline, options, typical_depth)
-            self.map_nodes.sync(map_layer, timeline, options.sparse_points, options.loops, typical_depth)
-        if options.comparison:
-            self.comparison.sync(store, timeline, options.points)
+            path = timeline.path(MAX_PATH_VERTICES)
+            blend = np.linspace(0, 1, len(path), dtype=np.float32)[:, None]
+            colors = ((1 - blend) * PATH_COLORS[0] + blend * PATH_COLORS[1]).astype(np.uint8)
+            self._path.sync(path_segments(path), path_segments(colors))
+            self._sync_cameras(timeline, typical_depth)
+            matches, loops = any(page.matches for page in pages), any(page.loops for page in pages)
+            self.map_nodes.sync(map_layer, timeline, matches, loops, typical_depth)
+        if any(page.comparison for page in pages):
+            self.comparison.sync(store, timeline)
         else:
             self.comparison.hide()
 
-    def _sync_path(self, path: NDArray[np.float32]) -> None:
-        blend = np.linspace(0, 1, len(path), dtype=np.float32)[:, None]
-        colors = ((1 - blend) * PATH_COLORS[0] + blend * PATH_COLORS[1]).astype(np.uint8)
-        self._path.sync(path_segments(path), path_segments(colors))
+    def _sync_points(self, store: ChunkStore) -> None:
+        # One atomic block per chunk: a node and its pose arrive together, and no large batch delays the rest.
+        present = {chunk.first for chunk in store.chunks}
+        for key in [key for key in self.nodes if key[1] not in present]:
+            self.nodes.pop(key).remove()
+        quaternions = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
+        for chunk, quaternion in zip(store.chunks, quaternions, strict=True):
+            with self._server.atomic():
+                for step in STEPS:
+                    name = f"/points/{step}/{chunk.first}"
+                    node = self.nodes.setdefault((step, chunk.first), ChunkNode(self._server, name))
+                    node.sync(chunk, ALL_POINTS, partial(chunk.points.step, step), chunk.S_world_chunk, quaternion)
 
-    def _sync_cameras(self, timeline: Timeline, options: SceneOptions, typical_depth: float) -> None:
-        wanted = _spaced_views(timeline, typical_depth) if options.cameras else {}
+    def _sync_surfaces(self, surfaces: SurfaceStore, timeline: Timeline) -> None:
+        wanted = {} if self.mesh is not None else surfaces.surfaces
+        for ordinal in [o for o in self.surfaces if o not in wanted]:
+            self.surfaces.pop(ordinal).remove()
+        if wanted:
+            ordinals = list(wanted)
+            poses = timeline.poses[np.array(ordinals, np.intp)]
+            for ordinal, pose, quaternion in zip(ordinals, poses, wxyz(poses[:, :3, :3]), strict=True):
+                node = self.surfaces.setdefault(ordinal, SurfaceNode(self._server, f"/surface/{ordinal}"))
+                with self._server.atomic():
+                    node.sync(wanted[ordinal], timeline, pose, quaternion)
+        if self.mesh is not None and self._mesh_node is not self.mesh:
+            self._mesh_node = self.mesh
+            x, y, z, w = quaternion_xyzw(self.mesh.R_world_mesh[None])[0]
+            self._server.scene.add_glb(
+                "/surface/mesh", self.mesh.glb, wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False
+            )
+
+    def _sync_cameras(self, timeline: Timeline, typical_depth: float) -> None:
+        wanted = _spaced_views(timeline, typical_depth)
         for ordinal in [o for o in self.frusta if o not in wanted]:
             self.frusta.pop(ordinal).remove()
         for ordinal in wanted:
             name = f"/cameras/{ordinal}"
             self.frusta.setdefault(ordinal, Frustum(self._server, name, CAMERA, emphasis=False))
-        newest = len(timeline) - 1 if options.cameras and len(timeline) else None
         shown = [(self.frusta[ordinal], ordinal, view) for ordinal, view in wanted.items()]
-        for frustum, picked in ((self._current, newest), (self._selected, options.selected)):
-            view = None if picked is None else timeline.nearest_view(picked)
-            if view is None or picked is None:
-                frustum.remove()
-            else:
-                shown.append((frustum, picked, view))
+        newest = len(timeline) - 1
+        view = timeline.nearest_view(newest) if newest >= 0 else None
+        if view is None:
+            self._current.remove()
+        else:
+            shown.append((self._current, newest, view))
         poses = timeline.poses[[ordinal for _, ordinal, _ in shown]]
         for (frustum, ordinal, view), pose, quaternion in zip(shown, poses, wxyz(poses[:, :3, :3]), strict=True):
             frustum.show(view, timeline.intrinsics(ordinal), pose, quaternion, FRUSTUM_SIZE * typical_depth)

@@ -7,6 +7,8 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from http import HTTPStatus
 from types import CoroutineType
 from typing import Any
 
@@ -16,6 +18,7 @@ import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from stream_recon.app.viewer.document import PageBody
 from stream_recon.app.viewer.guard import (
     MAX_BAD_MESSAGES,
     MAX_CLIENTS,
@@ -24,7 +27,7 @@ from stream_recon.app.viewer.guard import (
     RateLimiter,
     RequestGuard,
 )
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +40,14 @@ SILENT.setLevel(logging.CRITICAL + 1)
 """Logger of the web server, which would write a traceback for each malformed connection."""
 
 
-def start_server(host: str, port: int, token: str | None = None) -> Any:
+def start_server(host: str, port: int, token: str | None = None, page: PageBody | None = None) -> Any:
     """A viser server that listens on ``host`` and ``port`` (0: any free port), behind the guards of `guard`.
 
     Viser alone admits any web page and trusts its messages: they can open a tunnel, upload files and set any attribute
     of a control.
 
-    ``token``: required in the address as ``?token=``; None: no token. Raises ResourceError where the port is in use
-    (viser alone would move to the next free one), or cannot be listened on.
+    ``token``: required in the address as ``?token=``; None: no token. ``page``: changes the web page. Raises
+    ResourceError where the port is in use (viser alone would move to the next free one), or cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -58,9 +61,9 @@ def start_server(host: str, port: int, token: str | None = None) -> Any:
                 f"cannot listen on {host} port {port} ({error}); choose with --host and --port"
             ) from error
     requests, messages = RequestGuard(host, f"viser-v{viser.__version__}", token), MessageGuard()
-    with _quiet_console(), _guarded(requests, messages):
+    with _quiet_console(), _guarded(requests, messages, page or PageBody()):
         server = viser.ViserServer(host=host, port=port, verbose=False)
-    messages.find_control = server.gui._gui_input_handle_from_uuid.get
+    messages.find_control = partial(_find_control, server)
     loop = server.get_event_loop()
     loop.call_soon_threadsafe(
         loop.set_exception_handler,
@@ -92,7 +95,7 @@ def stop_server(server: Any) -> None:
 
 
 @contextlib.contextmanager
-def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
+def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> Iterator[None]:
     """Within the block, a web server that viser starts uses the guards."""
     clients: set[Any] = set()
 
@@ -120,7 +123,14 @@ def _guarded(requests: RequestGuard, messages: MessageGuard) -> Iterator[None]:
             if refusal is not None:
                 return refusal
             response: Response | None = process_request(connection, request)
-            return None if response is None else requests.add_headers(request, response)
+            if response is None:
+                return None
+            if response.status_code == HTTPStatus.OK and "html" in response.headers.get("Content-Type", ""):
+                zipped = response.headers.get("Content-Encoding") == "gzip"
+                response.body = page.body(bytes(response.body), zipped=zipped)
+                del response.headers["Content-Length"]
+                response.headers["Content-Length"] = str(len(response.body))
+            return requests.add_headers(request, response)
 
         async def handle(connection: Any) -> None:
             if len(clients) >= MAX_CLIENTS:
@@ -161,5 +171,14 @@ def _quiet_console() -> Iterator[None]:
         console.quiet = quiet
 
 
-def _port_in_use(port: int) -> ResourceError:
-    return ResourceError(f"port {port} is in use; choose another with --port")
+def _find_control(server: Any, uuid: str) -> Any:
+    """Viser's control with a uuid, of all clients or of one; None where there is none."""
+    for gui in (server.gui, *(client.gui for client in server.get_clients().values())):
+        found = gui._gui_input_handle_from_uuid.get(uuid)
+        if found is not None:
+            return found
+    return None
+
+
+def _port_in_use(port: int) -> PortInUseError:
+    return PortInUseError(f"port {port} is in use; choose another with --port")

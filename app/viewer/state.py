@@ -1,4 +1,4 @@
-"""State of the viewer: timeline, points, scene and panel, updated by one thread without locks."""
+"""State of the viewer: timeline, points, surfaces, scene and pages, updated by one thread without locks."""
 
 from typing import Any
 
@@ -6,39 +6,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
-from stream_recon.app.viewer.cameras import OVERVIEW_POINTS, ViewerCameras
+from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.nodes import MapLayer
-from stream_recon.app.viewer.panel import PanelEvents, ViewerPanel
-from stream_recon.app.viewer.points import RankedPoints, ranked_points
-from stream_recon.app.viewer.scene import ViewerScene
+from stream_recon.app.viewer.pages import Page
+from stream_recon.app.viewer.panel import SAVES, PageOptions, PanelEvents, SharedPanel, set_theme
+from stream_recon.app.viewer.points import HIDE_STEP, RankedPoints, ranked_points
+from stream_recon.app.viewer.scene import SceneMesh, ViewerScene
+from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_PER_UPDATE = 50_000
 """Points that an update recomputes after a revision, about: half a megabyte to each client."""
+SURFACE_BYTES_PER_UPDATE = 1_000_000
+"""Bytes of surfaces that an update sends again after a revision, about."""
+HIDDEN = 2 * HIDE_STEP
+"""Percentage of each frame's points, the least sure, that a page hides at first."""
+COMPARED_POINTS = 20_000
+"""Points of the comparison that 'Show all' takes in."""
 
 
 class ViewerState:
-    """Timeline and points, and the scene and panel that follow them. Used from one thread."""
+    """Timeline, points and surfaces, and the scene and pages that follow them. Used from one thread."""
 
     def __init__(self, server: Any, points: PointsConfig, point_budget: int, events: PanelEvents) -> None:
         self._server = server
         self._points = points
+        self._events = events
         self._configure_server()
         self.store = ChunkStore(point_budget, points.voxel)
         self.timeline = Timeline()
+        self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
         self.cameras = ViewerCameras(server, self.timeline)
         self.map_layer = MapLayer()
-        self.panel = ViewerPanel(server, round(100 * points.confidence_quantile), events)
+        self.panel = SharedPanel(server, events.changed)
+        self.pages: dict[int, Page] = {}
+        """Pages by client id."""
+        self.cloud_points: int | None = None
+        """Number of points of the result's cloud."""
+        self.labels: dict[str, str] = {}
+        """Labels of download buttons that are not the usual ones."""
         self.ended = False
-        """Whether the last frame was added: new clients then start with the overview."""
+        """Whether the last frame was added."""
+        self._framed_end = False
+        server.on_client_connect(self._connect)
+        server.on_client_disconnect(lambda client: self.pages.pop(client.client_id, None))
 
     def add_frame_result(
-        self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics, result: FrameResult | None
+        self,
+        index: int,
+        T_world_camera: NDArray[np.float64],
+        intrinsics: Intrinsics,
+        result: FrameResult | None,
+        image: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Add the next frame; without a ``result`` it has no points and no thumbnail."""
+        """Add the next frame; without a ``result`` it has no points and no thumbnail.
+
+        ``image``: the source's; None: the result's is the texture.
+        """
         ordinal = self.timeline.add_frame(index, T_world_camera, intrinsics)
         self.store.add_frame(ordinal, self.timeline.poses[ordinal])
         if result is None:
@@ -49,64 +76,103 @@ class ViewerState:
         if self.timeline.wants_view(ordinal):
             self.timeline.add_view(make_view(ordinal, result))
         self.store.add_points(ordinal, *ranked_points(result, self._points))
+        if result.is_keyframe or not len(self.cameras.subject):
+            self.cameras.subject.add(ordinal, result)
+            self.surfaces.add(ordinal, result, result.rgb if image is None else image, causal=True)
+
+    def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
+        """Replace the surface of a frame that was added."""
+        ordinal = self.timeline.ordinal(result.index)
+        if ordinal is not None:
+            self.surfaces.add(ordinal, result, image, causal=False)
 
     def revise(self, revisions: list[Revision]) -> None:
         """Apply consecutive revisions as one change."""
         named = np.unique(np.concatenate([self.timeline.revise(revision) for revision in revisions]))
         self.store.revise(named, self.timeline.point_transforms(named), self.timeline.depth_fields[named])
+        self.surfaces.revise(named)
+
+    def show_mesh(self, mesh: SceneMesh) -> None:
+        """Show a mesh in place of the keyframes' surfaces."""
+        self.scene.mesh = mesh
 
     def update(self, status: str, skipped: int) -> bool:
-        """Send changes to the clients. True if revised points are left for the next update."""
+        """Send changes to the clients. True if revised points or surfaces are left for the next update."""
         self.store.merge_pending()
         unfinished = self.store.update_points(POINTS_PER_UPDATE)
-        self.panel.show_frames(self.timeline, self.store.total)
-        self.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
-        self.scene.sync(self.store, self.timeline, self.map_layer, self.panel.options(), self.cameras.typical_depth)
-        if self.ended:
-            self.cameras.start_with_overview(self.store, self._compared_points())
-        else:
-            self.cameras.update_start(self.store)
-        self.panel.show_status(self._describe(status, skipped))
+        unfinished |= self.surfaces.update(SURFACE_BYTES_PER_UPDATE)
+        pages = list(self.pages.values())
+        options = [page.panel.options() for page in pages]
+        depth = self.cameras.typical_depth
+        self.scene.sync(self.store, self.surfaces, self.timeline, self.map_layer, options, depth)
+        for page, chosen in zip(pages, options, strict=True):
+            page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
+            page.panel.show_frames(self.timeline)
+            page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
+            page.panel.show_counts(self._counts(chosen, skipped))
+            page.panel.label_saves({**SAVES, **self.labels})
+        self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
+        self.cameras.update(reframe=self.ended and not self._framed_end)
+        self._framed_end |= self.ended
         self._move_views()
         return unfinished
 
-    def points(self) -> RankedPoints:
-        """The points that clients show, in world axes."""
-        return self.store.world_points(self.panel.options().points)
+    def points(self, options: PageOptions) -> RankedPoints:
+        """The points that a page shows, in world axes."""
+        return self.store.world_points(options.points)
 
     def show_all(self, client: Any) -> None:
-        """Move a client's view until everything is in it."""
-        self.panel.release_view()
-        self.cameras.show_all(client, self.store, self._compared_points())
+        """Move a client's view back to the opening view."""
+        page = self.pages.get(client.client_id)
+        if page is not None:
+            page.panel.release_view()
+            compared = np.zeros((0, 3), np.float32)
+            if page.panel.options().comparison:
+                compared = self.scene.comparison.sample(self.store, self.timeline, COMPARED_POINTS)
+            self.cameras.show_all(client, compared)
 
-    def _compared_points(self) -> NDArray[np.float32]:
-        return self.scene.comparison.sample(self.store, self.timeline, OVERVIEW_POINTS)
+    def _connect(self, client: Any) -> None:
+        self.cameras.connect(client)
+        self.pages[client.client_id] = Page(client, HIDDEN, self._events)
+        self._events.changed()
 
     def _configure_server(self) -> None:
         server = self._server
         server.gui.set_panel_label("stream-recon")
-        server.gui.configure_theme(dark_mode=True, show_logo=False, show_share_button=False, brand_color=(82, 140, 255))
+        set_theme(server.gui, dark=True)
         server.scene.world_axes.visible = False
         server.scene.set_up_direction("-y")
         server.initial_camera.position, server.initial_camera.look_at = (0.0, -0.3, -0.6), (0.0, 0.0, 1.0)
 
-    def _describe(self, status: str, skipped: int) -> str:
-        counts = f"**{self.scene.shown:,}** points · **{len(self.timeline):,}** frames"
-        if skipped:
-            counts += f" · {skipped:,} without points, to keep up"
-        if self.panel.paused:
-            counts += " · paused"
-        return f"{status}\n\n{counts}" if status else counts
+    def _counts(self, options: PageOptions, skipped: int) -> str:
+        """What a page shows, in one line."""
+        parts = []
+        if options.shows_surfaces:
+            mesh = self.scene.mesh
+            count = len(self.surfaces.surfaces)
+            parts.append(f"mesh of {mesh.triangles:,} triangles" if mesh else f"surfaces of {count:,} keyframes")
+        if options.shows_points:
+            shown = self.scene.points_above(options.points.min_rank)
+            parts.append(count_text(shown, max(self.cloud_points or 0, shown)))
+        line = f"showing {' and '.join(parts)} · {len(self.timeline):,} frames"
+        return line + (f" · {skipped:,} without points, to keep up" if skipped else "")
 
     def _move_views(self) -> None:
         if not len(self.timeline):
             return
-        from_here = self.panel.from_here
-        if from_here is not None:
-            pose, back, lift = self.timeline.poses[min(from_here, len(self.timeline) - 1)], 0.0, 0.0
-        elif self.panel.follow:
-            pose, back, lift = self.timeline.poses[-1], 0.7, 0.3
-        else:
-            return
-        for client in self._server.get_clients().values():
-            self.cameras.look_from(client, pose, back, lift)
+        for page in list(self.pages.values()):
+            from_here = page.panel.from_here
+            if from_here is not None:
+                pose, back, lift = self.timeline.poses[min(from_here, len(self.timeline) - 1)], 0.0, 0.0
+            elif page.panel.follow:
+                pose, back, lift = self.timeline.poses[-1], 0.7, 0.3
+            else:
+                continue
+            self.cameras.look_from(page.client, pose, back, lift)
+
+
+def count_text(shown: int, total: int) -> str:
+    """A number of points, and of how many, such as "0.6 of 1.9 million points"."""
+    if total >= 1_000_000:
+        return f"{shown / 1e6:.1f} of {total / 1e6:.1f} million points"
+    return f"{shown:,} of {total:,} points" if shown < total else f"{shown:,} points"

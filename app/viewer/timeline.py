@@ -118,6 +118,10 @@ class Timeline:
         """Index in the source of a frame."""
         return self._indices[ordinal]
 
+    def ordinal(self, index: int) -> int | None:
+        """Ordinal of source frame ``index``; None where it was not added."""
+        return self._indices.position(index) if index in self._indices else None
+
     def wants_view(self, ordinal: int) -> bool:
         """Whether no frame of this frame's interval has a view yet."""
         return ordinal // self._stride not in self.views

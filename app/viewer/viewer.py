@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,80 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
+from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.viewer.cameras import RESEND_S
+from stream_recon.app.viewer.document import PageBody
+from stream_recon.app.viewer.downloads import Downloads, triangle_count, vertex_count
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.points import ply_bytes, send_bytes, send_file
+from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
+from stream_recon.app.viewer.update_queue import DenseUpdate, FrameUpdate, UpdateQueue
 from stream_recon.configs.schema import PointsConfig
-
-MAX_WAITING_RESULTS = 16
-"""Results with points that may wait; bounds their memory to some tens of megabytes."""
-
-
-@dataclass(eq=False)
-class FrameUpdate:
-    """A frame for the viewer. ``result`` is dropped if the viewer is too slow; the camera is kept."""
-
-    index: int
-    T_world_camera: NDArray[np.float64]
-    intrinsics: Intrinsics
-    is_keyframe: bool
-    result: FrameResult | None
-
-
-class UpdateQueue:
-    """Bounded queue of frames and revisions. Not thread-safe: the viewer's lock guards it."""
-
-    def __init__(self) -> None:
-        self.skipped = 0
-        """Number of frames whose points were dropped."""
-        self._waiting: deque[FrameUpdate | Revision] = deque()
-        self._with_points: deque[FrameUpdate] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether adding a result would drop no points."""
-        return len(self._with_points) < MAX_WAITING_RESULTS
-
-    def add_result(self, result: FrameResult) -> None:
-        """Add a result. If too many wait, the oldest non-keyframe, or else the oldest, loses its points."""
-        update = FrameUpdate(result.index, result.T_world_camera, result.intrinsics, result.is_keyframe, result)
-        self._waiting.append(update)
-        self._with_points.append(update)
-        if len(self._with_points) > MAX_WAITING_RESULTS:
-            dropped = next((u for u in self._with_points if not u.is_keyframe), self._with_points[0])
-            self._with_points.remove(dropped)
-            dropped.result = None
-            self.skipped += 1
-
-    def add_revision(self, revision: Revision) -> None:
-        self._waiting.append(revision)
-
-    def take(self) -> FrameUpdate | list[Revision] | None:
-        """Remove the next frame, or all revisions before the next frame; None if the queue is empty."""
-        if not self._waiting:
-            return None
-        first = self._waiting.popleft()
-        if isinstance(first, FrameUpdate):
-            if first.result is not None:
-                self._with_points.remove(first)
-            return first
-        revisions = [first]
-        while self._waiting and isinstance(following := self._waiting[0], Revision):
-            revisions.append(following)
-            self._waiting.popleft()
-        return revisions
-
-    def clear(self) -> None:
-        self._waiting.clear()
-        self._with_points.clear()
-
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +64,8 @@ class Viewer:
         self.is_open = not is_loopback(host)
         """Whether other machines can reach the viewer."""
         secret = new_token() if token and self.is_open else None
-        self._server = start_server(host, port, secret)
+        self._page = PageBody()
+        self._server = start_server(host, port, secret, self._page)
         shown_host = outward_address(host) if host in EVERYWHERE else host
         shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         self.url = f"http://{shown_host}:{self._server.get_port()}"
@@ -136,6 +75,8 @@ class Viewer:
         self._queue = UpdateQueue()
         self._requests: deque[Callable[[], None]] = deque()
         self._cloud: Path | None = None
+        self._images: dict[int, NDArray[np.uint8]] = {}
+        self._downloads = Downloads()
         self._map_layer = MapLayer()
         self._status = ""
         self._busy = False
@@ -144,7 +85,7 @@ class Viewer:
         """Whether an error has stopped the viewer."""
         self._next_update = 0.0
         self._closed = threading.Event()
-        events = PanelEvents(self._touch, self._download, partial(self._queue_request, self._show_all))
+        events = PanelEvents(self._touch, self._save, partial(self._queue_request, self._show_all))
         self.state = ViewerState(self._server, points, point_budget, events)
         self._thread = threading.Thread(target=self._work, name="viewer", daemon=True)
         self._thread.start()
@@ -177,15 +118,60 @@ class Viewer:
 
     @property
     def points_shown(self) -> int:
-        """Number of points that clients show."""
+        """Number of points of the scene, of all steps of confidence."""
         return self.state.scene.shown
+
+    def name(self, title: str) -> None:
+        """Set the title of the page and of the panel, such as the result's name."""
+        self._page.title = title
+        self._server.gui.set_panel_label(title)
+
+    def add_image(self, index: int, image: NDArray[np.uint8]) -> None:
+        """The source's image [H, W, 3] of a frame whose result is added next; becomes the texture of its surface."""
+        self._images = {index: image}
 
     def add(self, result: FrameResult) -> None:
         """Queue a frame's result. Call in the order of the video."""
+        image = self._images.pop(result.index, None) if result.is_keyframe else None
         with self._wake:
             if not self.failed:
-                self._queue.add_result(result)
+                self._queue.add_result(result, image)
                 self._wake.notify()
+
+    def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
+        """Queue a better depth map of an earlier frame, which replaces the frame's surface.
+
+        ``result``: in the present unit, as the revisions so far have it; ``image`` [H, W, 3] shows the same as its
+        depth map, at any size.
+        """
+        with self._wake:
+            if not self.failed:
+                self._queue.add_dense(DenseUpdate(result, image))
+                self._wake.notify()
+
+    def wait_for_dense(self, timeout_s: float = 60.0) -> None:
+        """Wait until another call of `show_dense` would drop nothing."""
+        deadline = time.monotonic() + timeout_s
+        with self._wake:
+            while self._queue.dense_is_full and self._thread.is_alive() and time.monotonic() < deadline:
+                self._wake.wait(0.05)
+
+    def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
+        """Show a GLB file in place of the keyframes' surfaces, if it exists.
+
+        ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
+        """
+        with suppress(OSError):
+            content = path.read_bytes()
+            mesh = SceneMesh(content, np.array(R_world_mesh, np.float64), triangle_count(content))
+            with self._wake:
+                self._requests.append(partial(self.state.show_mesh, mesh))
+                self._touched = True
+                self._wake.notify()
+
+    def show_verdict(self, level: str, text: str) -> None:
+        """Show whether the result is ``good``, ``doubtful`` or ``failed``, with a line that says why."""
+        self.state.panel.show_verdict(level, text)
 
     def revise(self, revision: Revision) -> None:
         """Queue a revision of earlier frames, which is shown as one change."""
@@ -210,10 +196,17 @@ class Viewer:
             self._wake.notify()
 
     def offer_cloud(self, path: Path) -> None:
-        """Let the download button send the result's complete PLY file, if it exists."""
+        """Let the button for points send the result's complete PLY file, if it exists."""
         with suppress(OSError):
-            self.state.panel.offer_cloud(decimal(path.stat().st_size))
+            size = decimal(path.stat().st_size)
+            self.state.cloud_points = vertex_count(path)
+            self.state.labels["points"] = f"All points (PLY, {size})"
             self._cloud = path
+            self._touch()
+
+    def offer(self, kind: str, make: Callable[[Path], Path]) -> None:
+        """Offer a download of `SAVES`; ``make`` writes its file into a folder and may raise StreamReconError."""
+        self._downloads.offer(kind, make)
 
     def has_room(self) -> bool:
         """Whether adding a result would skip no points; always true for a viewer that has stopped."""
@@ -268,8 +261,10 @@ class Viewer:
             self._requests.append(partial(serve, client))
             self._wake.notify()
 
-    def _download(self, client: Any) -> None:
-        if self._cloud is not None:
+    def _save(self, kind: str, client: Any) -> None:
+        if kind != "points":
+            self._downloads.send(kind, client, self.state.ended)
+        elif self._cloud is not None:
             send_file(client, self._cloud)  # in the server's thread, so that a large file does not delay updates
         elif self.failed:
             client.add_notification("No PLY", "The viewer has failed; the cloud is in the result folder.", color="red")
@@ -277,7 +272,9 @@ class Viewer:
             self._queue_request(self._send_points, client)
 
     def _send_points(self, client: Any) -> None:
-        send_bytes(client, ply_bytes(self.state.points()))
+        page = self.state.pages.get(client.client_id)
+        if page is not None:
+            send_bytes(client, ply_bytes(self.state.points(page.panel.options())))
 
     def _show_all(self, client: Any) -> None:
         self.state.show_all(client)
@@ -302,13 +299,17 @@ class Viewer:
         with self._wake:
             wait_s = self._next_update - time.monotonic()
             if not len(self._queue) and not self._requests and (not self._touched or wait_s > 0):
-                self._wake.wait(wait_s if self._touched else None)
+                resend = RESEND_S if self.state.cameras.waiting else None
+                if not self._wake.wait(wait_s if self._touched else resend) and resend is not None:
+                    self._requests.append(self.state.cameras.send)
             item = self._queue.take()
             request = self._requests.popleft() if self._requests else None
             self._touched |= item is not None
             self._busy = True
         if isinstance(item, FrameUpdate):
-            self.state.add_frame_result(item.index, item.T_world_camera, item.intrinsics, item.result)
+            self.state.add_frame_result(item.index, item.T_world_camera, item.intrinsics, item.result, item.image)
+        elif isinstance(item, DenseUpdate):
+            self.state.show_dense(item.result, item.image)
         elif item is not None:
             self.state.revise(item)
         if request is not None:

@@ -27,6 +27,7 @@ from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.training.synthetic.cameras import Path as CameraPath
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 FloatArray = NDArray[np.float64]
@@ -80,15 +81,17 @@ def bench_cases(
         seed: seed of the rendered scenes.
     """
     frames = count or FRAMES
-    walk = cache(lambda: _rendered("walk", frames, seed) if sequence is None else _read(sequence, stride, frames))
+    walk = cache(
+        lambda: rendered("walk", frames, seed) if sequence is None else read_sequence(sequence, stride, frames)
+    )
 
     def walked(put: Callable[[Clip], Clip]) -> Clip:
         return put(walk())
 
     cases: dict[str, Callable[[], Clip]] = {name: partial(walked, put) for name, put in FAULTS.items()}
     if sequence is None:
-        cases |= {name: partial(_rendered, name, frames, seed) for name in MOTIONS}
-        cases |= {"plane": lambda: _plane(frames, False), "faint floor with half turns": lambda: _plane(frames, True)}
+        cases |= {name: partial(rendered, name, frames, seed) for name in MOTIONS}
+        cases |= {"plane": lambda: plane(frames, False), "faint floor with half turns": lambda: plane(frames, True)}
     wanted = list(cases) if only is None else only.split(",")
     unknown = set(wanted) - set(cases)
     if unknown:
@@ -101,7 +104,7 @@ def bench_cases(
 
 def _figures(engine: Engine, clip: Clip) -> str:
     with tempfile.TemporaryDirectory() as place:
-        scene = _written(clip, Path(place) / "sequence")
+        scene = written(clip, Path(place) / "sequence")
         truth = scene.truth()
         evaluator, network = Evaluator(truth), Evaluator(truth)
         engine.reset()
@@ -146,7 +149,7 @@ def _errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, 
     return float(ate), float(turn)
 
 
-def _written(clip: Clip, folder: Path) -> Scene:
+def written(clip: Clip, folder: Path) -> Scene:
     """As a sequence with truth."""
     (folder / "rgb").mkdir(parents=True)
     (folder / "depth").mkdir()
@@ -163,7 +166,7 @@ def _written(clip: Clip, folder: Path) -> Scene:
     return Scene("case", "sequence", folder, None)
 
 
-def _read(path: Path, stride: int, frames: int) -> Clip:
+def read_sequence(path: Path, stride: int, frames: int) -> Clip:
     scene = Scene(path.resolve().name, "sequence", path, None)
     truth = scene.truth()
     assert truth is not None and truth.intrinsics is not None, "a sequence with poses and intrinsics"
@@ -187,16 +190,30 @@ MOTIONS: dict[str, tuple[str | None, int, float]] = {
 """How the camera moves, where, and the share of clips that turn by 6 to 20 degrees from frame to frame."""
 
 
-def _rendered(name: str, frames: int, seed: int = SEED) -> Clip:
+def rendered(name: str, frames: int, seed: int = SEED) -> Clip:
     """A clip of a scene that training never drew, by an ordinary camera."""
     motion, kind, turning = MOTIONS.get(name, ("walk", ROOM, 0.0))
-    shares = SceneShares(turning=turning, motion=motion)
+
+    def half_turned(path: CameraPath) -> None:
+        path.roll[:] += torch.tensor(half_turns(frames), dtype=torch.float32)
+
+    alter = half_turned if "half turns" in name else None
+    return render(SceneShares(turning=turning, motion=motion), kind, frames, seed, alter)
+
+
+def render(
+    shares: SceneShares,
+    kind: int,
+    frames: int,
+    seed: int,
+    alter: Callable[[CameraPath], None] | None = None,
+) -> Clip:
+    """A clip of one kind of scene; ``alter`` changes the camera's path before the scene is built."""
     generator = SceneGenerator("cpu", seed, degrade=False, shares=shares)
     layouts = generator.draw_layouts([kind], frames)
-    if "half turns" in name:
-        turns = torch.tensor(_half_turns(frames), dtype=torch.float32)
+    if alter is not None:
         for layout in layouts:
-            layout.path.roll[:] += turns
+            alter(layout.path)
     world, poses = generator.build(layouts)
     width, height = SIZE
     focal = torch.full((1, 2), FOCAL)
@@ -204,23 +221,23 @@ def _rendered(name: str, frames: int, seed: int = SEED) -> Clip:
     pictures = (images[0].clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     noise = np.random.default_rng(0)
     return Clip(
-        [_noisy(picture, noise) for picture in pictures],
+        [noisy(picture, noise) for picture in pictures],
         poses[0].numpy().astype(np.float64),
         (FOCAL, FOCAL),
         list(depth[0].numpy()),
     )
 
 
-def _half_turns(frames: int) -> FloatArray:
+def half_turns(frames: int) -> FloatArray:
     """Angles about the axis, by up to 180 degrees from frame to frame."""
     return np.cumsum(np.random.default_rng(2).choice([0.4, 1.5, 2.6, np.pi, -1.3], frames))
 
 
-def _noisy(image: NDArray[np.floating] | Image, noise: np.random.Generator) -> Image:
+def noisy(image: NDArray[np.floating] | Image, noise: np.random.Generator) -> Image:
     return np.clip(image + noise.normal(0, 1.5, image.shape), 0, 255).astype(np.uint8)
 
 
-def _plane(frames: int, down: bool) -> Clip:
+def plane(frames: int, down: bool) -> Clip:
     """A camera before one textured plane; or one that looks down on a floor that is nearly blank, and turns."""
     noise = np.random.default_rng(SEED)
     side = 2400
@@ -233,7 +250,7 @@ def _plane(frames: int, down: bool) -> Clip:
     width, height = SIZE
     K = np.array([[FOCAL, 0, width / 2], [0, FOCAL, height / 2], [0, 0, 1]])
     t = np.linspace(0, 2 * np.pi, frames)
-    angles = _half_turns(frames) if down else 0.1 * np.sin(2 * t)
+    angles = half_turns(frames) if down else 0.1 * np.sin(2 * t)
     poses, images, depth = [], [], []
     rays = np.linalg.inv(K) @ np.stack(
         [
@@ -249,35 +266,35 @@ def _plane(frames: int, down: bool) -> Clip:
         R, centre = T[:3, :3].T, T[:3, 3]
         H = K @ np.column_stack([R[:, 0], R[:, 1], -R @ centre]) @ np.linalg.inv(K_picture)
         seen = cv2.warpPerspective(picture, H, SIZE, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT)
-        images.append(_noisy(np.repeat(seen[..., None], 3, axis=2), noise))
+        images.append(noisy(np.repeat(seen[..., None], 3, axis=2), noise))
         depth.append((-centre[2] / (T[2, :3] @ rays)).reshape(height, width).astype(np.float32))
         poses.append(T)
     return Clip(images, np.array(poses), (FOCAL, FOCAL), depth)
 
 
-def _blurred(image: Image) -> Image:
+def blurred(image: Image) -> Image:
     return np.asarray(cv2.GaussianBlur(image, None, BLUR_PX * image.shape[1] / 640), np.uint8)
 
 
-def _blurred_interval(clip: Clip) -> Clip:
+def blurred_interval(clip: Clip) -> Clip:
     middle = len(clip.images) // 2
-    return clip.change(lambda k, image: _blurred(image) if middle - 4 <= k < middle + 4 else image)
+    return clip.change(lambda k, image: blurred(image) if middle - 4 <= k < middle + 4 else image)
 
 
-def _blank_interval(clip: Clip) -> Clip:
+def blank_interval(clip: Clip) -> Clip:
     middle, noise = len(clip.images) // 2, np.random.default_rng(1)
     return clip.change(
-        lambda k, image: _noisy(np.full_like(image, 90), noise) if middle - 3 <= k < middle + 3 else image
+        lambda k, image: noisy(np.full_like(image, 90), noise) if middle - 3 <= k < middle + 3 else image
     )
 
 
-def _static_interval(clip: Clip) -> Clip:
+def static_interval(clip: Clip) -> Clip:
     count, noise = len(clip.images), np.random.default_rng(2)
     frames = [*range(count // 2), *[count // 2] * (count // 4), *range(count // 2 + 1, count)]
-    return clip.take(frames).change(lambda k, image: _noisy(image, noise))
+    return clip.take(frames).change(lambda k, image: noisy(image, noise))
 
 
-def _moving_patch(clip: Clip) -> Clip:
+def moving_patch(clip: Clip) -> Clip:
     """A quarter of the image, with more texture than all else."""
     noise = np.random.default_rng(3)
     height, width = clip.images[0].shape[:2]
@@ -294,7 +311,7 @@ def _moving_patch(clip: Clip) -> Clip:
     return clip.change(put)
 
 
-def _cut(clip: Clip) -> Clip:
+def swapped_halves(clip: Clip) -> Clip:
     """The second half comes first: where one ends nothing is seen of where the other begins."""
     count = len(clip.images)
     middle = count // 2
@@ -303,12 +320,12 @@ def _cut(clip: Clip) -> Clip:
 
 FAULTS: dict[str, Callable[[Clip], Clip]] = {
     "as it is": lambda clip: clip,
-    "blurred interval": _blurred_interval,
-    "blank interval": _blank_interval,
-    "static interval": _static_interval,
-    "blurred": lambda clip: clip.change(lambda k, image: _blurred(image)),
-    "moving patch": _moving_patch,
-    "cut": _cut,
+    "blurred interval": blurred_interval,
+    "blank interval": blank_interval,
+    "static interval": static_interval,
+    "blurred": lambda clip: clip.change(lambda k, image: blurred(image)),
+    "moving patch": moving_patch,
+    "cut": swapped_halves,
 }
 
 

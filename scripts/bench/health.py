@@ -50,14 +50,14 @@ def faults(walks: Sequence[Walk]) -> None:
 
 def alarms(videos: Sequence[str], stride: int) -> None:
     """Print how many there are where nothing is wrong."""
-    print("\n| video | frames | new segments | weak intervals | mean health |\n|---|---|---|---|---|")
+    print("\n| video | frames | new segments | weak intervals |\n|---|---|---|---|")
     engine = load_engine()
     for video in videos:
         engine.reset()
         with open_source(video, FrameChoice(stride=stride)) as source:
             summary = reconstruct(source, engine, None)
         health = summary.health
-        counts = f"{len(summary.segments)} | {len(health['weak'])} | {health['mean']}"
+        counts = f"{len(summary.segments)} | {len(health['weak'])}"
         print(f"| {Path(video).name} | {summary.frames_reconstructed} | {counts} |", flush=True)
 
 

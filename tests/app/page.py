@@ -17,6 +17,7 @@ class Page:
         self.maps: list[tuple[int, int]] = []
         """Number of points and edges of each map."""
         self.said: list[str] = []
+        self.verdicts: list[tuple[str, str]] = []
 
     def add(self, result: FrameResult) -> None:
         self.added.append(result)
@@ -30,3 +31,6 @@ class Page:
 
     def status(self, text: str) -> None:
         self.said.append(text)
+
+    def show_verdict(self, level: str, text: str) -> None:
+        self.verdicts.append((level, text))

@@ -29,7 +29,7 @@ from tests.app.fake_engine import fake_preset, run_info, trajectory_of
 
 CHUNK = 8
 SIDE = 14
-POINTS = PointsConfig(confidence_quantile=0.0, voxel=0.01)
+POINTS = PointsConfig(confidence=0.0, voxel=0.01)
 FIRST = Intrinsics(24.0, 24.0, 14.0, 14.0)
 SURER = Intrinsics(27.0, 26.0, 14.5, 13.0)
 
@@ -53,6 +53,8 @@ def view(index: int, count: int) -> FrameResult:
         rgb=np.full((SIDE, SIDE, 3), 90, np.uint8),
         transform=ImageTransform((2 * SIDE, 2 * SIDE), (0.0, 0.0, 2.0 * SIDE, 2.0 * SIDE), (SIDE, SIDE)),
         is_keyframe=index % 4 == 0,
+        # The walls of different frames are not one surface, and would contradict each other.
+        segment=index,
     )
 
 

@@ -9,6 +9,7 @@ from stream_recon.configs.errors import ConfigError
 from stream_recon.configs.schema import (
     keyframe_overrides,
     load_preset,
+    points_overrides,
     preset_from_tables,
     preset_names,
     preset_to_toml,
@@ -53,9 +54,10 @@ def test_an_override_changes_its_value_alone() -> None:
         ({"points.voxel": 0}, "voxel must be at least"),
         ({"points.voxel": -1.0}, "voxel must be at least"),
         ({"points.voxel": float("nan")}, "voxel must be a number"),
-        ({"points.confidence_quantile": 1.5}, "confidence_quantile must be from 0 to 1"),
+        ({"points.confidence": 1.5}, "confidence must be from 0 to 1"),
+        ({"points.confidence": "low"}, "confidence must be of type float"),
         ({"points.edge_ratio": float("nan")}, "edge_ratio must be a number"),
-        ({"points.min_confidence": float("inf")}, "min_confidence must be a number"),
+        ({"points.confidence": float("inf")}, "confidence must be a number"),
         ({"image.max_patches": 0}, "max_patches must be at least 1"),
         ({"image.max_patches": 10**9, "image.max_side": 10**9}, "max_patches must be from 1 to"),
     ],
@@ -152,3 +154,26 @@ def test_a_recorded_preset_of_version_0_1_is_that_of_this_version() -> None:
 @pytest.mark.parametrize("recorded", [None, "small", {"points": 5}, {"name": "a", "network": {"dim": "wide"}}])
 def test_a_recorded_preset_that_is_damaged_stays_as_it_is(recorded: object) -> None:
     assert upgraded_preset(recorded) == recorded
+
+
+@pytest.mark.parametrize(("text", "level"), [("low", 0.05), ("medium", 0.5), ("high", 0.9), ("0", 0.0), ("0.75", 0.75)])
+def test_a_confidence_is_a_name_or_a_number(text: str, level: float) -> None:
+    assert load_preset("small", points_overrides(text, None)).points.confidence == level
+
+
+def test_no_option_leaves_the_presets_points() -> None:
+    assert points_overrides(None, None) == {}
+    assert load_preset("small", points_overrides(None, 0.2)).points.voxel == 0.2
+
+
+@pytest.mark.parametrize(("confidence", "voxel"), [("1.2", None), ("nan", None), ("certain", None), (None, 0.0)])
+def test_impossible_points_are_refused(confidence: str | None, voxel: float | None) -> None:
+    with pytest.raises(ConfigError, match="--confidence|--voxel"):
+        points_overrides(confidence, voxel)
+
+
+def test_points_of_earlier_versions_keep_what_has_a_counterpart() -> None:
+    recorded = dataclasses.asdict(load_preset("small"))
+    recorded["points"] = {"confidence_quantile": 0.9, "voxel": 0.02, "edge_ratio": 0.1, "min_confidence": 1.0}
+    upgraded: Any = upgraded_preset(recorded)
+    assert upgraded["points"] == {"confidence": 0.5, "voxel": 0.02, "edge_ratio": 0.1}

@@ -35,7 +35,9 @@ def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
     with TerminalObserver(*result_consoles(), page) as observer:
         report = Finisher(folder, images, observer, page=page).refine()
     assert report is not None and report.reprojection_px is not None
-    shares = [float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%$", text))]
+    shares = [
+        float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%(?:, about .+ left)?$", text))
+    ]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
     assert f"refined; points of {FRAMES} of {FRAMES} frames are updated" in page.said
     assert page.revisions and not page.added

@@ -180,6 +180,18 @@ def test_bad_input_leaves_an_old_result_alone(run: Run, tmp_path: Path) -> None:
     assert len(list(read_result(tmp_path / "out"))) == 6
 
 
+def test_a_mesh_comes_last_unless_it_is_not_wanted(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 12)
+    options = ("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off")
+    assert run(*options, "--no-mesh") == 0
+    assert not (tmp_path / "out" / "mesh.glb").exists() and "mesh" not in capfd.readouterr().out
+    assert run(*options, "--resume") == 0
+    assert (tmp_path / "out" / "mesh.glb").is_file() and "mesh: mesh.glb, " in capfd.readouterr().out
+    # Another run replaces it as a part of the result.
+    assert run(*options, "--overwrite", "--no-mesh") == 0
+    assert not (tmp_path / "out" / "mesh.glb").exists()
+
+
 def test_overwrite_needs_the_option(run: Run, tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", 6)
     assert run("a.mp4", "-o", "out", "--no-viewer") == 0

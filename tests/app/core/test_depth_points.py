@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_points import depth_edges, depth_ratio, frame_points, project, transform_result
+from stream_recon.app.core.depth_points import (
+    depth_edges,
+    depth_ratio,
+    frame_points,
+    project,
+    sure_pixels,
+    transform_result,
+)
 from stream_recon.app.core.transforms import Similarity, rotation_matrix, transform_points
-from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
-from stream_recon.configs.schema import PointsConfig
+from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
+from stream_recon.configs.schema import CONFIDENCE_LEVELS, PointsConfig
 from tests.app.boxroom import room_result
 
-EVERYTHING = PointsConfig(confidence_quantile=0.0, voxel=0.01, edge_ratio=1e6)
+EVERYTHING = PointsConfig(confidence=0.0, voxel=0.01, edge_ratio=1e6)
 
 
 def make_result(depth: NDArray[np.float32], confidence: NDArray[np.float32] | None = None) -> FrameResult:
@@ -63,24 +70,35 @@ def test_pixels_without_depth_give_no_point() -> None:
     assert len(frame_points(make_result(np.zeros((14, 14), np.float32)), EVERYTHING)) == 0
 
 
-@pytest.mark.parametrize("share", [0.0, 0.25, 0.4, 0.9])
-def test_the_least_confident_share_is_left_out(share: float) -> None:
-    confidence = 1 + np.random.default_rng(1).permutation(1000).astype(np.float32).reshape(20, 50)
-    points = frame_points(
-        make_result(np.ones((20, 50), np.float32), confidence), PointsConfig(confidence_quantile=share)
-    )
-    assert len(points) == 1000 - round(share * 1000)
-    assert points.confidence.min() == 1 + round(share * 1000)
+@pytest.mark.parametrize("level", [0.0, 0.05, 0.5, 0.9])
+def test_the_confidence_kept_is_absolute(level: float) -> None:
+    confidence = np.random.default_rng(1).lognormal(0, 2, (20, 50)).astype(np.float32)
+    kept = frame_points(make_result(np.ones((20, 50), np.float32), confidence), PointsConfig(confidence=level))
+    assert len(kept) == np.count_nonzero(confidence / (1 + confidence) >= np.float32(level))
+    # What else is in the image changes nothing.
+    confidence[:10] = 1000
+    more = frame_points(make_result(np.ones((20, 50), np.float32), confidence), PointsConfig(confidence=level))
+    lower = np.count_nonzero(more.confidence < 1000)
+    np.testing.assert_array_equal(more.confidence[-lower:], kept.confidence[-lower:])
 
 
-def test_what_is_too_unsure_is_left_out_whatever_its_share() -> None:
-    confidence = np.full((20, 50), 0.01, np.float32)
-    confidence[:4] = 1.0
-    result = make_result(np.ones((20, 50), np.float32), confidence)
-    for share in (0.0, 0.4):
-        points = frame_points(result, PointsConfig(confidence_quantile=share, min_confidence=0.05))
-        assert len(points) == 4 * 50
-        assert (points.confidence == 1.0).all()
+def test_dense_depth_is_chosen_by_its_certainty() -> None:
+    certainty = np.repeat(np.arange(4, dtype=np.uint8), 25).reshape(10, 10)
+    depth = np.where(certainty > 0, 2, 0).astype(np.float32)
+    result = replace(make_result(depth, certainty.astype(np.float32)), certainty=certainty)
+    counts = [
+        np.count_nonzero(sure_pixels(result, PointsConfig(confidence=CONFIDENCE_LEVELS[name])))
+        for name in ("low", "medium", "high")
+    ]
+    assert counts == [75, 50, 25]
+
+
+def test_confirmed_pixels_stay_at_depth_edges() -> None:
+    depth = np.full((10, 12), 1.0, np.float32)
+    depth[3:6, 4:8] = 2.0
+    certainty = np.full(depth.shape, Certainty.CONFIRMED, np.uint8)
+    result = replace(make_result(depth, certainty.astype(np.float32)), certainty=certainty)
+    assert sure_pixels(result, PointsConfig()).all()
 
 
 def test_depth_edges_leave_both_sides_of_a_step_and_nothing_else() -> None:
@@ -98,7 +116,7 @@ def test_depth_edges_leave_both_sides_of_a_step_and_nothing_else() -> None:
 def test_edge_pixels_give_no_points() -> None:
     depth = np.full((10, 12), 1.0, np.float32)
     depth[3:6, 4:8] = 2.0
-    points = frame_points(make_result(depth), PointsConfig(confidence_quantile=0.0, edge_ratio=0.5))
+    points = frame_points(make_result(depth), PointsConfig(confidence=0.0, edge_ratio=0.5))
     # The 3x4 block keeps its 1x2 inside; the ring of its 14 neighbours goes too.
     assert np.count_nonzero(points.xyz[:, 2] == 2.0) == 2
     assert np.count_nonzero(points.xyz[:, 2] == 1.0) == 120 - 12 - 14

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from stream_recon.app.export.formats import export
-from stream_recon.app.export.gltf import POINTS, Primitive, write_glb
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.points import uniform_indices
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
@@ -25,16 +24,6 @@ def test_trimesh_reads_points_cameras_and_path(tmp_path: Path) -> None:
     assert np.linalg.norm(ends[:, None] - centres, axis=2).min(axis=0) == pytest.approx(0, abs=1e-5)
     assert len(ends) == 2 * 5
     assert len(scene.geometry["cameras"].vertices) == 3 * 8 * 2
-
-
-def test_colours_are_linear_as_the_format_wants_them(tmp_path: Path) -> None:
-    rgb = np.array([[0, 64, 255], [10, 128, 200]], np.uint8)
-    write_glb(tmp_path / "p.glb", [Primitive("points", POINTS, np.eye(3, dtype=np.float32)[:2], rgb)], "test")
-    data = (tmp_path / "p.glb").read_bytes()
-    assert data[:4] == b"glTF" and int.from_bytes(data[8:12], "little") == len(data)
-    stored = np.frombuffer(data[-16:], "<u2").reshape(2, 4) / 65535
-    linear = np.where(rgb / 255 <= 0.04045, rgb / 255 / 12.92, ((rgb / 255 + 0.055) / 1.055) ** 2.4)
-    assert stored[:, :3] == pytest.approx(linear, abs=1e-5) and (stored[:, 3] == 1).all()
 
 
 def test_some_points_are_spread_over_all() -> None:

@@ -51,7 +51,7 @@ def turned(result: FrameResult, degrees: float) -> FrameResult:
 def test_a_room_seen_as_it_is_is_well() -> None:
     watch, values = judged(walk(range(60)))
     assert len(values) == 59 and min(values) > 0.85
-    assert watch.notice is None and watch.summary()["weak"] == [] and watch.summary()["mean"] > 0.9
+    assert watch.notice is None and watch.summary()["weak"] == []
 
 
 def wandering(results: list[FrameResult]) -> list[FrameResult]:
@@ -124,19 +124,18 @@ def test_a_run_that_is_gone_on_with_counts_on() -> None:
     results = walk(range(60))
     results[20:40] = wandering(results[20:40])
     whole, _ = judged(results)
-    first, before = judged(results[:45])
+    first, _ = judged(results[:45])
     told = json.loads(json.dumps(first.summary()))
-    second = HealthMonitor(before, low_quality_intervals(told))
+    second = HealthMonitor(low_quality_intervals(told))
     for result in results[45:]:
         second.judge(result)
     assert second.summary()["weak"] == whole.summary()["weak"]
-    assert second.summary()["mean"] == pytest.approx(whole.summary()["mean"], abs=0.01)
     for damaged in ({}, {"weak": 3}, {"weak": [{"first": 1}]}, {"weak": [5]}):
         assert low_quality_intervals(damaged) == []
 
 
 def test_a_run_without_end_keeps_the_latest_spans() -> None:
-    watch = HealthMonitor([], [LowQualityInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MAX_INTERVALS)])
+    watch = HealthMonitor([LowQualityInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MAX_INTERVALS)])
     assert [span["first"] for span in watch.summary()["weak"]] == list(range(2 * MAX_INTERVALS, 3 * MAX_INTERVALS))
 
 

@@ -18,13 +18,13 @@ from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.evaluate import evaluate_result
 from stream_recon.app.pipeline.listeners import RunObserver
-from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
+from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, parallax_deg, refine_result
 from stream_recon.app.result.cameras import revision_since_causal, write_cameras
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
-from stream_recon.app.result.tracks import TRACKS_NAME, read_tracks
+from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, read_tracks
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
 from tests.app.fake_engine import run_info
@@ -305,3 +305,21 @@ def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, 
     assert len(read_result(folder).cameras) == FRAMES == len(page.revisions[-1].frames)
     assert ate(folder, video) < 0.9 * before, "two of eight are only carried along"
     assert (folder / POINTS_NAME).stat().st_size > 1000
+
+
+def test_the_parallax_is_the_angle_under_which_points_are_seen() -> None:
+    poses = np.tile(np.eye(4), (3, 1, 1))
+    poses[:, 0, 3] = -0.1, 0.0, 0.1
+    tracks = SparseTracks(
+        points=np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [0.0, 0.0, 4.0]]),
+        errors=np.zeros(3, np.float32),
+        frame=np.array([4, 8, 4, 6, 8, 4, 8], np.int32),
+        point=np.array([0, 0, 1, 1, 1, 2, 2], np.int32),
+        pixel=np.zeros((7, 2), np.float32),
+        lens=np.array([100.0, 50.0, 50.0, 0.0]),
+        source_size=np.array([100, 100], np.int32),
+        loops=np.zeros((0, 2), np.int32),
+    )
+    assert parallax_deg(tracks, poses, [4, 6, 8]) == pytest.approx(2 * np.degrees(np.arctan(0.05)), abs=1e-3)
+    turning = np.tile(np.eye(4), (3, 1, 1))
+    assert parallax_deg(tracks, turning, [4, 6, 8]) == 0.0

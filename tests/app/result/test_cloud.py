@@ -1,4 +1,4 @@
-"""The cloud after revisions equals the cloud of a run with the final poses."""
+"""The cloud after revisions equals the cloud of a run with the final poses, and holds what frames agree on."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,7 @@ def assert_same_points(ours: NDArray[np.float64], expected: NDArray[np.float64])
 
 
 SHIFT = Similarity(1.0, np.eye(3), np.array([0.0, 0.0, 0.3]))
-GROWN = Similarity(1.2, np.eye(3), np.array([0.1, 0.0, 0.3]))
+GROWN = Similarity(2.0, np.eye(3), np.array([0.1, 0.0, 0.3]))
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,22 @@ def test_frames_without_depth_files_take_their_points_along(tmp_path: Path) -> N
     # The same points of all frames together, thinned in the grid of another world.
     a, b = (xyz_of(tmp_path / keep) for keep in ("all", "none"))
     assert len(b) == pytest.approx(len(a), rel=0.35) and len(b) < len(a)
-    assert cKDTree(b).query(a)[0].max() < 2 * GROWN.scale * VOXEL
+    assert np.quantile(cKDTree(b).query(a)[0], 0.99) < 2 * GROWN.scale * VOXEL
 
 
-def test_a_cloud_is_not_rebuilt_without_revisions(tmp_path: Path) -> None:
-    writer = room_writer(tmp_path, walk()[:3])
-    before = (tmp_path / "points.ply").read_bytes()
-    (tmp_path / "depth" / "000001.npz").write_bytes(b"broken")
-    assert writer.finish(DONE) and (tmp_path / "points.ply").read_bytes() == before
+def test_later_frames_confirm_points_at_the_end(tmp_path: Path) -> None:
+    results = walk()
+    # A bubble in the view of the first frame, which only later frames can see through.
+    depth = results[0].depth.copy()
+    depth[4:9, 4:9] *= 0.5
+    results[0] = replace(results[0], depth=depth)
+    writer = room_writer(tmp_path / "bubble", results)
+    writer.checkpoint(RunSummary())
+    room_writer(tmp_path / "room", walk()).finish(DONE)
+    room = cKDTree(xyz_of(tmp_path / "room"))
+    assert (room.query(xyz_of(tmp_path / "bubble"))[0] > 0.2).any()
+    writer.finish(DONE)
+    assert not (room.query(xyz_of(tmp_path / "bubble"))[0] > 0.2).any()
 
 
 @pytest.mark.parametrize("how", ["asked", "error", "ctrl-c"])
@@ -164,6 +172,6 @@ def test_the_reader_gives_revised_depth_and_intrinsics(tmp_path: Path) -> None:
     writer.finish(DONE)
     first, second = read_result(tmp_path)
     np.testing.assert_allclose(first.depth, results[0].depth, rtol=1e-3)
-    np.testing.assert_allclose(second.depth, 1.2 * results[1].depth, rtol=1e-3)
+    np.testing.assert_allclose(second.depth, 2 * results[1].depth, rtol=1e-3)
     assert second.intrinsics == k and first.intrinsics == results[0].intrinsics
     np.testing.assert_allclose(second.T_world_camera, GROWN.move_pose(results[1].T_world_camera))

@@ -7,7 +7,6 @@ from stream_recon.app.result.dense import (
     DENSE_FOLDER,
     IMAGE_SIDE,
     DenseMap,
-    dense_refinement,
     encoded_image,
     read_dense,
     write_dense,
@@ -43,7 +42,6 @@ def test_a_stored_map_is_read_back(tmp_path):
     np.testing.assert_allclose(found.depth, written.depth, rtol=1e-3)
     np.testing.assert_array_equal(found.certainty, written.certainty)
     assert found.transform == written.transform
-    assert dense_refinement(tmp_path / DENSE_FOLDER / "000007.npz") == "ab12"
 
 
 def test_a_map_of_another_refinement_is_refused(tmp_path):
@@ -62,7 +60,6 @@ def test_a_damaged_map_is_refused(tmp_path):
 
     with pytest.raises(OutputError, match="damaged"):
         read_dense(tmp_path, 7, "ab12")
-    assert dense_refinement(path) is None
 
 
 def test_the_result_has_the_unit_of_the_camera_and_the_size_of_the_map():

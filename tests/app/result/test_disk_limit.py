@@ -43,7 +43,7 @@ def test_which_depth_is_kept(tmp_path: Path, keep: str, expected: range) -> None
     assert kept(tmp_path / "out") == list(expected)
     result = read_result(tmp_path / "out")
     assert len(result) == COUNT and result.run["frames"]["without_depth"] == COUNT - len(expected)
-    for name in ("trajectory.txt", "cameras.json", "points.ply"):
+    for name in ("trajectory.txt", "cameras.json"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "all" / name).read_bytes()
     said: list[OutputError] = []
     assert [r.index for r in result.readable(said.append)] == list(expected) and said == []
@@ -104,8 +104,8 @@ def test_revisions_carry_points_along_whose_depth_is_gone(tmp_path: Path) -> Non
         vertices = PlyData.read(str(tmp_path / name / "points.ply"))["vertex"]
         clouds.append(np.stack([vertices[axis] for axis in "xyz"], axis=1))
     np.testing.assert_allclose(trajectory_of(tmp_path / "out"), trajectory_of(tmp_path / "all"))
-    np.testing.assert_allclose(clouds[0].mean(axis=0), clouds[1].mean(axis=0), atol=0.01)
-    np.testing.assert_allclose(clouds[0].std(axis=0), clouds[1].std(axis=0), atol=0.01)
+    np.testing.assert_allclose(clouds[0].mean(axis=0), clouds[1].mean(axis=0), atol=0.05)
+    np.testing.assert_allclose(clouds[0].std(axis=0), clouds[1].std(axis=0), atol=0.05)
 
 
 def test_a_thinned_result_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from stream_recon.app.viewer.timeline import Timeline
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import HALF, room_result
 
-CONFIG = PointsConfig(confidence_quantile=0.4, voxel=0.05)
+CONFIG = PointsConfig(confidence=0.0, voxel=0.05)
 
 
 class Cloud:

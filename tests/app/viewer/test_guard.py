@@ -25,7 +25,7 @@ from tests.app.viewer.clients import CAMERA, PROTOCOL
 
 @pytest.fixture
 def viewer() -> Iterator[Viewer]:
-    with Viewer(PointsConfig(confidence_quantile=0.3, voxel=0.05), port=0, point_budget=30_000) as running:
+    with Viewer(PointsConfig(confidence=0.0, voxel=0.05), port=0, point_budget=30_000) as running:
         for index in range(4):
             running.add(room_result(index))
         running.flush()

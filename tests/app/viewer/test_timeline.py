@@ -53,12 +53,12 @@ def test_placements_say_where_points_of_another_depth_and_camera_are() -> None:
     better = Intrinsics(1.2 * k.fx, 0.9 * k.fy, k.cx + 3, k.cy - 5)
     timeline = Timeline()
     timeline.add_frame(3, result.T_world_camera, k)
-    first = frame_points(result, PointsConfig(confidence_quantile=0.0))
+    first = frame_points(result, PointsConfig(confidence=0.0))
     pose = walk_pose(0.9)
     for scale, camera, wanted in ((2.0, better, better), (3.0, None, better), (0.5, k, k)):
         named = timeline.revise(Revision((FrameRevision(3, pose, scale, camera),)))
         now = replace(result, T_world_camera=pose, depth=result.depth * np.float32(scale), intrinsics=wanted)
-        again = frame_points(now, PointsConfig(confidence_quantile=0.0))
+        again = frame_points(now, PointsConfig(confidence=0.0))
         (placement,) = timeline.point_transforms(named)
         np.testing.assert_allclose(transform_points(placement, first.xyz), transform_points(pose, again.xyz), atol=1e-4)
         assert timeline.intrinsics(0) == wanted

@@ -17,7 +17,7 @@ from tests.app.boxroom import HALF, room_result, walk_pose
 from tests.app.viewer.clients import client_of
 from tests.app.viewer.clouds import similar
 
-CONFIG = PointsConfig(confidence_quantile=0.3, voxel=0.05)
+CONFIG = PointsConfig(confidence=0.0, voxel=0.05)
 
 
 def yaw(angle: float) -> np.ndarray:

@@ -86,7 +86,7 @@ class Feeder:
 
 @pytest.fixture
 def fed() -> Iterator[tuple[Viewer, Feeder]]:
-    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.04), port=0, point_budget=60_000) as viewer:
+    with Viewer(PointsConfig(confidence=0.0, voxel=0.04), port=0, point_budget=60_000) as viewer:
         feeder = Feeder(viewer, fps=8)
         yield viewer, feeder
         feeder.stop()
@@ -289,7 +289,7 @@ def test_a_page_behind_a_token_works_by_its_address_alone(browser: Any) -> None:
 
 @pytest.mark.slow
 def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> None:
-    with Viewer(PointsConfig(confidence_quantile=0.2, voxel=0.04), port=0, point_budget=60_000) as viewer:
+    with Viewer(PointsConfig(confidence=0.0, voxel=0.04), port=0, point_budget=60_000) as viewer:
         frames = [room_result(index, size=(84, 63)) for index in range(24)]
         for result in frames:
             viewer.add(result)

@@ -28,10 +28,11 @@ FloatArray = NDArray[np.float32]
 class DepthView:
     """Depth, colours and camera of one frame for `Volume.integrate`."""
 
-    depth: FloatArray  # [h, w] along the optical axis; 0 where unknown
+    depth: NDArray[np.floating]  # [h, w] along the optical axis; 0 where unknown
     rgb: NDArray[np.uint8]  # [h, w, 3]
     camera: Intrinsics  # in pixels of ``depth``
     T_world_camera: NDArray[np.float64]  # [4, 4]
+    weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
 
 
 class Volume:
@@ -88,6 +89,8 @@ class Volume:
         voxel = slots[index // VOXELS] * VOXELS + index % VOXELS
         # The variance of depth grows with its square; behind the surface the weight falls to 0 at the truncation.
         weight = np.where(distance < 0, 1 + distance, np.float32(1)) / (depth * depth)
+        if view.weight is not None:
+            weight *= view.weight.reshape(-1)[pixel]
         self._average(voxel, np.minimum(distance, 1), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))
 
     def _average(

@@ -13,8 +13,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stream_recon.app.export.tsdf import BLOCK, Volume
-from stream_recon.configs.errors import ResourceError
+from stream_recon.app.export.mesh.tsdf import BLOCK, Volume
 
 CHUNK = 4
 """Blocks along each axis of a chunk that marching cubes runs on: bounds memory, with few chunk borders."""
@@ -31,18 +30,9 @@ class Mesh:
     faces: NDArray[np.int32]  # [M, 3]
 
 
-def check_libraries() -> None:
-    """Raises ResourceError where the libraries for meshes are not installed."""
-    try:
-        import fast_simplification  # noqa: F401
-        import skimage.measure  # noqa: F401
-    except ImportError as error:
-        raise ResourceError("meshes need two more libraries: pip install 'stream-recon[export]'") from error
-
-
 def extract(volume: Volume, min_frames: int) -> Mesh:
-    """Mesh of the surface in voxels that at least ``min_frames`` frames observed. Raises as `check_libraries`."""
-    check_libraries()
+    """Mesh of the surface in voxels that at least ``min_frames`` frames observed."""
+    # Imported here: it takes half a second.
     from skimage.measure import marching_cubes
 
     corners = np.unique(np.floor_divide(volume.cells, CHUNK), axis=0) if len(volume.cells) else volume.cells
@@ -72,19 +62,29 @@ def without_floaters(mesh: Mesh) -> Mesh:
     """The mesh without small connected parts, see `MIN_PART`."""
     if not len(mesh.faces):
         return mesh
-    a, b, c = mesh.faces.T
+    part = parts_of(mesh.faces, len(mesh.xyz))[mesh.faces[:, 0]]
+    sizes = np.bincount(part)
+    return subset(mesh, sizes[part] >= max(MIN_PART * len(mesh.faces), 1))
+
+
+def parts_of(faces: NDArray[np.int32], count: int) -> NDArray[np.intp]:
+    """Number [count] of the connected part that each vertex belongs to."""
+    a, b, c = faces.T
     edges = np.concatenate([a, b]), np.concatenate([b, c])
-    graph = coo_matrix((np.ones(len(edges[0]), np.int8), edges), shape=(len(mesh.xyz),) * 2)
-    _, part = connected_components(graph, directed=False)
-    sizes = np.bincount(part[a])
-    return _subset(mesh, sizes[part[a]] >= max(MIN_PART * len(mesh.faces), 1))
+    graph = coo_matrix((np.ones(len(edges[0]), np.int8), edges), shape=(count, count))
+    return np.asarray(connected_components(graph, directed=False)[1], np.intp)
+
+
+def joined(first: Mesh, second: Mesh) -> Mesh:
+    """Both meshes as one."""
+    faces = np.concatenate([first.faces, second.faces + np.int32(len(first.xyz))])
+    return Mesh(np.concatenate([first.xyz, second.xyz]), np.concatenate([first.rgb, second.rgb]), faces)
 
 
 def decimated(mesh: Mesh, most: int) -> Mesh:
-    """The mesh simplified to about ``most`` triangles. Raises ResourceError, see `check_libraries`."""
+    """The mesh simplified to about ``most`` triangles."""
     if len(mesh.faces) <= most:
         return mesh
-    check_libraries()
     import fast_simplification
 
     xyz, faces = fast_simplification.simplify(mesh.xyz, mesh.faces, target_count=most)[:2]
@@ -145,7 +145,7 @@ def _merged(lattice: NDArray[np.float64], faces: NDArray[np.int64], rgb: NDArray
     return Mesh(xyz, rgb[first], faces[proper].astype(np.int32))
 
 
-def _subset(mesh: Mesh, good: NDArray[np.bool_]) -> Mesh:
+def subset(mesh: Mesh, good: NDArray[np.bool_]) -> Mesh:
     """The ``good`` triangles [M] with their vertices."""
     used, faces = np.unique(mesh.faces[good], return_inverse=True)
     return Mesh(mesh.xyz[used], mesh.rgb[used], faces.reshape(-1, 3).astype(np.int32))

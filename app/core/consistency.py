@@ -1,0 +1,232 @@
+"""Geometric consistency of depth maps: which pixels other views confirm, and which they see through.
+
+A pixel's point is projected into another view. The other depth map agrees with it, sees through it (its surface is
+clearly farther: the point is in free space), hides it (its surface is clearly nearer), or says nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
+from stream_recon.configs.schema import PointsConfig
+
+AGREEMENT, MAX_AGREEMENT = 0.02, 0.05
+"""Largest relative difference of depths that agree: where two maps differ more as a whole, up to the second value."""
+TYPICAL = 2.0
+"""The same in medians of all differences between two maps."""
+SLANT = 0.02
+"""Largest part of the difference that the slant of a surface within a pixel explains."""
+FREE_SPACE = 3.0
+"""Least difference of depths of which one is clearly farther, as a multiple of the largest that agrees."""
+SMOOTH = 0.2
+"""Largest relative difference of depth within 3x3 pixels of one surface, however slanted."""
+LEAST_DEVIATION = 0.02
+"""Deviation of depth at full confidence, where it is 1 at none: means are weighted by inverse variance."""
+NEIGHBOURS = 4
+"""Views that a frame is compared with where earlier and later ones are known: more hardly change the result."""
+MIN_OVERLAP = 0.25
+"""Least share of a view that a neighbour sees."""
+GOOD_ANGLE = np.radians(5.0)
+"""Angle between the rays of two views from which depth errors show well."""
+LARGE_ANGLE = np.radians(35.0)
+"""Angle from which surfaces look different."""
+OUTSIDE = np.float32(-1e4)
+"""Coordinate of no pixel."""
+GRID = 5
+"""Points along each side of a view that its overlap with others is estimated from."""
+
+
+@dataclass(frozen=True)
+class DepthView:
+    """A depth map with its camera, to compare other views with."""
+
+    depth: NDArray[np.float32]  # [h, w], 0 where there is none
+    level: NDArray[np.float32]  # [h, w], confidence from 0 to 1
+    camera: Intrinsics
+    """In pixels of ``depth``."""
+    T_world_camera: NDArray[np.float64]  # [4, 4]
+    segment: int = 0
+
+    @staticmethod
+    def from_result(result: FrameResult, config: PointsConfig) -> "DepthView":
+        """The view of a frame, without depth below the configuration's confidence."""
+        level = confidence_levels(result)
+        with np.errstate(invalid="ignore"):
+            known = np.isfinite(result.depth) & (result.depth > 0) & (level >= config.confidence)
+        depth = np.where(known, result.depth, np.float32(0))
+        return DepthView(depth, level, result.network_intrinsics, result.T_world_camera, result.segment)
+
+    @cached_property
+    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Nearest and farthest depth [h, w] of the surface within 3x3 pixels; at depth edges the pixel's own."""
+        square = np.ones((3, 3), np.uint8)
+        known = self.depth > 0
+        near = cv2.erode(np.where(known, self.depth, np.float32(np.inf)), square)
+        far = cv2.dilate(self.depth, square)
+        smooth = known & (far - near <= np.float32(SMOOTH) * far)
+        return (
+            np.where(smooth, near, self.depth).astype(np.float32),
+            np.where(smooth, far, self.depth).astype(np.float32),
+        )
+
+    @cached_property
+    def weight(self) -> NDArray[np.float32]:
+        """Weight [h, w] of the depth in a mean."""
+        return np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level))
+
+    @cached_property
+    def nearest(self) -> NDArray[np.float32]:
+        """Nearest depth [h, w] within 3x3 pixels, on whatever surface; 0 where one of them has none."""
+        return np.asarray(cv2.erode(self.depth, np.ones((3, 3), np.uint8)), np.float32)
+
+    @cached_property
+    def sparse_points(self) -> NDArray[np.float64]:
+        """Points [N, 3] in the world of a coarse grid of pixels."""
+        height, width = self.depth.shape
+        rows = ((np.arange(GRID) + 0.5) * height / GRID).astype(np.intp)
+        columns = ((np.arange(GRID) + 0.5) * width / GRID).astype(np.intp)
+        z = self.depth[np.ix_(rows, columns)].astype(np.float64)
+        x = (columns + 0.5 - self.camera.cx) / self.camera.fx * z
+        y = ((rows + 0.5 - self.camera.cy) / self.camera.fy)[:, None] * z
+        xyz = np.stack([x, y, z], axis=-1)[z > 0]
+        return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What other views say about each pixel [h, w] of a depth map."""
+
+    agree: NDArray[np.uint8]
+    """Views whose depth agrees."""
+    through: NDArray[np.uint8]
+    """Views that see through the pixel's point."""
+    seen: NDArray[np.uint8]
+    """Views with any depth there: those that neither agree nor see through it show a nearer surface, or are unsure."""
+    depth: NDArray[np.float32]
+    """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
+
+
+def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], step: int = 1) -> Votes:
+    """Compare a frame, whose view is ``own``, with other views of the same world and unit.
+
+    ``step``: only every n-th row and column is compared; the votes have that size.
+    """
+    depth = own.depth[::step, ::step]
+    shape = depth.shape
+    agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
+    points = result.camera_points[::step, ::step].reshape(-1, 3)
+    total, weights = np.zeros(shape, np.float32), own.weight[::step, ::step].copy()
+    for other in others:
+        T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
+        there = T[:3, :3] @ points.T + T[:3, 3:]
+        z = there[2].reshape(shape)
+        ahead = (z > 0) & (depth > 0)
+        inverse = np.divide(1, z, out=np.zeros_like(z), where=ahead)
+        k = other.camera
+        # Pixels behind the camera fall outside.
+        x = np.where(ahead, there[0].reshape(shape) * inverse * np.float32(k.fx) + np.float32(k.cx - 0.5), OUTSIDE)
+        y = np.where(ahead, there[1].reshape(shape) * inverse * np.float32(k.fy) + np.float32(k.cy - 0.5), OUTSIDE)
+        x, y = np.clip(x, OUTSIDE, -OUTSIDE), np.clip(y, OUTSIDE, -OUTSIDE)
+        near, far = (_sampled(bound, x, y) for bound in other.bounds)
+        # The depth of the other surface along nearly the same ray, and its relative difference.
+        there_depth = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
+        difference = there_depth * inverse - 1
+        slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
+        known = near > 0
+        tolerance = _tolerance(difference[::3, ::3][known[::3, ::3]])
+        agrees = known & (np.abs(difference) < tolerance + slack)
+        seen += known
+        agree += agrees
+        through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
+        share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
+        total += share * difference
+        weights += share
+    return Votes(agree, through, seen, depth * (1 + total / weights))
+
+
+def _tolerance(differences: NDArray[np.float32]) -> np.float32:
+    """Largest difference that agrees, from the differences [N] of two maps."""
+    typical = TYPICAL * float(np.median(np.abs(differences))) if len(differences) else 0.0
+    return np.float32(np.clip(typical, AGREEMENT, MAX_AGREEMENT))
+
+
+def _sampled(
+    values: NDArray[np.float32], x: NDArray[np.float32], y: NDArray[np.float32], kind: int = cv2.INTER_NEAREST
+) -> NDArray[np.float32]:
+    """Values at pixels [h, w]; 0 outside."""
+    return np.asarray(cv2.remap(values, x, y, kind, borderMode=cv2.BORDER_CONSTANT, borderValue=0), np.float32)
+
+
+def consistent_pixels(
+    result: FrameResult, own: DepthView, others: Sequence[DepthView], config: PointsConfig, step: int = 1
+) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    """Mask [h, w] of a frame's pixels to keep, and its depth [h, w], averaged over the views that agree.
+
+    With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
+
+    Of the `sure_pixels`, those stay that some view confirms and not more views see through, and those that no other
+    view sees. Measured stereo stays where no more than one view more sees through it than agrees.
+    """
+    keep = sure_pixels(result, config)
+    if not others:
+        return keep, own.depth
+    votes = compare(result, own, others, step)
+    balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
+    free = (votes.seen == 0) | ((votes.agree > 0) & (balance >= 0))
+    if result.certainty is not None:
+        free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
+    if step == 1:
+        return keep & free, votes.depth
+    height, width = keep.shape
+    return keep & free.repeat(step, axis=0).repeat(step, axis=1)[:height, :width], own.depth
+
+
+def choose_neighbours(
+    own: DepthView, cameras: Sequence[tuple[NDArray[np.float64], Intrinsics, tuple[int, int]]], most: int
+) -> list[int]:
+    """Numbers of at most ``most`` cameras that see much of a view from other directions, the best first.
+
+    Args:
+        cameras: pose [4, 4], intrinsics and image size (width, height) of each camera.
+    """
+    points = own.sparse_points
+    if not cameras or not len(points):
+        return []
+    T = np.array([pose for pose, _, _ in cameras])
+    K = np.array([[k.fx, k.fy, k.cx, k.cy] for _, k, _ in cameras])[:, None]
+    size = np.array([size for _, _, size in cameras], np.float64)[:, None]
+    local = np.einsum("nji,nkj->nki", T[:, :3, :3], points[None] - T[:, None, :3, 3])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pixels = local[..., :2] / local[..., 2:] * K[..., :2] + K[..., 2:]
+        seen = (local[..., 2] > 0) & ((pixels >= 0) & (pixels < size)).all(axis=2)
+    overlap = seen.mean(axis=1)
+    middle = np.median(points, axis=0)
+    rays = _unit(T[:, :3, 3] - middle)
+    angle = _angles(rays, _unit(own.T_world_camera[None, :3, 3] - middle)[0])
+    score = overlap * np.minimum(angle / GOOD_ANGLE, 1) * np.minimum(LARGE_ANGLE / np.maximum(angle, 1e-6), 1)
+    score = np.where(overlap < MIN_OVERLAP, 0, score + 1e-3 * overlap)
+    chosen: list[int] = []
+    while len(chosen) < most:
+        best = int(np.argmax(score))
+        if score[best] <= 0:
+            break
+        chosen.append(best)
+        # Views from the same direction have the same errors.
+        score = score * np.clip(_angles(rays, rays[best]) / GOOD_ANGLE, 0.01, 1)
+        score[best] = 0
+    return chosen
+
+
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+
+def _angles(rays: NDArray[np.float64], ray: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.arccos(np.clip(rays @ ray, -1, 1)))

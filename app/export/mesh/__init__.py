@@ -1,0 +1,1 @@
+"""Triangle meshes from depth maps, with textures from the source's images."""

@@ -1,0 +1,128 @@
+"""A result's mesh: fused, without holes and islands, simplified and textured, and its file in the result folder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.gltf import Primitive, glb
+from stream_recon.app.export.mesh.fusion import TRUNCATION, Fused, Report, fuse, mesh_cameras
+from stream_recon.app.export.mesh.holes import closed_holes
+from stream_recon.app.export.mesh.surface import Mesh, decimated, without_floaters
+from stream_recon.app.export.mesh.texture import TexturedMesh, textured
+from stream_recon.app.export.mesh.visibility import without_unseen
+from stream_recon.app.export.view import gltf_axes
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.files import output_errors, replace_file
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.run_record import PROGRAM
+from stream_recon.configs.errors import NoSurfaceError
+
+FACES = 150_000
+"""Triangles of a result's mesh, about: a room in detail, drawn fluently by a laptop."""
+FUSION_SHARE, HOLES_SHARE = 0.35, 0.4
+"""Progress after fusion, and after closed holes and simplification."""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A simplified mesh, and what it was made of."""
+
+    mesh: Mesh
+    fused: Fused
+    closed: int
+    """Number of closed holes."""
+
+
+def surface(
+    result: ResultFolder, cameras: Sequence[Camera], faces: int, report: Report = lambda share: None
+) -> Surface:
+    """The mesh of these frames with about ``faces`` triangles. Raises NoSurfaceError."""
+    fused = fuse(result, cameras, lambda share: report(FUSION_SHARE * share))
+    if not len(fused.mesh.faces):
+        raise NoSurfaceError(
+            f"{result.folder}: no surface is visible in {fused.frames} frames: there is no mesh to write"
+        )
+    mesh, closed = closed_holes(fused.mesh, fused.views)
+    report(HOLES_SHARE)
+    mesh = without_unseen(decimated(mesh, faces), fused.views, TRUNCATION * fused.voxel)
+    return Surface(without_floaters(mesh), fused, closed)
+
+
+def with_texture(
+    result: ResultFolder, cameras: Sequence[Camera], found: Surface, report: Report = lambda share: None
+) -> TexturedMesh:
+    """The mesh with the frames' images. Raises OutputError where one cannot be read."""
+    voxel = found.fused.voxel
+    return textured(result, cameras, found.mesh, voxel, lambda s: report(HOLES_SHARE + (1 - HOLES_SHARE) * s))
+
+
+def primitives(mesh: TexturedMesh, axes: NDArray[np.float64]) -> list[Primitive]:
+    """The mesh for a GLB file, rotated by ``axes`` [3, 3]: a primitive for each page, and one without a texture."""
+    turned = [np.asarray(page.xyz @ axes.T, np.float32) for page in mesh.pages]
+    parts = [
+        Primitive(xyz, page.faces, uv=page.uv, texture=page.jpeg, name=f"mesh{number}")
+        for number, (xyz, page) in enumerate(zip(turned, mesh.pages, strict=True))
+    ]
+    rest = mesh.rest
+    return [*parts, Primitive(np.asarray(rest.xyz @ axes.T, np.float32), rest.faces, rest.rgb, name="untextured")]
+
+
+@dataclass(frozen=True)
+class MeshReport:
+    """What a result's mesh consists of."""
+
+    triangles: int
+    views: int
+    """Frames whose images are used."""
+    size: int
+    """Bytes of the file."""
+
+
+class MeshCancelledError(Exception):
+    """The mesh was cancelled; nothing was written."""
+
+
+def write_result_mesh(
+    result: ResultFolder,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    max_bytes: int | None = None,
+) -> MeshReport:
+    """Write ``mesh.glb`` into the result folder, complete or not at all; an old one is replaced.
+
+    Args:
+        on_progress: called with the hundredths done and 100.
+        cancelled: asked often.
+        max_bytes: bound for all files of the result; None: no bound.
+
+    Raises:
+        MeshCancelledError: ``cancelled`` returned true; the folder is unchanged.
+        NoSurfaceError: there is no surface, or no room within ``max_bytes``; the folder is unchanged.
+        OutputError: a file cannot be read or written; the folder is unchanged.
+    """
+
+    def report(share: float) -> None:
+        if cancelled():
+            raise MeshCancelledError
+        on_progress(round(100 * share), 100)
+
+    cameras = mesh_cameras(result)
+    if not cameras:
+        raise NoSurfaceError("no depth was kept")
+    found = surface(result, cameras, FACES, report)
+    mesh = with_texture(result, cameras, found, report)
+    content = glb(primitives(mesh, gltf_axes(result.cameras, "auto")), PROGRAM)
+    if max_bytes is not None and len(content) + _other_bytes(result.folder) > max_bytes:
+        raise NoSurfaceError(f"its {len(content) / 1e6:.0f} MB would exceed --max-disk")
+    replace_file(result.folder / MESH_NAME, lambda file: file.write(content))
+    return MeshReport(mesh.triangles, mesh.views, len(content))
+
+
+def _other_bytes(folder: Path) -> int:
+    """Size of all files of a result but the mesh. Raises OutputError."""
+    with output_errors(folder):
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != MESH_NAME)

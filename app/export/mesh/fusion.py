@@ -1,0 +1,208 @@
+"""Fusion of a result's depth maps into volumes of several resolutions, and the mesh of their surfaces.
+
+Near surfaces are fused with small voxels. What is farther from the cameras goes into coarser volumes, since the error
+of depth grows with distance. Where a finer volume has a surface, the coarser ones' is left out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
+from stream_recon.app.export.job import select
+from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
+from stream_recon.app.export.mesh.tsdf import DepthView, Volume
+from stream_recon.app.export.points import uniform_indices
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.tracks import read_tracks
+from stream_recon.configs.errors import NoSurfaceError, OutputError
+from stream_recon.configs.schema import PointsConfig
+
+VOXEL_PIXELS = 1.5
+"""Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
+TRUNCATION = 4.0
+"""Truncation distance in voxels: about the difference between depth maps of neighbouring frames."""
+LEVELS = 3
+"""Number of volumes."""
+MAX_DEPTH = 3.0
+"""Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
+COARSER_LEVEL = 3.0
+"""Factor between the voxels, and between the largest depths, of two levels."""
+EXCLUDED_SHARE = 0.1
+"""Share of a frame's least confident pixels that is left out where the network gave the depth."""
+WEIGHTS = np.array([0.0, 0.05, 0.25, 1.0], np.float32)
+"""Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average out."""
+MIN_FRAMES = 3
+"""Fewest frames that observe a voxel of the surface, where there are several times as many."""
+MAX_BLOCKS = 50_000
+"""Most blocks of a volume, about 400 MB; a scene that needs more gets larger voxels."""
+COARSER = 1.5
+"""Factor of the voxel size where the blocks do not suffice: about half as many are needed."""
+MAX_FRAMES = 600
+"""Most frames that are fused: more hardly change the mesh."""
+KEPT_VIEWS = 150
+"""Most depth maps that are kept in memory for the question which holes are real."""
+MAX_DEPTH_FRAMES = 50
+"""Most frames that the median depth is computed from: more hardly change it."""
+Report = Callable[[float], None]
+"""Gets the share done, from 0 to 1; may raise KeyboardInterrupt."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Mesh of all surfaces."""
+
+    mesh: Mesh
+    voxel: float
+    """Spacing of the finest volume."""
+    frames: int
+    """Frames that observed each voxel, at least."""
+    missing: int
+    """Frames that could not be read."""
+    max_depth: float
+    """Largest depth that was fused."""
+    views: list[DepthView]
+    """Depth maps of up to `KEPT_VIEWS` of the frames."""
+
+
+def mesh_cameras(result: ResultFolder, frames: str | None = None) -> list[Camera]:
+    """The cameras of the frames that are fused, at most `MAX_FRAMES`.
+
+    ``frames``: as of `select`; None: those with dense depth, or else the keyframes. Raises StreamReconError.
+    """
+    if frames is None and result.dense:
+        cameras = result.surface_cameras
+    else:
+        tracks = read_tracks(result.folder)
+        refined = None if tracks is None else np.unique(tracks.frame)
+        cameras = result.with_depth(select(result.cameras, frames or "keyframes", refined))
+    return [cameras[number] for number in uniform_indices(len(cameras), MAX_FRAMES)]
+
+
+def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambda share: None) -> Fused:
+    """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
+    median, width = _median_depth(result, cameras)
+    voxel = VOXEL_PIXELS * width
+    while True:
+        volumes, views, missing = _volumes(result, cameras, voxel, MAX_DEPTH * median, report)
+        if not any(volume.full for volume in volumes):
+            break
+        voxel *= COARSER
+    least = min(MIN_FRAMES, max(1, (len(cameras) - missing) // 4))
+    max_depth = MAX_DEPTH * median * COARSER_LEVEL ** (LEVELS - 1)
+    mesh = _nested([extract(volume, least) for volume in volumes], volumes)
+    return Fused(mesh, voxel, least, missing, max_depth, views)
+
+
+def _volumes(
+    result: ResultFolder, cameras: Sequence[Camera], voxel: float, max_depth: float, report: Report
+) -> tuple[list[Volume], list[DepthView], int]:
+    """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full."""
+    factors = [COARSER_LEVEL**level for level in range(LEVELS)]
+    volumes = [Volume(voxel * factor, TRUNCATION * voxel * factor, MAX_BLOCKS) for factor in factors]
+    views, missing = list[DepthView](), 0
+    kept = set(uniform_indices(len(cameras), KEPT_VIEWS).tolist())
+    for done, camera in enumerate(cameras, start=1):
+        report(done / len(cameras))
+        try:
+            frame = result.surface_of(camera)
+        except OutputError:
+            missing += 1
+            continue
+        weight = pixel_weights(frame, result.points)
+        if done - 1 in kept:
+            seen = depth_view(frame, weight)
+            views.append(replace(seen, depth=seen.depth.astype(np.float16), rgb=seen.rgb[:0], weight=None))
+        for level, (volume, factor) in enumerate(zip(volumes, factors, strict=True)):
+            chosen = (weight > 0) & (frame.depth < max_depth * factor)
+            if level:
+                # Volumes overlap, so that no gap is between them.
+                chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
+            if chosen.any():
+                volume.integrate(depth_view(frame, np.where(chosen, weight, np.float32(0))))
+        if any(volume.full for volume in volumes):
+            break
+    return volumes, views, missing
+
+
+def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> DepthView:
+    """The frame's depth where ``weight`` [h, w] is positive."""
+    depth = np.where(weight > 0, frame.depth, np.float32(0))
+    return DepthView(depth, frame.rgb, frame.network_intrinsics, frame.T_world_camera, weight)
+
+
+def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float32]:
+    """Weights [h, w] of a frame's pixels; 0 at depth edges and where depth is unknown or uncertain."""
+    depth = frame.depth
+    with np.errstate(invalid="ignore"):
+        valid = np.isfinite(depth) & (depth > 0)
+    keep = valid & ~depth_edges(np.where(valid, depth, np.float32(np.nan)), points.edge_ratio)
+    if frame.certainty is not None:
+        return np.where(keep, WEIGHTS[frame.certainty], np.float32(0))
+    keep &= frame.confidence >= points.min_confidence
+    if valid.any():
+        keep &= frame.confidence >= np.quantile(frame.confidence[valid], EXCLUDED_SHARE, method="lower")
+    return np.where(keep, WEIGHTS[Certainty.NETWORK], np.float32(0))
+
+
+def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:
+    """The union of meshes from fine to coarse: of each, what is not near a finer one."""
+    total = without_floaters(meshes[0])
+    for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
+        if len(mesh.faces) and len(total.faces):
+            centres = mesh.xyz[mesh.faces].mean(axis=1)
+            away = cKDTree(total.xyz).query(centres, distance_upper_bound=1.2 * volume.voxel)[0]
+            mesh = subset(mesh, ~np.isfinite(away))
+        total = joined(total, without_floaters(mesh))
+    return total
+
+
+def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[float, float]:
+    """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
+    depths, widths = [], []
+    for number in uniform_indices(len(cameras), MAX_DEPTH_FRAMES):
+        try:
+            frame = result.surface_of(cameras[number])
+        except OutputError:
+            continue
+        reliable = frame.depth[pixel_weights(frame, result.points) > 0]
+        if len(reliable):
+            depths.append(float(np.median(reliable)))
+            widths.append(depths[-1] / frame.network_intrinsics.fx)
+    if not depths:
+        raise NoSurfaceError(f"no frame of {result.folder} is readable: there is nothing to export")
+    return float(np.median(depths)), float(np.median(widths))
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """Image and depth of one frame, by which textures are chosen."""
+
+    image: NDArray[np.uint8]  # [H, W, 3]
+    camera: Intrinsics  # in pixels of ``image``
+    T_world_camera: NDArray[np.float64]  # [4, 4]
+    depth: NDArray[np.float32]  # [h, w], 0 where unknown; at any size of the same view
+    masked: NDArray[np.bool_]  # [h, w]
+
+
+def source_view(result: ResultFolder, camera: Camera) -> SourceView:
+    """A frame's view: the image of its dense map, or else the small one of its depth file. Raises OutputError."""
+    if camera.index in result.dense:
+        dense = result.dense_map(camera.index)
+        frame = dense.result(camera)
+        try:
+            image = dense.image
+        except ValueError as error:
+            raise OutputError(f"the image of frame {camera.index} in {result.folder} is damaged") from error
+    else:
+        frame = result.surface_of(camera)
+        image = frame.rgb
+    sx, sy = image.shape[1] / frame.depth.shape[1], image.shape[0] / frame.depth.shape[0]
+    k = frame.network_intrinsics
+    scaled = Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
+    return SourceView(image, scaled, frame.T_world_camera, frame.depth, frame.masked)

@@ -1,0 +1,74 @@
+"""What depth maps say of points: seen, or seen through."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.export.mesh.surface import Mesh, subset
+from stream_recon.app.export.mesh.tsdf import DepthView
+
+SEEN_BEHIND = 1.1
+"""Factor of the depth from which a frame sees through a point, more than the error of depth."""
+SEEN_THROUGH = 0.25
+"""Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
+NEAR_SURFACE = 0.1
+"""Share of the depth within which a point is on the surface that a frame sees, in addition to the truncation."""
+
+
+def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> NDArray[np.bool_]:
+    """Which points [N, 3] several depth maps see through: they show something behind them."""
+    looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
+    for _, shown, z, depth in _looks(points, views):
+        looked[shown] += 1
+        through[shown[depth > SEEN_BEHIND * z]] += 1
+    return (through >= 2) & (through > SEEN_THROUGH * looked)
+
+
+def without_unseen(mesh: Mesh, views: Sequence[DepthView], margin: float) -> Mesh:
+    """The mesh without triangles that no depth map shows from their front, at any of their vertices.
+
+    Fusion makes such ones behind thin objects: backs of surfaces whose front is measured. ``margin``: distance from the
+    surface within which a vertex is seen.
+    """
+    normals = vertex_normals(mesh).astype(np.float32)
+    seen = np.zeros(len(mesh.xyz), bool)
+    for centre, shown, z, depth in _looks(mesh.xyz, views):
+        near = np.abs(depth - z) < margin + NEAR_SURFACE * z
+        shown = shown[near]
+        shown = shown[~seen[shown]]
+        seen[shown] = np.einsum("ij,ij->i", centre - mesh.xyz[shown], normals[shown]) > 0
+    faces = mesh.faces
+    return subset(mesh, seen[faces[:, 0]] | seen[faces[:, 1]] | seen[faces[:, 2]])
+
+
+def _looks(
+    points: NDArray[np.floating], views: Sequence[DepthView]
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]]:
+    """For each view: its centre [3], the points [K] where it has depth, their depths, and its depth there."""
+    xyz = np.asarray(points, np.float32)
+    for view in views:
+        T, k = invert_pose(view.T_world_camera).astype(np.float32), view.camera
+        local = xyz @ T[:3, :3].T + T[:3, 3]
+        z = local[:, 2]
+        height, width = view.depth.shape
+        with np.errstate(divide="ignore", invalid="ignore"):
+            column, row = local[:, 0] / z * np.float32(k.fx), local[:, 1] / z * np.float32(k.fy)
+            column, row = column + np.float32(k.cx), row + np.float32(k.cy)
+            shown = np.flatnonzero((z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height))
+        depth = view.depth[row[shown].astype(np.intp), column[shown].astype(np.intp)].astype(np.float32)
+        known = depth > 0
+        shown = shown[known]
+        yield view.T_world_camera[:3, 3].astype(np.float32), shown, z[shown], depth[known]
+
+
+def vertex_normals(mesh: Mesh) -> NDArray[np.float64]:
+    """Unit normals [N, 3]: means of the triangles', by area."""
+    a, b, c = (mesh.xyz[mesh.faces[:, k]].astype(np.float64) for k in range(3))
+    face = np.cross(b - a, c - a)
+    normals = np.zeros((len(mesh.xyz), 3))
+    for k in range(3):
+        for axis in range(3):
+            normals[:, axis] += np.bincount(mesh.faces[:, k], face[:, axis], len(mesh.xyz))
+    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)

@@ -1,0 +1,350 @@
+"""Dense depth of a refined result: multi-view stereo of its keyframes, with the images of its source.
+
+The maps go to the folder ``dense`` of the result. They count from the moment when ``run.json`` names their refinement;
+a run that was stopped leaves the result as it was.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.dense import (
+    DENSE_FOLDER,
+    IMAGE_SIDE,
+    DenseMap,
+    dense_path,
+    encoded_image,
+    write_dense,
+)
+from stream_recon.app.result.files import output_errors, replace_json
+from stream_recon.app.result.folder import ResultFolder, result_of
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
+from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.slam.dense.arrays import arrays_for
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
+from stream_recon.app.slam.dense.views import StereoView
+from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import ConfigError, InputError
+
+DENSE_SIDE = 384
+"""Default of the longer side of a dense depth map in pixels."""
+SIDES = (96, 2048)
+"""Bounds of the longer side."""
+MIN_DISTORTION_PX = 0.1
+"""Least radial distortion at the image's corner that is removed."""
+MIN_KEYFRAMES = 3
+"""Least number of keyframes: fewer confirm nothing."""
+MIN_BASELINE = 0.05
+"""Least extent of the positions that observe a triangulated point, as a share of its distance."""
+MAX_TRACK_ERROR_PX = 1.5
+"""Largest mean reprojection error of a triangulated point that corrects depth, in pixels of the refinement."""
+
+
+class DenseView(Protocol):
+    """A viewer that shows dense depth as it is found."""
+
+    def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
+        """Show a keyframe's dense depth with its image [H, W, 3]."""
+
+
+@dataclass(frozen=True)
+class DenseOptions:
+    """How dense depth is computed."""
+
+    side: int = DENSE_SIDE
+    """Longer side of the maps in pixels; never more than that of the source's images."""
+    device: str = "cpu"
+    """``cpu``, or a GPU's name in torch."""
+
+    def __post_init__(self) -> None:
+        if not SIDES[0] <= self.side <= SIDES[1]:
+            raise ConfigError(f"--dense-side is {self.side}: choose {SIDES[0]} to {SIDES[1]} pixels")
+
+
+@dataclass
+class DenseReport:
+    """Figures of dense depth; its fields are keys of ``run.json``."""
+
+    refinement: str
+    """Id of the refinement whose poses were used."""
+    side: int
+    keyframes: int = 0
+    """Keyframes with a dense map."""
+    confirmed: float = 0.0
+    near: float = 0.0
+    network: float = 0.0
+    """Shares of all pixels by `Certainty`; the rest has no depth."""
+    seconds: float = 0.0
+
+
+class DenseCancelledError(Exception):
+    """Dense depth was cancelled; the result is unchanged."""
+
+
+Report = Callable[[int, int], None]
+"""Called with the number of keyframes done, and of all."""
+
+
+def densify_result(
+    result: ResultFolder,
+    open_again: Callable[[], Source] | None,
+    options: DenseOptions,
+    on_progress: Report = lambda done, total: None,
+    page: DenseView | None = None,
+) -> DenseReport | None:
+    """Compute and write the dense depth maps of a refined result; None where it has nothing to compute them from.
+
+    Args:
+        open_again: opens the source again, with the same choice of frames.
+        on_progress: may raise `DenseCancelledError`.
+        page: shows each map.
+
+    Raises OutputError, InputError: a file cannot be written or the source not read; the result is unchanged.
+    """
+    job = _Job.of(result)
+    if job is None or open_again is None:
+        return None
+    return _Writing(job, options, on_progress, page).run(open_again)
+
+
+def stereo_views(result: ResultFolder, source: Source, side: int) -> Iterator[tuple[StereoView, NDArray[np.uint8]]]:
+    """Views of a result's keyframes in order, with their undistorted images of at most `IMAGE_SIDE` or ``side``.
+
+    Frames without depth file are left out, and those that the refinement left to the network.
+    """
+    job = _Job.of(result)
+    if job is not None:
+        for frame, camera in _frames_of(source, job.keyframes):
+            yield job.view(frame, camera, side)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A refined result and what its views are made of."""
+
+    result: ResultFolder
+    tracks: SparseTracks
+    keyframes: list[Camera]
+    observed: dict[int, tuple[int, int]] = field(repr=False)
+    """Rows of each keyframe's observations in ``order``."""
+    order: NDArray[np.intp] = field(repr=False)
+
+    @staticmethod
+    def of(result: ResultFolder) -> "_Job | None":
+        """None where the result was not refined, or too little of it."""
+        tracks = read_tracks(result.folder)
+        if result.refinement_id is None or tracks is None:
+            return None
+        left = [(s["first"], s["last"]) for s in result.run[REFINEMENT].get("fallback_segments", [])]
+        wanted = set(tracks.frame.tolist())
+        keyframes = [
+            camera
+            for camera in result.with_depth(result.cameras)
+            if camera.index in wanted and not any(first <= camera.index <= last for first, last in left)
+        ]
+        if len(keyframes) < MIN_KEYFRAMES:
+            return None
+        order = np.argsort(tracks.frame, kind="stable")
+        frames, starts = np.unique(tracks.frame[order], return_index=True)
+        ends = [*starts[1:].tolist(), len(order)]
+        observed = {int(f): (int(s), int(e)) for f, s, e in zip(frames, starts, ends, strict=True)}
+        return _Job(result, tracks, keyframes, observed, order)
+
+    def view(self, frame: Frame, camera: Camera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
+        """The stereo view of a keyframe, and its undistorted image."""
+        stored = result_of(self.result.folder, camera)
+        image = self._undistorted(_reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
+        height, width = image.shape[:2]
+        size = _reduced_size((width, height), side)
+        grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
+        full = stored.transform.source_size
+        sx, sy = size[0] / full[0], size[1] / full[1]
+        k = camera.intrinsics
+        pixels, depths = self._points(camera)
+        view = StereoView(
+            camera.index,
+            grey.astype(np.float32),
+            Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy),
+            camera.T_world_camera,
+            self._prior(stored, size, camera),
+            (pixels * (sx, sy)).astype(np.float32),
+            depths.astype(np.float32),
+        )
+        return view, image
+
+    @cached_property
+    def _distortion(self) -> float:
+        """k1 of the lens; 0 where it moves no pixel."""
+        focal, cx, cy, k1 = self.tracks.lens.tolist()
+        corner = float(np.hypot(cx, cy)) / focal
+        return k1 if abs(k1) * corner**3 * focal > MIN_DISTORTION_PX else 0.0
+
+    def _distorted(self, size: tuple[int, int], camera: Camera) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Positions x, y [h, w] in the distorted image of the pixels of an undistorted one; both from 0 to 1."""
+        full = camera.source_size or size
+        k = camera.intrinsics
+        u = ((np.arange(size[0]) + 0.5) * full[0] / size[0] - k.cx) / k.fx
+        v = ((np.arange(size[1]) + 0.5) * full[1] / size[1] - k.cy) / k.fy
+        factor = 1 + self._distortion * (u[None] ** 2 + v[:, None] ** 2)
+        x, y = (u[None] * factor * k.fx + k.cx) / full[0], (v[:, None] * factor * k.fy + k.cy) / full[1]
+        return x.astype(np.float32), y.astype(np.float32)
+
+    @cached_property
+    def _is_exact(self) -> NDArray[np.bool_]:
+        """Whether the cameras that observe a triangulated point are far enough apart for its depth."""
+        centres = {camera.index: camera.T_world_camera[:3, 3] for camera in self.result.cameras}
+        seen = np.array([centres.get(index, np.zeros(3)) for index in self.tracks.frame.tolist()])
+        starts = np.flatnonzero(np.diff(self.tracks.point, prepend=-1))
+        extent = np.maximum.reduceat(seen, starts) - np.minimum.reduceat(seen, starts)
+        distance = np.linalg.norm(self.tracks.points[self.tracks.point[starts]] - seen[starts], axis=1)
+        found = np.zeros(len(self.tracks.points), bool)
+        found[self.tracks.point[starts]] = np.linalg.norm(extent, axis=1) > MIN_BASELINE * distance
+        return found
+
+    def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:
+        if not self._distortion:
+            return image
+        height, width = image.shape[:2]
+        x, y = self._distorted((width, height), camera)
+        half = np.float32(0.5)
+        found = cv2.remap(image, x * width - half, y * height - half, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
+        return np.asarray(found, np.uint8)
+
+    def _prior(self, stored: FrameResult, size: tuple[int, int], camera: Camera) -> NDArray[np.float32]:
+        """The network's depth at the pixels of an undistorted image of ``size``; 0 where there is none."""
+        height, width = stored.depth.shape
+        left, top, crop_width, crop_height = stored.transform.crop
+        x, y = self._distorted(size, camera)
+        full = stored.transform.source_size
+        column = np.floor((x * full[0] - left) / crop_width * width).astype(np.intp)
+        row = np.floor((y * full[1] - top) / crop_height * height).astype(np.intp)
+        inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
+        depth = stored.depth[row.clip(0, height - 1), column.clip(0, width - 1)]
+        return np.where(inside & np.isfinite(depth) & (depth > 0), depth, np.float32(0))
+
+    def _points(self, camera: Camera) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Undistorted source pixels [N, 2] and depths [N] of the triangulated points that a keyframe observes."""
+        first, last = self.observed[camera.index]
+        points = np.unique(self.tracks.point[self.order[first:last]])
+        full = camera.source_size or (1, 1)
+        limit = MAX_TRACK_ERROR_PX * max(1.0, max(full) / 800)
+        points = points[(self.tracks.errors[points] < limit) & self._is_exact[points]]
+        T = invert_pose(camera.T_world_camera)
+        local = self.tracks.points[points] @ T[:3, :3].T + T[:3, 3]
+        local = local[local[:, 2] > 0]
+        k = camera.intrinsics
+        pixels = local[:, :2] / local[:, 2:] * (k.fx, k.fy) + (k.cx, k.cy)
+        return pixels, local[:, 2]
+
+
+@dataclass
+class _Writing:
+    """Computation and writing of all maps of a job."""
+
+    job: _Job
+    options: DenseOptions
+    on_progress: Report
+    page: DenseView | None
+    images: dict[int, bytes] = field(default_factory=dict)
+    """JPEG files of the keyframes whose maps are not complete yet."""
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(Certainty), np.int64))
+
+    def run(self, open_again: Callable[[], Source]) -> DenseReport:
+        """Write all maps, then ``run.json``."""
+        folder, total = self.job.result.folder, len(self.job.keyframes)
+        report = DenseReport(self.job.result.refinement_id or "", self.options.side)
+        with output_errors(folder):
+            (folder / DENSE_FOLDER).mkdir(exist_ok=True)
+        stereo = DenseStereo(arrays_for(self.options.device), self.options.side)
+        is_complete = False
+        started = cv2.getTickCount()
+        self.on_progress(0, total)
+        try:
+            with open_again() as source:
+                for view, image in stereo_views(self.job.result, source, self.options.side):
+                    self.images[view.index] = encoded_image(image)
+                    self._write(stereo.push(view), report)
+            self._write(stereo.finish(), report)
+            if report.keyframes < MIN_KEYFRAMES:
+                raise InputError(f"{self.job.result.run['source']} has no longer the frames of this result")
+            shares = self.counts / max(int(self.counts.sum()), 1)
+            report.confirmed, report.near, report.network = (
+                round(float(shares[c]), 4) for c in (Certainty.CONFIRMED, Certainty.NEAR, Certainty.NETWORK)
+            )
+            report.seconds = round((cv2.getTickCount() - started) / cv2.getTickFrequency(), 3)
+            replace_json(folder / RUN_NAME, {**self.job.result.run, DENSE: vars(report)})
+            is_complete = True
+        finally:
+            if not is_complete:
+                remove_dense(self.job.result, [camera.index for camera in self.job.keyframes])
+        return report
+
+    def _write(self, found: Sequence[DenseDepth], report: DenseReport) -> None:
+        cameras = {camera.index: camera for camera in self.job.keyframes}
+        for dense in found:
+            camera = cameras[dense.index]
+            height, width = dense.depth.shape
+            full = camera.source_size or (width, height)
+            transform = ImageTransform(full, (0.0, 0.0, float(full[0]), float(full[1])), (width, height))
+            depth = dense.depth / np.float32(camera.depth_scale)
+            stored = DenseMap(dense.index, depth, dense.certainty, self.images.pop(dense.index), transform)
+            write_dense(self.job.result.folder, stored, report.refinement)
+            self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
+            report.keyframes += 1
+            if self.page is not None:
+                self.page.show_dense(stored.result(camera), stored.image)
+            self.on_progress(report.keyframes, len(self.job.keyframes))
+
+
+def remove_dense(result: ResultFolder, indices: Sequence[int]) -> None:
+    """Remove the dense maps of these frames, and the folder if it is empty; errors are ignored."""
+    folder = result.folder / DENSE_FOLDER
+    if folder.is_symlink():
+        return
+    for index in indices:
+        with suppress(OSError):
+            dense_path(result.folder, index).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Frame, Camera]]:
+    """The source's frames of these cameras, in order."""
+    wanted = {camera.index: camera for camera in cameras}
+    last = max(wanted, default=-1)
+    for frame in source:
+        camera = wanted.get(frame.index)
+        if camera is not None:
+            if camera.source_size not in (None, (frame.rgb.shape[1], frame.rgb.shape[0])):
+                raise InputError(f"{source.name}: frame {frame.index} has another size than in the result")
+            yield frame, camera
+        if frame.index >= last:
+            return
+
+
+def _reduced_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    factor = min(1.0, side / max(size))
+    return max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)
+
+
+def _reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    size = _reduced_size((image.shape[1], image.shape[0]), side)
+    if size == (image.shape[1], image.shape[0]):
+        return image
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def dense_record(result: ResultFolder) -> dict[str, Any] | None:
+    """The report of the dense depth of the present refinement; None without it."""
+    record = result.run.get(DENSE)
+    is_present = isinstance(record, dict) and record.get("refinement") == result.refinement_id
+    return record if is_present else None

@@ -1,0 +1,104 @@
+"""Points of a result's frames that other frames confirm, read in order and in bounded memory."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.consistency import NEIGHBOURS, DepthView, choose_neighbours, consistent_pixels
+from stream_recon.app.core.depth_points import FramePoints, frame_points
+from stream_recon.app.core.transforms import transform_points
+from stream_recon.app.core.types import FrameResult
+from stream_recon.app.result.cameras import Camera
+from stream_recon.configs.errors import OutputError
+from stream_recon.configs.schema import PointsConfig
+
+WINDOW = 32
+"""Frames before and after a frame of which its neighbours are chosen."""
+MEMORY = 96 * 2**20
+"""Bytes of frames that are kept in memory, about; a frame that is needed again is read again."""
+
+
+class ConsistentFrames:
+    """Reads frames and selects their pixels by agreement with neighbours. Safe from several threads.
+
+    Args:
+        read: a frame's result; raises OutputError.
+        config: selection of pixels.
+    """
+
+    def __init__(self, read: Callable[[Camera], FrameResult], config: PointsConfig) -> None:
+        self._read, self._config = read, config
+        self._kept: OrderedDict[int, tuple[FrameResult, DepthView]] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def pixels(
+        self, camera: Camera, others: Sequence[Camera]
+    ) -> tuple[FrameResult, NDArray[np.bool_], NDArray[np.float32]]:
+        """A frame, the mask [h, w] of its pixels to keep, and its depth [h, w] averaged over views that agree.
+
+        ``others``: frames of which neighbours are chosen; those that cannot be read are left out. Raises OutputError
+        where the frame itself cannot be read.
+        """
+        result, own = self._frame(camera)
+        size = result.transform.source_size
+        others = [other for other in others if other.segment == camera.segment]
+        chosen = choose_neighbours(
+            own, [(c.T_world_camera, c.intrinsics, c.source_size or size) for c in others], NEIGHBOURS
+        )
+        views = []
+        for number in chosen:
+            try:
+                views.append(self._frame(others[number])[1])
+            except OutputError:
+                continue
+        return result, *consistent_pixels(result, own, views, self._config)
+
+    def points(self, camera: Camera, others: Sequence[Camera]) -> FramePoints:
+        """A frame's points in camera axes; see `pixels`."""
+        result, keep, depth = self.pixels(camera, others)
+        return frame_points(result, self._config, keep, depth)
+
+    def world_points(self, camera: Camera, others: Sequence[Camera]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """A frame's points [N, 3] in the world and their colours [N, 3]; see `pixels`."""
+        points = self.points(camera, others)
+        return transform_points(camera.T_world_camera, points.xyz), points.rgb
+
+    def _frame(self, camera: Camera) -> tuple[FrameResult, DepthView]:
+        with self._lock:
+            kept = self._kept.get(camera.index)
+            if kept is not None:
+                self._kept.move_to_end(camera.index)
+                return kept
+        result = self._read(camera)
+        frame = result, DepthView.from_result(result, self._config)
+        with self._lock:
+            if camera.index not in self._kept:
+                self._kept[camera.index] = frame
+                self._bytes += _bytes(result)
+            while self._bytes > MEMORY and len(self._kept) > 1:
+                self._bytes -= _bytes(self._kept.popitem(last=False)[1][0])
+        return frame
+
+
+def _bytes(result: FrameResult) -> int:
+    """Approximate memory of a frame: its maps, and those of its view."""
+    return result.depth.size * (3 + 9 * 4)
+
+
+def with_neighbours(cameras: Iterable[Camera], window: int = WINDOW) -> Iterator[tuple[Camera, list[Camera]]]:
+    """Each camera with at most ``window`` ones before and after it. Reads that far ahead."""
+    before: deque[Camera] = deque(maxlen=window)
+    ahead: deque[Camera] = deque()
+    source = iter(cameras)
+    while True:
+        while len(ahead) <= window and (camera := next(source, None)) is not None:
+            ahead.append(camera)
+        if not ahead:
+            return
+        current = ahead.popleft()
+        yield current, [*before, *ahead]
+        before.append(current)

@@ -1,0 +1,283 @@
+"""Dense depth of keyframes in order, over a bounded window of neighbours.
+
+For each keyframe: the prior depth is corrected by triangulated points, a plane sweep measures depth, neighbours' maps
+confirm it, and confirmed depth is spread over the prior. Then neighbours' confirmed depth fills pixels where a
+keyframe has none of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import Certainty, Intrinsics
+from stream_recon.app.slam.dense.arrays import Array, Arrays
+from stream_recon.app.slam.dense.consistency import NeighbourMap, Tolerance, support
+from stream_recon.app.slam.dense.fusion import Interpolator, Measured
+from stream_recon.app.slam.dense.sweep import SourceImage, SweepRange, SweepResult, sweep
+from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
+
+WINDOW = 12
+"""Keyframes before and after, among which source views are chosen."""
+SOURCES = 6
+"""Source views of a keyframe."""
+COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001)
+"""The first sweep: about the prior, whose errors it has to span."""
+FINE = SweepRange(9, 0.3, 3.0)
+"""Each further sweep, at up to twice the size, about the depth of the last one."""
+MAX_COST, MIN_MARGIN = 0.6, 0.02
+"""Bounds of cost and margin of a pixel that is matched."""
+SUPPORT_WEIGHTS = (0.0, 0.05, 1.0, 1.5, 2.0)
+"""Weight of measured depth by the number of neighbours that agree."""
+MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
+"""Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
+CONFIRMING = 2
+"""Neighbours that confirm a pixel."""
+SPARSE_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
+ROUNDS = 2
+"""Times that neighbours' confirmed depth is passed on."""
+FILL_AGREEMENT = 0.1
+"""Relative difference of depth up to which a neighbour's depth is taken for that of the same surface."""
+NEAR_PIXELS = 3
+"""Distance from a confirmed pixel, on the same surface, up to which depth is `Certainty.NEAR`."""
+MAX_LOG_RATIO = 1.6
+"""Largest log ratio of a triangulated point's depth to the network's: beyond it one of both is wrong."""
+
+
+@dataclass(frozen=True)
+class DenseDepth:
+    """Dense depth of a keyframe."""
+
+    index: int
+    """Number of the frame in its source."""
+    depth: NDArray[np.float32]  # [h, w]; 0 where unknown
+    certainty: NDArray[np.uint8]  # [h, w], see `Certainty`
+
+
+@dataclass
+class _Keyframe:
+    """A view in the window, with what is known of it."""
+
+    view: StereoView
+    camera: Intrinsics
+    grey: Array
+    prior: Array
+    """Depth by the network and triangulated points; positive everywhere."""
+    is_valid: Array
+    """Whether the network gives depth."""
+    sources: list[int]
+    matched: Array
+    """Depth measured by stereo; 0 elsewhere."""
+    step: float
+    """Change of inverse depth that moves a point by one pixel in the best source view."""
+    depth: Array = None
+    is_confirmed: Array = None
+    confirmed: Array = None
+    """``depth`` where it is confirmed; 0 elsewhere."""
+    count: Array = None
+    contradicted: Array = None
+
+
+class DenseStereo:
+    """Depth maps of keyframes, which are pushed in order."""
+
+    def __init__(self, arrays: Arrays, side: int) -> None:
+        """``side``: longer side of the depth maps in pixels; images are at least as large, unless the source is not."""
+        self._arrays, self._side = arrays, side
+        self._views: dict[int, StereoView] = {}
+        self._frames: dict[int, _Keyframe] = {}
+        self._pushed = 0
+        self._done = [0] * (2 + ROUNDS + 1)
+        """Keyframes that each stage has done: sweep, fusion, rounds of filling, output."""
+
+    def push(self, view: StereoView) -> list[DenseDepth]:
+        """Take the next keyframe; returns the maps that are complete."""
+        self._views[self._pushed] = view
+        self._pushed += 1
+        return self._advanced(is_last=False)
+
+    def finish(self) -> list[DenseDepth]:
+        """The remaining maps."""
+        return self._advanced(is_last=True)
+
+    def _advanced(self, *, is_last: bool) -> list[DenseDepth]:
+        found: list[DenseDepth] = []
+        available = self._pushed
+        for stage in range(len(self._done)):
+            # A stage needs the last one's results of the whole window.
+            ready = available if is_last else max(available - WINDOW, 0)
+            if stage == len(self._done) - 1:
+                ready = available
+            while self._done[stage] < ready:
+                number = self._done[stage]
+                self._run(stage, number, found)
+                self._done[stage] += 1
+            available = self._done[stage]
+        self._forget()
+        return found
+
+    def _run(self, stage: int, number: int, found: list[DenseDepth]) -> None:
+        if stage == 0:
+            self._frames[number] = self._swept(number)
+        elif stage == 1:
+            self._fuse(number)
+        elif stage <= 1 + ROUNDS:
+            self._fill(number)
+        else:
+            found.append(self._output(number))
+
+    def _forget(self) -> None:
+        for number in [n for n in self._views if n < self._done[0] - WINDOW]:
+            del self._views[number]
+        for number in [n for n in self._frames if n < self._done[-1] - WINDOW]:
+            del self._frames[number]
+
+    def _swept(self, number: int) -> _Keyframe:
+        """Stage 1: the prior corrected by triangulated points, and depth measured by plane sweeps."""
+        arrays, view = self._arrays, self._views[number]
+        window = [n for n in range(number - WINDOW, number + WINDOW + 1) if n in self._views]
+        views = [self._views[n] for n in window]
+        chosen = source_views(views, window.index(number), SOURCES)
+        grey, camera = view.level(self._side)
+        size = grey.shape[1], grey.shape[0]
+        image = arrays.array(grey)
+        prior, is_valid = corrected_prior(arrays, view, image, camera)
+        matched, step = arrays.zeros_like(prior), 0.0
+        if chosen:
+            result = self._sweeps(view, [views[n] for n in chosen], prior)
+            is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
+            matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
+        assert size == (matched.shape[1], matched.shape[0])
+        return _Keyframe(view, camera, image, prior, is_valid, [window[n] for n in chosen], matched, step)
+
+    def _sweeps(self, view: StereoView, sources: Sequence[StereoView], prior: Array) -> SweepResult:
+        arrays = self._arrays
+        result: SweepResult | None = None
+        margin: Array | None = None
+        for side in sides(self._side):
+            grey, camera = view.level(side)
+            size = grey.shape[1], grey.shape[0]
+            images = []
+            for source in sources:
+                other, other_camera = source.level(side)
+                transfer = PixelTransfer.between(view.T_world_camera, camera, source.T_world_camera, other_camera)
+                images.append(SourceImage(arrays.array(other), transfer))
+            if result is None:
+                result = sweep(arrays, arrays.array(grey), images, 1 / arrays.repeated(prior, size), COARSE)
+                margin = result.margin
+            else:
+                smooth, nearest = (
+                    arrays.enlarged(result.inverse_depth, size),
+                    arrays.repeated(result.inverse_depth, size),
+                )
+                # Between two surfaces, a mean of both depths is on neither.
+                about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
+                result = sweep(arrays, arrays.array(grey), images, about, FINE)
+            assert margin is not None
+            margin = arrays.repeated(margin, size)
+        assert result is not None and margin is not None
+        return SweepResult(result.inverse_depth, result.cost, margin, result.step)
+
+    def _neighbours(self, number: int, maps: str) -> list[NeighbourMap]:
+        """Maps of a keyframe's source views; ``maps``: their field."""
+        frame = self._frames[number]
+        found = []
+        for other in (self._frames[n] for n in frame.sources if n in self._frames):
+            depth = getattr(other, maps)
+            there, back = frame.view.T_world_camera, other.view.T_world_camera
+            found.append(
+                NeighbourMap(
+                    depth,
+                    PixelTransfer.between(there, frame.camera, back, other.camera),
+                    PixelTransfer.between(back, other.camera, there, frame.camera),
+                )
+            )
+        return found
+
+    def _fuse(self, number: int) -> None:
+        """Stage 2: measured depth that neighbours confirm, spread over the prior."""
+        arrays, frame = self._arrays, self._frames[number]
+        relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
+        found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
+        count = arrays.minimum(found.agreeing, 4.0)
+        weight = arrays.zeros_like(frame.prior)
+        for agreeing, value in enumerate(SUPPORT_WEIGHTS):
+            weight = arrays.where(count == agreeing, value, weight)
+        weight = arrays.where((frame.matched > 0) & frame.is_valid, weight, 0.0)
+        ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found.depth, 1e-9) / frame.prior), 0.0)
+        interpolator = Interpolator(arrays, frame.grey, frame.prior, SMOOTHNESS)
+        # What three and more views see is seldom wrong.
+        spread = interpolator.spread_robustly(Measured(ratio, weight), arrays.where(count >= 3, 0.1, 1.0))
+        frame.depth = frame.prior * arrays.exp(spread)
+        frame.is_confirmed = (found.agreeing >= CONFIRMING) & (frame.matched > 0) & frame.is_valid
+        frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
+        frame.count = count
+
+    def _fill(self, number: int) -> None:
+        """A later stage: neighbours' confirmed depth where the keyframe has none of its own."""
+        arrays, frame = self._arrays, self._frames[number]
+        neighbours = self._neighbours(number, "confirmed")
+        if not neighbours:
+            return
+        seen = support(arrays, frame.depth, neighbours, Tolerance(4.0, FILL_AGREEMENT))
+        is_new = (seen.agreeing > 0) & ~frame.is_confirmed
+        ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
+        own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
+        weight = arrays.where(is_new, seen.agreeing * 0.3, own)
+        interpolator = Interpolator(arrays, frame.grey, frame.depth, FILL_SMOOTHNESS)
+        frame.depth = frame.depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
+        frame.contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
+
+    def _output(self, number: int) -> DenseDepth:
+        arrays, frame = self._arrays, self._frames[number]
+        certainty = arrays.where(frame.is_confirmed, float(Certainty.CONFIRMED), float(Certainty.NETWORK))
+        near = arrays.box(arrays.to_float(frame.is_confirmed), NEAR_PIXELS) > 0
+        certainty = arrays.where(near & ~frame.is_confirmed, float(Certainty.NEAR), certainty)
+        known = frame.is_valid if frame.contradicted is None else frame.is_valid & ~frame.contradicted
+        return DenseDepth(
+            frame.view.index,
+            arrays.numpy(arrays.where(known, frame.depth, 0.0)).astype(np.float32),
+            arrays.numpy(arrays.where(known, certainty, float(Certainty.NONE))).astype(np.uint8),
+        )
+
+
+def sides(side: int) -> list[int]:
+    """Longer sides of the images of the sweeps, from coarse to ``side``, each at most twice the last one."""
+    found = [side]
+    while found[0] > COARSE_SIDE * 1.2:
+        found.insert(0, max((found[0] + 1) // 2, COARSE_SIDE))
+    return found
+
+
+def corrected_prior(arrays: Arrays, view: StereoView, grey: Array, camera: Intrinsics) -> tuple[Array, Array]:
+    """The network's depth [h, w], corrected by triangulated points, and whether it is known there.
+
+    Unknown pixels get the median depth.
+    """
+    size = grey.shape[1], grey.shape[0]
+    known = view.prior > 0
+    filled = np.where(known, view.prior, np.float32(np.median(view.prior[known]) if known.any() else 1))
+    prior, is_valid = (
+        arrays.repeated(arrays.array(filled), size),
+        arrays.repeated(arrays.array(known.astype(np.float32)), size) > 0.5,
+    )
+    if not len(view.pixels):
+        return prior, is_valid
+    scale = np.array([size[0] / view.size[0], size[1] / view.size[1]])
+    column, row = (view.pixels * scale).astype(np.intp).T
+    inside = (column >= 0) & (row >= 0) & (column < size[0]) & (row < size[1]) & (view.depths > 0)
+    column, row, z = column[inside], row[inside], view.depths[inside]
+    cell = row * size[0] + column
+    log_ratio = np.log(z / arrays.numpy(prior).ravel()[cell])
+    usable = np.abs(log_ratio) < MAX_LOG_RATIO
+    pixels = size[0] * size[1]
+    count = np.bincount(cell[usable], minlength=pixels)
+    total = np.bincount(cell[usable], log_ratio[usable], minlength=pixels)
+    shape = (size[1], size[0])
+    measured = Measured(
+        arrays.array((total / np.maximum(count, 1)).reshape(shape).astype(np.float32)),
+        arrays.array(np.minimum(count, 2).reshape(shape).astype(np.float32)),
+    )
+    spread = Interpolator(arrays, grey, prior, SPARSE_SMOOTHNESS).spread_robustly(measured, 0.1)
+    return prior * arrays.exp(spread), is_valid

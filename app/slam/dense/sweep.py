@@ -1,0 +1,186 @@
+"""Plane sweep about a prior depth (Collins 1996): each pixel's best inverse depth by correlation with source views.
+
+The cost of a hypothesis is 1 - ZNCC over 5x5 pixels, from 0 to 1, as the mean over the best `BEST_VIEWS` source views,
+so that a view where the point is hidden does not count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stream_recon.app.slam.dense.arrays import Array, Arrays
+from stream_recon.app.slam.dense.views import PixelTransfer
+
+RADIUS = 2
+"""The correlation window has 5x5 pixels: smaller ones are ambiguous, larger ones blur edges."""
+NOISE_VARIANCE = 9.0
+"""Added to variances of grey values, so that windows without texture correlate with nothing."""
+BEST_VIEWS = 3
+"""Source views with the least cost that count."""
+OUTSIDE = 1.02
+"""Cost of a hypothesis outside the source image, just above the largest correlation cost."""
+PROBE = 12
+"""Pixels between those at which the step of the sweep is measured."""
+
+
+@dataclass(frozen=True)
+class SweepRange:
+    """Inverse depths of a sweep: ``steps`` hypotheses about the prior, one pixel apart in the best source view."""
+
+    steps: int
+    lowest: float
+    highest: float
+    """Bounds as factors of the prior's inverse depth."""
+    distance_cost: float = 0.0
+    """Cost for each step away from the prior, which decides between equal ones."""
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """A source view at the size of a sweep, and the transfer to it from the reference view."""
+
+    grey: Array  # [h, w]
+    transfer: PixelTransfer
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Best inverse depth of each pixel [h, w]."""
+
+    inverse_depth: Array
+    cost: Array
+    """Cost of the best hypothesis."""
+    margin: Array
+    """Relative difference of the second-best local cost, more than two steps away, to the best."""
+    step: float
+    """Step of inverse depth."""
+
+
+def pixel_centres(arrays: Arrays, size: tuple[int, int]) -> tuple[Array, Array]:
+    """Coordinates x and y [h, w] of the centres of an image's pixels."""
+    x, y = np.meshgrid(np.arange(size[0], dtype=np.float32) + 0.5, np.arange(size[1], dtype=np.float32) + 0.5)
+    return arrays.array(x), arrays.array(y)
+
+
+def sweep(
+    arrays: Arrays, grey: Array, sources: Sequence[SourceImage], prior_inverse: Array, search: SweepRange
+) -> SweepResult:
+    """Best inverse depths of the reference image ``grey`` about ``prior_inverse`` [h, w], all positive."""
+    height, width = grey.shape
+    x, y = pixel_centres(arrays, (width, height))
+    rays = [_rays(source.transfer, x, y) for source in sources]
+    step = 1 / max(
+        _pixels_per_inverse(arrays, ray, source.transfer, prior_inverse)
+        for ray, source in zip(rays, sources, strict=True)
+    )
+    mean = arrays.box(grey, RADIUS)
+    deviation = arrays.sqrt(arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE)
+    low, high = prior_inverse * search.lowest, prior_inverse * search.highest
+    middle = search.steps // 2
+    costs = []
+    for first in range(0, search.steps, arrays.steps_at_once):
+        offsets = np.arange(first, min(first + arrays.steps_at_once, search.steps), dtype=np.float32) - middle
+        inverse = prior_inverse[None] + arrays.array(offsets * np.float32(step))[:, None, None]
+        best: list[Array] = []
+        inside: Array | None = None
+        for ray, source in zip(rays, sources, strict=True):
+            cost, visible = _cost(arrays, grey, mean, deviation, ray, source, inverse)
+            inside = visible if inside is None else inside + visible
+            best = _sorted_in(arrays, best, cost)
+        assert inside is not None
+        combined = _mean_of_best(arrays, best, inside)
+        outside = (inverse < low[None]) | (inverse > high[None]) | (inside == 0)
+        costs.append(arrays.where(outside, OUTSIDE, combined))
+    return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
+
+
+def _rays(transfer: PixelTransfer, x: Array, y: Array) -> list[Array]:
+    """``M p`` [3 x [h, w]] of each pixel p."""
+    M = transfer.M
+    return [x * float(M[k, 0]) + y * float(M[k, 1]) + float(M[k, 2]) for k in range(3)]
+
+
+def _position(ray: Sequence[Array], transfer: PixelTransfer, inverse: Array, arrays: Arrays) -> tuple[Array, Array]:
+    """Pixel coordinates in the source image of points with the given inverse depths."""
+    v = [float(value) for value in transfer.v]
+    reciprocal = 1 / arrays.maximum(ray[2] + inverse * v[2], 1e-6)
+    return (ray[0] + inverse * v[0]) * reciprocal, (ray[1] + inverse * v[1]) * reciprocal
+
+
+def _pixels_per_inverse(arrays: Arrays, ray: Sequence[Array], transfer: PixelTransfer, inverse: Array) -> float:
+    """Median displacement in the source image for a change of inverse depth, in pixels per unit."""
+    probe = np.s_[PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
+    coarse, some = [axis[probe] for axis in ray], inverse[probe]
+    x0, y0 = _position(coarse, transfer, some, arrays)
+    x1, y1 = _position(coarse, transfer, some * 1.01, arrays)
+    rate = arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01)
+    return max(float(np.median(arrays.numpy(rate))), 1e-9)
+
+
+def _cost(
+    arrays: Arrays,
+    grey: Array,
+    mean: Array,
+    deviation: Array,
+    ray: Sequence[Array],
+    source: SourceImage,
+    inverse: Array,
+) -> tuple[Array, Array]:
+    """Correlation costs [k, h, w] of hypotheses in a source view, and whether they lie inside its image (1 or 0)."""
+    u, v = _position(ray, source.transfer, inverse, arrays)
+    warped = arrays.sample(source.grey, u, v)
+    height, width = source.grey.shape
+    inside = (u >= 0.5) & (v >= 0.5) & (u <= width - 0.5) & (v <= height - 0.5)
+    other = arrays.box(warped, RADIUS)
+    covariance = arrays.box(warped * grey, RADIUS) - other * mean
+    variance = arrays.maximum(arrays.box(warped * warped, RADIUS) - other * other, 0.0) + NOISE_VARIANCE
+    zncc = covariance / (deviation * arrays.sqrt(variance))
+    cost = arrays.where(inside, arrays.minimum(1 - zncc, 1.0), OUTSIDE)
+    return cost, arrays.to_float(inside)
+
+
+def _sorted_in(arrays: Arrays, best: list[Array], cost: Array) -> list[Array]:
+    """The `BEST_VIEWS` least costs in ascending order, with one more view's costs."""
+    found = []
+    for kept in best:
+        found.append(arrays.minimum(kept, cost))
+        cost = arrays.maximum(kept, cost)
+    return [*found, cost][:BEST_VIEWS]
+
+
+def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array) -> Array:
+    """Mean of the least costs: of three where more than three views see the point, else of the better half."""
+    total = best[0]
+    result = total
+    for number, cost in enumerate(best[1:], start=2):
+        total = total + cost
+        # Two of three or four views, three of more.
+        needed = 2 * number - 1 if number < BEST_VIEWS else BEST_VIEWS + 1
+        result = arrays.where(inside >= needed, total * (1 / number), result)
+    return result
+
+
+def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: float, search: SweepRange) -> SweepResult:
+    """The least cost of each pixel, with a parabola between steps."""
+    count, middle = cost.shape[0], search.steps // 2
+    away = np.minimum(
+        np.abs(np.arange(count, dtype=np.float32) - middle) * np.float32(search.distance_cost),
+        20 * search.distance_cost,
+    )
+    smooth = arrays.box(cost, 1) + arrays.array(away.astype(np.float32))[:, None, None]
+    best = arrays.argmin(smooth)
+    centre = arrays.pick(smooth, best)
+    left = arrays.pick(smooth, (best - 1).clip(0, count - 1))
+    right = arrays.pick(smooth, (best + 1).clip(0, count - 1))
+    curvature = left - 2 * centre + right
+    is_inner = (best > 0) & (best < count - 1) & (curvature > 1e-6)
+    part = arrays.where(is_inner, 0.5 * (left - right) / arrays.maximum(curvature, 1e-6), 0.0)
+    index = arrays.to_float(best)
+    second: Array | None = None
+    for number in range(count):
+        other = arrays.where((index - number > 2) | (number - index > 2), smooth[number], 1e6)
+        second = other if second is None else arrays.minimum(second, other)
+    margin = (second - centre) / arrays.maximum(centre, 0.004)
+    inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)
+    return SweepResult(inverse, arrays.pick(cost, best), margin, step)

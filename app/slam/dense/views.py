@@ -1,0 +1,153 @@
+"""Views that stereo compares: images, cameras and the network's depth of keyframes, and the choice of source views."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import FloatArray, invert_pose
+from stream_recon.app.core.types import Intrinsics
+
+BEST_ANGLE_DEG = 6.0
+"""Angle between the rays of two views at which matching is best: exact enough, and still similar in the images."""
+ANGLE_SPREAD = 0.7
+"""Standard deviation of the preference for `BEST_ANGLE_DEG`, as the logarithm of the angle."""
+ZOOM_SPREAD = 0.4
+"""The same for the ratio of distances: a view from farther away shows less detail."""
+MIN_OVERLAP = 0.25
+"""Least share of a view's points that a source view has to see."""
+MIN_SCORE = 0.02
+"""Least product of overlap and preferences of a source view."""
+MIN_BASELINE = 0.012
+"""Least distance between two source views, as a share of the median depth: closer ones say the same."""
+MIN_SIDE = 16
+"""Least side of an image of a pyramid in pixels."""
+PROBES = (12, 16)
+"""Rows and columns of the pixels whose points measure overlap and angle."""
+
+
+@dataclass(frozen=True)
+class StereoView:
+    """A keyframe: pinhole image, camera, and prior depth. All images have the same size."""
+
+    index: int
+    """Number of the frame in its source."""
+    grey: NDArray[np.float32]  # [h, w]
+    camera: Intrinsics
+    """In pixels of ``grey``."""
+    T_world_camera: FloatArray  # [4, 4]
+    prior: NDArray[np.float32]  # [h, w]
+    """The network's depth after refinement; 0 where there is none."""
+    pixels: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 2), np.float32))
+    """Pixels [N, 2] of triangulated points."""
+    depths: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Depths [N] of these points."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.grey.shape[1], self.grey.shape[0]
+
+    def level(self, side: int) -> "tuple[NDArray[np.float32], Intrinsics]":
+        """The image with a longer side of at most ``side``, and its camera."""
+        size = level_size(self.size, side)
+        if size == self.size:
+            return self.grey, self.camera
+        sx, sy = size[0] / self.size[0], size[1] / self.size[1]
+        k = self.camera
+        small = cv2.resize(self.grey, size, interpolation=cv2.INTER_AREA)
+        return np.asarray(small, np.float32), Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
+
+
+def level_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Width and height of an image of ``size`` reduced to a longer side of at most ``side``."""
+    factor = min(1.0, side / max(size))
+    return max(round(size[0] * factor), MIN_SIDE), max(round(size[1] * factor), MIN_SIDE)
+
+
+@dataclass(frozen=True)
+class PixelTransfer:
+    """Projection from pixels of one view into another one: pixel p at depth z is at ``M p z + v`` (homogeneous).
+
+    The third coordinate is the depth in the other view.
+    """
+
+    M: NDArray[np.float32]  # [3, 3]
+    v: NDArray[np.float32]  # [3]
+
+    @classmethod
+    def between(
+        cls, T_from: FloatArray, camera_from: Intrinsics, T_to: FloatArray, camera_to: Intrinsics
+    ) -> "PixelTransfer":
+        """Transfer between cameras with camera-to-world poses ``T_from`` and ``T_to``."""
+        T = invert_pose(T_to) @ T_from
+        K_to = intrinsic_matrix(camera_to)
+        M = K_to @ T[:3, :3] @ np.linalg.inv(intrinsic_matrix(camera_from))
+        return cls(M.astype(np.float32), (K_to @ T[:3, 3]).astype(np.float32))
+
+
+def intrinsic_matrix(camera: Intrinsics) -> FloatArray:
+    """The matrix [3, 3] of a camera."""
+    return np.array([[camera.fx, 0, camera.cx], [0, camera.fy, camera.cy], [0, 0, 1]], np.float64)
+
+
+def source_views(views: Sequence[StereoView], reference: int, count: int) -> list[int]:
+    """Positions of the at most ``count`` best source views of ``views[reference]``, best first.
+
+    A view is good if it sees the same points, at an angle near `BEST_ANGLE_DEG` and from a similar distance.
+    """
+    view = views[reference]
+    points, depth = _probe_points(view)
+    others = [n for n in range(len(views)) if n != reference]
+    if not len(points) or not others:
+        return []
+    poses = np.array([views[n].T_world_camera for n in others])
+    centres = poses[:, :3, 3]
+    # Points in the axes of each other view [V, N, 3].
+    local = np.einsum("vji,vnj->vni", poses[:, :3, :3], points[None] - centres[:, None])
+    z = local[..., 2]
+    front = np.where(z > 0, z, np.nan)
+    cameras = np.array([(k.fx, k.fy, k.cx, k.cy) for k in (views[n].camera for n in others)])
+    with np.errstate(invalid="ignore"):
+        x = cameras[:, 0, None] * local[..., 0] / front + cameras[:, 2, None]
+        y = cameras[:, 1, None] * local[..., 1] / front + cameras[:, 3, None]
+        width, height = view.size
+        seen = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    scores = []
+    away = points - view.T_world_camera[:3, 3]
+    for row in range(len(others)):
+        here = seen[row]
+        overlap = float(here.mean())
+        if overlap < MIN_OVERLAP:
+            continue
+        ray = points[here] - centres[row]
+        cosine = (away[here] * ray).sum(1) / np.linalg.norm(away[here], axis=1) / np.linalg.norm(ray, axis=1)
+        angle = max(float(np.median(np.degrees(np.arccos(cosine.clip(-1, 1))))), 1e-3)
+        zoom = float(np.median(z[row, here] / depth[here]))
+        preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
+        scores.append((overlap * float(np.exp(-0.5 * preference)), row))
+    scores.sort(key=lambda scored: (-scored[0], scored[1]))
+    chosen: list[int] = []
+    least = MIN_BASELINE * float(np.median(depth))
+    for score, row in scores:
+        if score < MIN_SCORE or len(chosen) == count:
+            break
+        if all(np.linalg.norm(centres[row] - centres[other]) > least for other in chosen):
+            chosen.append(row)
+    return [others[row] for row in chosen]
+
+
+def _probe_points(view: StereoView) -> tuple[FloatArray, FloatArray]:
+    """Points [N, 3] in the world on a coarse grid of the view's prior depth, and their depths [N]."""
+    width, height = view.size
+    rows, columns = (
+        (np.linspace(0.06, 0.94, n) * side).astype(np.intp) for n, side in zip(PROBES, (height, width), strict=True)
+    )
+    row, column = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+    z = view.prior[row, column].astype(np.float64)
+    row, column, z = row[z > 0], column[z > 0], z[z > 0]
+    k, T = view.camera, view.T_world_camera
+    local = np.stack([(column + 0.5 - k.cx) / k.fx * z, (row + 0.5 - k.cy) / k.fy * z, z], axis=1)
+    return local @ T[:3, :3].T + T[:3, 3], z

@@ -1,0 +1,124 @@
+"""Pages of the viewer's clients: what each shows of the common scene, and its controls."""
+
+from typing import Any
+
+import numpy as np
+from viser import SceneNodeHandle
+
+from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.nodes import HALF_STEPS, Frustum, wxyz
+from stream_recon.app.viewer.panel import PageOptions, PagePanel, PanelEvents
+from stream_recon.app.viewer.scene import FRUSTUM_SIZE, STEPS, ViewerScene
+from stream_recon.app.viewer.timeline import Timeline
+
+SELECTED = (64, 200, 255)
+
+
+class PageScene:
+    """Differences of one page from the common scene.
+
+    A node of a page hides the common one of the same name, and with it the nodes below: an empty frame hides points,
+    surfaces or cameras, and a filtered cloud replaces that of a chunk.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._hidden: dict[str, SceneNodeHandle] = {}
+        self._replaced: dict[str, tuple[tuple[int, int, float], SceneNodeHandle]] = {}
+        self._sizes: dict[str, tuple[int, float]] = {}
+        self._selected = Frustum(client, "/selected", SELECTED, emphasis=True)
+
+    def sync(
+        self, scene: ViewerScene, store: ChunkStore, timeline: Timeline, options: PageOptions, typical_depth: float
+    ) -> None:
+        """Hide, replace and show what the options ask for."""
+        layers = {
+            "/points": options.shows_points,
+            "/surface": options.shows_surfaces,
+            "/cameras": options.cameras,
+            "/path": options.path,
+            "/map/points": options.matches,
+            "/map/loops": options.loops,
+            "/before": options.comparison,
+            **{f"/points/{step}": step >= options.points.min_rank for step in STEPS},
+            **{f"/before/points/{step}": step >= options.points.min_rank for step in STEPS},
+        }
+        last = options.points.last_frame
+        if last is not None:
+            layers |= {f"/surface/{ordinal}": ordinal <= last for ordinal in scene.surfaces}
+            layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
+            layers["/cameras/current"] = False
+        hidden = {name for name, shown in layers.items() if not shown}
+        self._sync_chunks(store, last, hidden)
+        for name in [name for name in self._hidden if name not in hidden]:
+            self._hidden.pop(name).remove()
+        for name in hidden - set(self._hidden):
+            self._hidden[name] = self._client.scene.add_frame(name, show_axes=False, visible=False)
+        self._sync_size(scene, options.points.size)
+        self._sync_selected(timeline, options.selected, typical_depth)
+
+    def _sync_chunks(self, store: ChunkStore, last: int | None, hidden: set[str]) -> None:
+        """Hide chunks after frame ``last``, and replace the one that it cuts."""
+        wanted: dict[str, tuple[int, int, float]] = {}
+        if last is not None:
+            for chunk in store.chunks:
+                names = [f"/points/{step}/{chunk.first}" for step in STEPS]
+                if chunk.first > last:
+                    hidden.update(names)
+                elif chunk.last > last:
+                    wanted |= {name: (chunk.version, last, float(chunk.S_world_chunk.scale)) for name in names}
+        for name in [name for name, (key, _) in self._replaced.items() if wanted.get(name) != key]:
+            self._replaced.pop(name)[1].remove()
+        for name, key in wanted.items():
+            if name in self._replaced:
+                continue
+            _, _, step, first = name.split("/")
+            chunk = store.chunk_of(int(first))
+            points = chunk.points.step(int(step))
+            points = points.take(np.flatnonzero(points.frame <= key[1]))
+            if not len(points):
+                hidden.add(name)
+                continue
+            S = chunk.S_world_chunk
+            x, y, z, w = quaternion_xyzw(S.rotation[None])[0]
+            half = float(np.abs(points.xyz).max()) <= HALF_STEPS * chunk.voxel
+            handle = self._client.scene.add_point_cloud(
+                name,
+                points.xyz,
+                points.rgb,
+                point_size=chunk.voxel,
+                point_shape="rounded",
+                point_shading="flat",
+                precision="float16" if half else "float32",
+                scale=S.scale,
+                wxyz=(w, x, y, z),
+                position=S.translation,
+            )
+            self._replaced[name] = key, handle
+
+    def _sync_size(self, scene: ViewerScene, size: float) -> None:
+        """Give points another size than the common one, again after each time that they were sent."""
+        for node in list(scene.nodes.values()):
+            wanted = node.sent, size
+            if node.handle is not None and self._sizes.get(node.name, (node.sent, 1.0)) != wanted:
+                node.send_size(self._client, size)
+                self._sizes[node.name] = wanted
+
+    def _sync_selected(self, timeline: Timeline, selected: int | None, typical_depth: float) -> None:
+        view = None if selected is None else timeline.nearest_view(selected)
+        if view is None or selected is None or selected >= len(timeline):
+            self._selected.remove()
+            return
+        pose = timeline.poses[selected]
+        quaternion = wxyz(pose[None, :3, :3])[0]
+        self._selected.show(view, timeline.intrinsics(selected), pose, quaternion, FRUSTUM_SIZE * typical_depth)
+
+
+class Page:
+    """One client: its handle, its controls and its scene."""
+
+    def __init__(self, client: Any, hidden: int, events: PanelEvents) -> None:
+        self.client = client
+        self.panel = PagePanel(client, hidden, events)
+        self.scene = PageScene(client)

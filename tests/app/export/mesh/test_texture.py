@@ -1,0 +1,119 @@
+"""Steps of texturing: choice of views, smooth labels, exposure, packing."""
+
+import numpy as np
+import pytest
+
+from stream_recon.app.export.mesh.atlas import copy_patches, correct_page, place_patches
+from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
+from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
+from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas
+from tests.app.export.mesh.test_holes import sheet
+
+
+def test_few_views_are_chosen_and_all_is_shown() -> None:
+    areas = np.ones(1000, np.float32)
+    scores = np.zeros((30, 1000), np.float16)
+    for view in range(30):  # ten views of each third, one of which is best
+        third = slice(333 * (view % 3), 333 * (view % 3) + 334)
+        scores[view, third] = 1.0 if view < 3 else 0.7
+    assert sorted(choose_views(scores, areas)) == [0, 1, 2]
+    assert choose_views(np.zeros((4, 10), np.float16), areas[:10]) == []
+
+
+def test_labels_are_smooth_and_follow_quality() -> None:
+    mesh = sheet(30)
+    count = len(mesh.faces)
+    x = mesh.xyz[mesh.faces].mean(axis=1)[:, 0]
+    random = np.random.default_rng(1)
+    # Two views, each better on its side, with noise that decides triangle by triangle without smoothing.
+    scores = np.stack([1 - 0.4 * (x > 0), 0.6 + 0.4 * (x > 0)]) + random.normal(0, 0.25, (2, count))
+    scores = scores.clip(0.05, 2).astype(np.float16)
+    colours = np.full((2, count, 3), 100, np.uint8)
+    labels = view_labels(mesh, scores, colours)
+    right = labels == (x > 0)
+    assert right.mean() > 0.9 > (scores.argmax(axis=0) == (x > 0)).mean()
+    assert len(np.unique(patches_of(labels, neighbours(mesh)[0]))) <= 6
+
+
+def test_triangles_that_no_view_shows_have_no_label() -> None:
+    mesh = sheet(10)
+    scores = np.ones((2, len(mesh.faces)), np.float16)
+    scores[:, :20] = 0
+    labels = view_labels(mesh, scores, np.full((2, len(mesh.faces), 3), 100, np.uint8))
+    assert (labels[:20] == -1).all() and (labels[20:] >= 0).all()
+    assert (view_labels(mesh, scores[:0], np.empty((0, len(mesh.faces), 3), np.uint8)) == -1).all()
+
+
+def test_a_view_with_another_colour_is_avoided() -> None:
+    mesh = sheet(20)
+    count = len(mesh.faces)
+    scores = np.ones((4, count), np.float16)
+    scores[2] = 1.3  # the best view, in which somebody walks past
+    colours = np.full((4, count, 3), 120, np.uint8)
+    passing = mesh.xyz[mesh.faces].mean(axis=1)[:, 0] < 0
+    colours[2, passing] = (20, 30, 200)
+    labels = view_labels(mesh, scores, colours)
+    assert (labels[passing] == 2).mean() < 0.05 and (labels[~passing] == 2).mean() > 0.95
+
+
+def test_gains_undo_exposure() -> None:
+    random = np.random.default_rng(2)
+    truth = random.uniform(40, 140, (3000, 3))
+    exposure = np.array([[1.0, 1.0, 1.0], [1.3, 1.25, 1.2], [0.8, 0.8, 0.9], [1.1, 1.0, 1.0]])
+    colours = (truth * exposure[:, None] + random.normal(0, 3, (4, 3000, 3))).clip(0, 255).astype(np.uint8)
+    shown = random.uniform(size=(4, 3000)) < 0.5
+    gains = view_gains(colours, shown)
+    left = exposure * gains
+    assert np.ptp(left, axis=0).max() < 0.04
+    assert np.abs(np.log(gains)).mean() < 0.25
+
+
+def test_corrections_remove_a_step_and_fade() -> None:
+    # Two strips of 20 vertices that meet at vertices 19 and 20, with a step of 24 levels.
+    colours = np.full((40, 3), 100, np.float32)
+    colours[20:] += 24
+    edges = np.array([[k, k + 1] for k in range(39) if k != 19])
+    found = seam_corrections(colours, np.array([[19, 20]]), edges, np.ones(1, np.float32))
+    total = colours + found
+    assert np.abs(total[20] - total[19]).max() < 2
+    assert np.abs(np.diff(total[:20, 0])).max() < 3 and np.abs(np.diff(total[20:, 0])).max() < 3
+    assert (seam_corrections(colours, np.empty((0, 2), np.intp), edges, np.empty(0, np.float32)) == 0).all()
+
+
+def test_patches_do_not_overlap_and_stay_within_pages() -> None:
+    random = np.random.default_rng(3)
+    low = random.uniform(0, 500, (2000, 2)).astype(np.float32)
+    high = low + random.exponential(60, (2000, 2)).astype(np.float32)
+    placement = place_patches(low, high)
+    used = [np.zeros((height, width), np.uint8) for width, height in placement.pages]
+    for page, (x, y), (w, h) in zip(placement.page, placement.corner, placement.size, strict=True):
+        area = used[page][y : y + h, x : x + w]
+        assert area.shape == (h, w)
+        area += 1
+    assert max(int(page.max()) for page in used) == 1
+    assert np.mean([page.mean() for page in used]) > 0.7
+    assert max(max(size) for size in placement.pages) <= 4096
+    huge = place_patches(np.zeros((40, 2), np.float32), np.full((40, 2), 4000, np.float32))
+    assert huge.scale < 1 and len(huge.pages) <= 3
+
+
+def test_a_patch_is_copied_pixel_by_pixel_and_corrected() -> None:
+    random = np.random.default_rng(4)
+    image = random.integers(0, 200, (60, 80, 3), np.uint8)
+    placement = place_patches(np.array([[10.0, 20.0]], np.float32), np.array([[50.0, 44.0]], np.float32))
+    assert placement.scale == 1.0
+    width, height = placement.pages[0]
+    atlas = [np.zeros((height, width, 3), np.uint8)]
+    copy_patches(atlas, placement, np.array([0]), image)
+    (x, y), (left, top) = placement.corner[0], placement.origin[0].astype(int)
+    assert (atlas[0][y + 4 : y + 20, x + 4 : x + 30] == image[top + 4 : top + 20, left + 4 : left + 30]).all()
+    corners = np.array([[4, 4], [34, 4], [34, 24], [4, 24]], np.float32)
+    faces = np.array([[0, 1, 2], [0, 2, 3]], np.int32)
+    corrected = correct_page(atlas[0], corners, faces, np.full((4, 3), 20, np.float32))
+    inside = corrected[6:22, 6:32].astype(int) - atlas[0][6:22, 6:32]
+    assert (inside == 20).all()
+
+
+def test_normals_point_to_the_front() -> None:
+    normals, areas = normals_and_areas(sheet(4))
+    assert normals == pytest.approx(np.tile([[0, 0, -1]], (32, 1)), abs=1e-5) and areas == pytest.approx(0.00125)
