@@ -6,12 +6,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.models.odometry.kernels.geometry import load_focal, load_pose, relative, turn
+from stream_recon.models.odometry.kernels.geometry import ONE_BINARY, load_focal, load_pose, relative, turn
 
 
-@triton.jit
-def _mean_flow(codes, log_depth, depth_stride, references, reference_rows, out, H: tl.constexpr, W: tl.constexpr,
-               STEP: tl.constexpr, NEAR: tl.constexpr, BY_ROW: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+@triton.jit(**ONE_BINARY)
+def _mean_flow(codes, log_depth, depth_stride, references, reference_rows, row_stride, out, H: tl.constexpr,
+               W: tl.constexpr, STEP: tl.constexpr, NEAR: tl.constexpr, BY_ROW: tl.constexpr,
+               BLOCK: tl.constexpr):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     across: tl.constexpr = (W + STEP - 1) // STEP
     down: tl.constexpr = (H + STEP - 1) // STEP
@@ -19,7 +20,7 @@ def _mean_flow(codes, log_depth, depth_stride, references, reference_rows, out, 
     mask = sample < across * down
     column, row = sample % across * STEP, sample // across * STEP
     depth = tl.exp(tl.load(log_depth + image * depth_stride + row * W + column, mask=mask, other=0.0))
-    place = tl.load(reference_rows + image).to(tl.int64) if BY_ROW else image
+    place = tl.load(reference_rows + image * row_stride).to(tl.int64) if BY_ROW else image
     code, reference = codes + image * 9, references + place * 9
     focal, other = load_focal(code, H, W), load_focal(reference, H, W)
     u, v = column.to(tl.float32), row.to(tl.float32)
@@ -44,7 +45,7 @@ def mean_flow_of_rows(
         codes: pose codes [N, 9].
         log_depth: [N, H, W], rows contiguous.
         references: pose codes [M, 9] of the reference cameras.
-        rows: [N], each view's reference; None: in order.
+        rows: [N], each view's reference, of any stride; None: in order.
         step, near: `keyframes.PIXEL_STEP` and `keyframes.NEAR`.
     """
     height, width = log_depth.shape[-2:]
@@ -54,8 +55,9 @@ def mean_flow_of_rows(
         codes.contiguous(),
         log_depth,
         log_depth.stride(0),
-        references,
+        references.contiguous(),
         rows if rows is not None else out,
+        rows.stride(0) if rows is not None else 0,
         out,
         H=height,
         W=width,

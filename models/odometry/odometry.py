@@ -1,5 +1,6 @@
 """Odometry of the embedded network: poses and depths chained from keyframe to keyframe."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -18,6 +19,8 @@ from stream_recon.models.odometry.pnp import RelativeMotion
 from stream_recon.models.odometry.refinement import QueryFrame, refine_pose
 from stream_recon.models.odometry.sampling import SAMPLES
 from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,19 @@ class Odometry(nn.Module):
         Returns the prediction with odometry's pose and depth, and the state after the last frame.
         """
         if self.fused and not rotation_search:
-            from stream_recon.models.odometry.kernels.step import step  # needs Triton
+            try:
+                from stream_recon.models.odometry.kernels.step import step  # needs Triton
 
-            return step(self, heads, features, state)
+                return step(self, heads, features, state)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # any failure to compile leaves the plain path
+                # A first step is never captured, so kernels that do not compile are found there.
+                if heads.head_pose.is_cuda and torch.cuda.is_current_stream_capturing():
+                    raise
+                reason = str(error).strip().splitlines()[:1]
+                logger.warning("odometry's kernels do not run here, so steps will be slower: %s", reason)
+                self.fused = False
         measured = self.measure(heads, features, state=state)
         return self.fuse(heads, features, measured, state, rotation_search=rotation_search)
 

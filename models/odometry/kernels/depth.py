@@ -13,6 +13,7 @@ from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.fusion import LastPose
 from stream_recon.models.odometry.kernels.flow import Grid
 from stream_recon.models.odometry.kernels.geometry import (
+    ONE_BINARY,
     load_focal,
     load_pose,
     load_transform,
@@ -57,7 +58,7 @@ def _difference(sampled, seen, ray_z, log_depth, T, NEAR: tl.constexpr):
     return tl.where(seen, tl.log(tl.maximum(warped, NEAR)) - log_depth, float("nan"))
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _warp_all(own, own_stride, last, motion, codes, difference_out, confidence_out, count_out,
               H: tl.constexpr, W: tl.constexpr, NEAR: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -167,7 +168,7 @@ def _fuse_pose(T, trusted, log_scale, last_pose, last_head, head, out, GAIN: tl.
     store_code(out, with_translation(R, x, y, z), head)
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _fuse_scale(own, own_stride, difference_in, confidence_in, counts, programs, motion, support, evidence, last,
                 last_scale, last_correction, last_pose, last_head, codes, pose_out, scale_out, change_out,
                 correction_out, coarse_out,
@@ -238,7 +239,7 @@ def _fuse_scale(own, own_stride, difference_in, confidence_in, counts, programs,
     tl.store(coarse_out + image * Y * X + point, log_depth + update + log_scale + correction, mask=mask)
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _add_evidence(correction_in, evidence, correction_out, Y: tl.constexpr, X: tl.constexpr, GAIN: tl.constexpr,
                   PRIOR: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
@@ -253,7 +254,7 @@ def _add_evidence(correction_in, evidence, correction_out, Y: tl.constexpr, X: t
     tl.store(correction_out + second, information, mask=mask)
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _finish(own, own_stride, difference_in, confidence_in, support, change, log_scale, correction, maps_out, depth_out,
             H: tl.constexpr, W: tl.constexpr, Y: tl.constexpr, X: tl.constexpr, SIDE: tl.constexpr,
             SUPPORTED: tl.constexpr, SURFACE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
@@ -364,7 +365,7 @@ class DepthFusion:
         )
 
     def finish(self, evidence: Tensor | None, gain: float) -> tuple[Tensor, DepthState]:
-        """Fused log depth [N, H, W] and the state, after more evidence [N, 2, Y, X], not yet averaged, times ``gain``."""
+        """Fused log depth [N, H, W] and the state, after more evidence [N, 2, Y, X], not yet averaged, by ``gain``."""
         (height, width), (rows, columns), maps = self._grid.size, self._grid.cells, self._maps
         correction = self.correction
         if evidence is not None:

@@ -12,6 +12,7 @@ from stream_recon.models.layers import Mlp
 from stream_recon.models.odometry import flow_head, pnp
 from stream_recon.models.odometry.depth_filter import EVIDENCE_SIGMA
 from stream_recon.models.odometry.kernels.geometry import (
+    ONE_BINARY,
     add_products,
     gelu,
     load_focal,
@@ -35,7 +36,7 @@ SOLVE_WARPS = 8
 
 
 @triton.jit
-def _bilinear(x, y, W: tl.constexpr, H: tl.constexpr):
+def _bilinear(x, y, W, H):
     """Cells and shares of bilinear sampling at positions in cells; beyond the border the border's value."""
     x = tl.minimum(tl.maximum(x, 0.0), W - 1.0)
     y = tl.minimum(tl.maximum(y, 0.0), H - 1.0)
@@ -45,13 +46,13 @@ def _bilinear(x, y, W: tl.constexpr, H: tl.constexpr):
     return column, right, row, below, x - left, y - top
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _round(own, target, own_stride, own_channel, own_row, own_column, target_stride, target_channel, target_row,
            target_column, flow, context, w1, b1, w2, b2, v1, c1, v2, c2, weight_out, flow_out, context_out, P,
-           X: tl.constexpr, PATCH: tl.constexpr, SIDE: tl.constexpr, OWN_H: tl.constexpr, OWN_W: tl.constexpr, H: tl.constexpr,
-           W: tl.constexpr, CELL: tl.constexpr, SPACING: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr,
+           height, width, cell, spacing, is_final, X: tl.constexpr, PATCH: tl.constexpr, SIDE: tl.constexpr,
+           OWN_H: tl.constexpr, OWN_W: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr,
            CONTEXT: tl.constexpr, HIDDEN: tl.constexpr, SHARPNESS: tl.constexpr, BOUND: tl.constexpr,
-           LAST: tl.constexpr, PRECISION: tl.constexpr, FINAL: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+           LAST: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = point < P
@@ -63,16 +64,16 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     window: tl.constexpr = 2 * REACH + 1
     sample = tl.arange(0, 32)
     is_sample = sample < window * window
-    step_x = ((sample % window - REACH) * SPACING).to(tl.float32)
-    step_y = ((sample // window - REACH) * SPACING).to(tl.float32)
+    step_x = ((sample % window - REACH) * spacing).to(tl.float32)
+    step_y = ((sample // window - REACH) * spacing).to(tl.float32)
     # The frame's own features have one value for every two pixels.
-    c0, c1_, r0, r1, ax, ay = _bilinear(center_x * 0.5 - 0.5, center_y * 0.5 - 0.5, W=OWN_W, H=OWN_H)
+    c0, c1_, r0, r1, ax, ay = _bilinear(center_x * 0.5 - 0.5, center_y * 0.5 - 0.5, OWN_W, OWN_H)
     own += image * own_stride
     o00, o01 = own + r0 * own_row + c0 * own_column, own + r0 * own_row + c1_ * own_column
     o10, o11 = own + r1 * own_row + c0 * own_column, own + r1 * own_row + c1_ * own_column
     px = (center_x + fx * PATCH)[:, None] + step_x[None, :]
     py = (center_y + fy * PATCH)[:, None] + step_y[None, :]
-    left, right, top, low, x, y = _bilinear(px * (1.0 / CELL) - 0.5, py * (1.0 / CELL) - 0.5, W=W, H=H)
+    left, right, top, low, x, y = _bilinear(px / cell - 0.5, py / cell - 0.5, width, height)
     target += image * target_stride
     t00, t01 = target + top * target_row + left * target_column, target + top * target_row + right * target_column
     t10, t11 = target + low * target_row + left * target_column, target + low * target_row + right * target_column
@@ -100,10 +101,10 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     dy = tl.sum(h * tl.load(w2 + HIDDEN + hidden)[None, :], 1) + tl.load(b2 + 1)
     third = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + hidden[:, None])
     known += tl.dot(h, third, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
-    tl.store(flow_out + place * 2, fx + dx * (SPACING / PATCH), mask=mask)
-    tl.store(flow_out + place * 2 + 1, fy + dy * (SPACING / PATCH), mask=mask)
+    tl.store(flow_out + place * 2, fx + dx * (spacing / PATCH), mask=mask)
+    tl.store(flow_out + place * 2 + 1, fy + dy * (spacing / PATCH), mask=mask)
     tl.store(context_out + at, known, mask=mask[:, None])
-    if FINAL:
+    if is_final:
         last = tl.arange(0, LAST)
         weights = tl.load(v1 + last[None, :] * CONTEXT + deep[:, None])
         g = gelu(tl.dot(known, weights, input_precision=PRECISION) + tl.load(c1 + last)[None, :])
@@ -111,7 +112,7 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
         tl.store(weight_out + place, tl.exp(tl.minimum(tl.maximum(score, -BOUND), BOUND)), mask=mask)
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _solve(flow, weights, log_depth, depth_stride, codes, motion_out, support_out, evidence_out, P,
            X: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PATCH: tl.constexpr, SIDE: tl.constexpr,
            FARTHEST: tl.constexpr, ITERATIONS: tl.constexpr, ROBUST_FROM: tl.constexpr, ROBUST: tl.constexpr,
@@ -132,7 +133,7 @@ def _solve(flow, weights, log_depth, depth_stride, codes, motion_out, support_ou
     target_v = ray_y + tl.load(flow + at + 1, mask=mask, other=0.0) * (PATCH / focal[1])
     weight = tl.load(weights + image * P + point, mask=mask, other=0.0)
     share = weight
-    zero, one = px * 0.0, px * 0.0 + 1.0
+    zero = px * 0.0
     r0, r4, r8 = 1.0, 1.0, 1.0
     r1, r2, r3, r5, r6, r7 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     t0, t1, t2 = 0.0, 0.0, 0.0
@@ -213,7 +214,6 @@ def flow_round(
     flow, context = (x.contiguous() for x in state)
     update, weigh = head.rounds[number], head.weigh
     assert isinstance(update, Mlp)
-    spacing, final = flow_head.SPACINGS[number], number == len(flow_head.SPACINGS) - 1
     flow_out, context_out = torch.empty_like(flow), torch.empty_like(context)
     weight_out = flow.new_empty(flow.shape[:-1])
     _round[(len(flow), triton.cdiv(grid.points, POINTS))](
@@ -235,15 +235,15 @@ def flow_round(
         flow_out,
         context_out,
         grid.points,
+        *target.shape[2:],
+        2 * own.shape[3] // target.shape[3],
+        flow_head.SPACINGS[number],
+        int(number == len(flow_head.SPACINGS) - 1),
         X=grid.cells[1],
         PATCH=grid.patch,
         SIDE=grid.side,
         OWN_H=own.shape[2],
         OWN_W=own.shape[3],
-        H=target.shape[2],
-        W=target.shape[3],
-        CELL=2 * own.shape[3] // target.shape[3],
-        SPACING=spacing,
         CHANNELS=flow_head.FEATURES,
         REACH=flow_head.REACH,
         CONTEXT=flow_head.CONTEXT,
@@ -252,7 +252,6 @@ def flow_round(
         BOUND=flow_head.MAX_LOG_WEIGHT,
         LAST=weigh.fc1.out_features,
         PRECISION=PRECISION,
-        FINAL=final,
         BLOCK=POINTS,
         num_warps=WARPS,
     )

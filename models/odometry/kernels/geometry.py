@@ -5,8 +5,24 @@ A transform is a tuple of 12 scalars: the rotation row by row, then the translat
 are those of `models.pose` and `odometry.pnp`.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
+
+ONE_BINARY: dict[str, Any] = {
+    "do_not_specialize": (
+        *(f"{name}_{axis}" for name in ("own", "target") for axis in ("channel", "row", "column")),
+        *("row_stride", "height", "width", "cell", "last_cell", "spacing", "first_cell", "is_final"),
+    ),
+    "do_not_specialize_on_alignment": (
+        *("codes", "pose", "poses", "motion", "support", "change", "log_scale", "last_scale", "last_pose", "last_head"),
+        *("history_count", "references", "reference_rows", "counts", "motion_out", "support_out", "scale_out"),
+        *("change_out", "pose_out", "out", "b2", "c2", "weigh_bias"),
+    ),
+}
+"""Options of `triton.jit`: layouts and sizes of maps, and the alignment of pointers from which only scalars are read,
+differ between batches, frames and rounds, but are no reason to compile a kernel again, which takes seconds."""
 
 
 @triton.jit

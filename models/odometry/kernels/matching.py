@@ -11,6 +11,7 @@ from torch import Tensor
 from stream_recon.models.odometry import keyframe_matcher, pnp, pose_only_ba, refinement
 from stream_recon.models.odometry.kernels.flow import PRECISION, Grid
 from stream_recon.models.odometry.kernels.geometry import (
+    ONE_BINARY,
     add_products,
     compose,
     gelu,
@@ -49,31 +50,33 @@ def _point(log_depth, point, mask, focal, X: tl.constexpr, SIDE: tl.constexpr, H
 
 
 @triton.jit
-def _own_features(own, point, mask, row_mask, FIRST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-                  CELL: tl.constexpr, X: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
+def _own_features(own, point, mask, row_mask, first_cell, height, width, cell, X: tl.constexpr, SIDE: tl.constexpr,
+                  CHANNELS: tl.constexpr):  # fmt: skip
     """Features [points, 32] of a level in the middle of each cell, bilinear."""
-    x = ((point % X * SIDE + SIDE // 2).to(tl.float32) + 0.5) * (1.0 / CELL) - 0.5
-    y = ((point // X * SIDE + SIDE // 2).to(tl.float32) + 0.5) * (1.0 / CELL) - 0.5
+    x = ((point % X * SIDE + SIDE // 2).to(tl.float32) + 0.5) / cell - 0.5
+    y = ((point // X * SIDE + SIDE // 2).to(tl.float32) + 0.5) / cell - 0.5
     left, top = tl.floor(x).to(tl.int32), tl.floor(y).to(tl.int32)
     x, y = (x - left.to(tl.float32))[:, None], (y - top.to(tl.float32))[:, None]
     channel = tl.arange(0, 32)[None, :]
-    c0, c1 = tl.minimum(tl.maximum(left, 0), COLUMNS - 1), tl.minimum(tl.maximum(left + 1, 0), COLUMNS - 1)
-    r0, r1 = tl.minimum(tl.maximum(top, 0), ROWS - 1), tl.minimum(tl.maximum(top + 1, 0), ROWS - 1)
-    upper = tl.load(own + (FIRST + r0 * COLUMNS + c0)[:, None] * CHANNELS + channel, mask=row_mask, other=0.0) * (1 - x)
-    upper += tl.load(own + (FIRST + r0 * COLUMNS + c1)[:, None] * CHANNELS + channel, mask=row_mask, other=0.0) * x
-    lower = tl.load(own + (FIRST + r1 * COLUMNS + c0)[:, None] * CHANNELS + channel, mask=row_mask, other=0.0) * (1 - x)
-    lower += tl.load(own + (FIRST + r1 * COLUMNS + c1)[:, None] * CHANNELS + channel, mask=row_mask, other=0.0) * x
+    c0, c1 = tl.minimum(tl.maximum(left, 0), width - 1), tl.minimum(tl.maximum(left + 1, 0), width - 1)
+    r0, r1 = tl.minimum(tl.maximum(top, 0), height - 1), tl.minimum(tl.maximum(top + 1, 0), height - 1)
+    own += first_cell * CHANNELS
+    upper_row, lower_row = own + (r0 * width)[:, None] * CHANNELS, own + (r1 * width)[:, None] * CHANNELS
+    at, next_at = c0[:, None] * CHANNELS + channel, c1[:, None] * CHANNELS + channel
+    upper = tl.load(upper_row + at, mask=row_mask, other=0.0) * (1 - x)
+    upper += tl.load(upper_row + next_at, mask=row_mask, other=0.0) * x
+    lower = tl.load(lower_row + at, mask=row_mask, other=0.0) * (1 - x)
+    lower += tl.load(lower_row + next_at, mask=row_mask, other=0.0) * x
     return upper * (1 - y) + lower * y
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _match(own, own_stride, others, others_stride, other_stride, log_depth, codes, pose, poses, pixels, geometry,
            context_in, context, hidden_in, hidden_out, mix, mix_bias, w2, b2, w1, b1, weigh, weigh_bias, precision_out,
-           P, H: tl.constexpr, W: tl.constexpr, Y: tl.constexpr, X: tl.constexpr, SIDE: tl.constexpr,
-           FIRST: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CELL: tl.constexpr, LAST_CELL: tl.constexpr,
-           SCALE: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr, CONTEXT: tl.constexpr,
-           HIDDEN: tl.constexpr, SHARPNESS: tl.constexpr, BOUND: tl.constexpr, NEAR: tl.constexpr,
-           FARTHEST: tl.constexpr, LAG0: tl.constexpr, LAG1: tl.constexpr, LAG2: tl.constexpr,
+           P, first_cell, height, width, cell, last_cell, H: tl.constexpr, W: tl.constexpr, Y: tl.constexpr,
+           X: tl.constexpr, SIDE: tl.constexpr, SCALE: tl.constexpr, CHANNELS: tl.constexpr, REACH: tl.constexpr,
+           CONTEXT: tl.constexpr, HIDDEN: tl.constexpr, SHARPNESS: tl.constexpr, BOUND: tl.constexpr,
+           NEAR: tl.constexpr, FARTHEST: tl.constexpr, LAG0: tl.constexpr, LAG1: tl.constexpr, LAG2: tl.constexpr,
            HISTORY: tl.constexpr, PRECISION: tl.constexpr, IS_FIRST: tl.constexpr,
            IS_LAST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     look, looks = tl.program_id(1), tl.num_programs(1)
@@ -114,7 +117,7 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         before = hidden_in + place[:, None] * HIDDEN + wide[None, :]
         column, row = point % X, point // X
         mixed = tl.zeros([BLOCK, HIDDEN], tl.float32) + tl.load(mix_bias + wide)[None, :]
-        for down in tl.static_range(3):
+        for down in range(3):  # not unrolled, which would compile for long
             for across in tl.static_range(3):
                 inside = (column + across >= 1) & (column + across <= X) & (row + down >= 1) & (row + down <= Y)
                 value = tl.load(
@@ -127,8 +130,8 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         known = tl.load(context + place[:, None] * CONTEXT + deep[None, :], mask=row_mask, other=0.0)
         second = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + wide[:, None])
         known += tl.dot(h, second, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
-        pixel_x = tl.load(pixels + place * 2, mask=mask, other=0.0) + dx * LAST_CELL
-        pixel_y = tl.load(pixels + place * 2 + 1, mask=mask, other=0.0) + dy * LAST_CELL
+        pixel_x = tl.load(pixels + place * 2, mask=mask, other=0.0) + dx * last_cell
+        pixel_y = tl.load(pixels + place * 2 + 1, mask=mask, other=0.0) + dy * last_cell
         expected_x, expected_y = tl.load(geometry, mask=mask, other=0.0), tl.load(geometry + 1, mask=mask, other=0.0)
         along_x, along_y = tl.load(geometry + 2, mask=mask, other=0.0), tl.load(geometry + 3, mask=mask, other=0.0)
     tl.store(pixels + place * 2, pixel_x, mask=mask)
@@ -141,30 +144,30 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         channel = tl.arange(0, 32)
         is_channel = row_mask & (channel < CHANNELS)[None, :]
         own += image * own_stride
-        described = _own_features(own, point, mask, is_channel, FIRST, ROWS, COLUMNS, CELL, X, SIDE, CHANNELS)
+        described = _own_features(own, point, mask, is_channel, first_cell, height, width, cell, X, SIDE, CHANNELS)
         others += image * others_stride + lag * other_stride
-        x, y = pixel_x * (1.0 / CELL) - 0.5, pixel_y * (1.0 / CELL) - 0.5
+        x, y = pixel_x / cell - 0.5, pixel_y / cell - 0.5
         left, top = tl.floor(x), tl.floor(y)
         x, y = (x - left)[:, None], (y - top)[:, None]
         left, top = left.to(tl.int32), top.to(tl.int32)
         window: tl.constexpr = 2 * REACH + 1
-        cell = tl.arange(0, 32)
-        cell_row, cell_column = (cell // window)[None, :], (cell % window)[None, :]
-        is_cell = cell < window * window
+        sample = tl.arange(0, 32)
+        sample_row, sample_column = (sample // window)[None, :], (sample % window)[None, :]
+        is_sample = sample < window * window
         correlation = tl.zeros([BLOCK, 32], tl.float32)
         for down in range(window + 1):  # not unrolled, which would compile for long
-            row = tl.minimum(tl.maximum(top + (down - REACH), 0), ROWS - 1)
-            share_y = tl.where(cell_row == down, 1 - y, 0.0) + tl.where(cell_row == down - 1, y, 0.0)
+            row = tl.minimum(tl.maximum(top + (down - REACH), 0), height - 1)
+            share_y = tl.where(sample_row == down, 1 - y, 0.0) + tl.where(sample_row == down - 1, y, 0.0)
             for across in tl.static_range(window + 1):
-                column = tl.minimum(tl.maximum(left + (across - REACH), 0), COLUMNS - 1)
-                at = (FIRST + row * COLUMNS + column)[:, None] * CHANNELS + channel[None, :]
+                column = tl.minimum(tl.maximum(left + (across - REACH), 0), width - 1)
+                at = (first_cell + row * width + column)[:, None] * CHANNELS + channel[None, :]
                 product_ = tl.sum(described * tl.load(others + at, mask=is_channel, other=0.0), 1)[:, None]
-                share_x = tl.where(cell_column == across, 1 - x, 0.0) + tl.where(cell_column == across - 1, x, 0.0)
+                share_x = tl.where(sample_column == across, 1 - x, 0.0) + tl.where(sample_column == across - 1, x, 0.0)
                 correlation += product_ * (share_y * share_x)
-        correlation = tl.where(is_cell[None, :], correlation * SHARPNESS, 0.0)
+        correlation = tl.where(is_sample[None, :], correlation * SHARPNESS, 0.0)
         inputs: tl.constexpr = window * window + CONTEXT + 4
         column_ = w1 + wide * inputs + window * window
-        first = tl.load(w1 + wide[None, :] * inputs + cell[:, None], mask=is_cell[:, None], other=0.0)
+        first = tl.load(w1 + wide[None, :] * inputs + sample[:, None], mask=is_sample[:, None], other=0.0)
         h = tl.dot(correlation, first, input_precision=PRECISION)
         h += tl.dot(known, tl.load(column_[None, :] + deep[:, None]), input_precision=PRECISION)
         column_ += CONTEXT
@@ -197,7 +200,7 @@ def _residual(T, px, py, pz, target_u, target_v, precision, NEAR: tl.constexpr, 
     return along_u, along_v, g, k, both, squared, precision, weight
 
 
-@triton.jit
+@triton.jit(**ONE_BINARY)
 def _refine(log_depth, codes, pose, poses, history_count, pixels, geometry, log_precision, pose_out, evidence_out, P,
             H: tl.constexpr, W: tl.constexpr, X: tl.constexpr, SIDE: tl.constexpr, LAG0: tl.constexpr,
             LAG1: tl.constexpr, LAG2: tl.constexpr, HISTORY: tl.constexpr, NEAR: tl.constexpr, FARTHEST: tl.constexpr,
@@ -298,7 +301,6 @@ def refine(
         is_last = number == len(cells)
         cell = cells[min(number, len(cells) - 1)]
         before, after = rounds[max(number - 1, 0)], rounds[min(number, len(cells) - 1)]
-        first, rows, columns = keyframe_matcher.level_slice(cell, grid.size)
         _match[(count, looks, triton.cdiv(points, POINTS))](
             own,
             own.stride(0),
@@ -325,16 +327,14 @@ def refine(
             matcher.weigh.bias,
             log_precision,
             points,
+            *keyframe_matcher.level_slice(cell, grid.size),
+            cell,
+            cells[max(number - 1, 0)],
             H=grid.size[0],
             W=grid.size[1],
             Y=grid.cells[0],
             X=grid.cells[1],
             SIDE=grid.side,
-            FIRST=first,
-            ROWS=rows,
-            COLUMNS=columns,
-            CELL=cell,
-            LAST_CELL=cells[max(number - 1, 0)],
             SCALE=cells[0],
             CHANNELS=keyframe_matcher.FEATURES,
             REACH=keyframe_matcher.REACH,
