@@ -17,8 +17,8 @@ from stream_recon.models.odometry.odometry import Odometry, OdometryState
 from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
 from stream_recon.models.weights import load_network
 
-GRID, SIZE = (4, 5), (56, 70)
-"""80 cells: not a multiple of the points of one program."""
+GRID, SIZE = (3, 4), (42, 56)
+"""48 cells: not a multiple of the points of one program."""
 SLOTS = (3, 0, 2)
 """Of the streams in the batch, of four slots."""
 
@@ -35,7 +35,7 @@ def moving_texture(seed: int, frames: int) -> torch.Tensor:
     return torch.stack([texture[:, y : y + SIZE[0], x : x + SIZE[1]] for y, x in shifts])
 
 
-def recorded_steps(network: torch.nn.Module, stream: Stream, images: torch.Tensor) -> list[Step]:
+def recorded_steps(stream: Stream, images: torch.Tensor) -> list[Step]:
     """What each step of a stream gives to odometry."""
     steps: list[Step] = []
     plain = Odometry.step
@@ -89,7 +89,7 @@ def main() -> None:
     assert odometry is not None and pool.states is not None
     last = []
     for slot in SLOTS:
-        steps = recorded_steps(network, Stream(network, preset, GRID), moving_texture(slot, 10))
+        steps = recorded_steps(Stream(network, preset, GRID), moving_texture(slot, 10))
         last.append(steps[-1])
         assert steps[-1][2] is not None
         pool.states.store(torch.tensor([slot]), steps[-1][2], torch.tensor([0]))
