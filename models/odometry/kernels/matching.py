@@ -29,7 +29,7 @@ from stream_recon.models.odometry.kernels.geometry import (
     turn,
     with_translation,
 )
-from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory
+from stream_recon.models.odometry.keyframe_matcher import KeyframeMatcher, MatchingHistory, MatchIteration
 from stream_recon.models.odometry.sampling import FARTHEST
 
 POINTS, WARPS = 16, 4
@@ -295,7 +295,8 @@ def refine(
     log_precision = pose.new_empty(count, looks, points)
     poses, features, own = history.poses.contiguous(), history.features, query.features
     assert own.stride()[1:] == features.stride()[2:] == (keyframe_matcher.FEATURES, 1)
-    rounds, cells = list(matcher.rounds), keyframe_matcher.ROUNDS
+    rounds = [update for update in matcher.rounds if isinstance(update, MatchIteration)]
+    cells = keyframe_matcher.ROUNDS
     lags = {f"LAG{i}": lag for i, lag in enumerate(refinement.LAGS)}
     for number in range(len(cells) + 1):
         is_last = number == len(cells)
