@@ -253,7 +253,7 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
 
 def upgraded_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Tables of a preset of any version with the keys of this one; other values and unknown keys stay as they are."""
-    renamed = {
+    renamed: dict[str, Any] = {
         name: {_RENAMED[name].get(key, key): value for key, value in table.items()}
         for name, table in tables.items()
         if name in _RENAMED and isinstance(table, Mapping)

@@ -1,22 +1,29 @@
 """Commands ``refine`` and ``scale``: the last steps of a run, for a finished or interrupted result."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
-from stream_recon.app.cli.options import SCALE_FORMS, Folder, Mesh
+from stream_recon.app.cli.options import DENSE_SIDE, SCALE_FORMS, Dense, DenseSide, Device, Folder, Mesh
+
+if TYPE_CHECKING:
+    from stream_recon.app.pipeline.dense import DenseOptions
 
 
 @reported
-def refine_command(folder: Folder, mesh: Mesh = True) -> int:
+def refine_command(
+    folder: Folder, mesh: Mesh = True, dense: Dense = "on", dense_side: DenseSide = DENSE_SIDE, device: Device = "auto"
+) -> int:
     """Refine a result by offline bundle adjustment.
 
     It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
     again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
     """
-    return refine_folder(folder, mesh)
+    from stream_recon.app.pipeline.dense import DenseOptions
+
+    return refine_folder(folder, mesh, DenseOptions(dense_side, device) if dense == "on" else None)
 
 
 @reported
@@ -33,8 +40,10 @@ def scale_command(
     return scale_folder(folder, what)
 
 
-def refine_folder(folder: Path, mesh: bool = True) -> int:
-    """Refine a result, bring it to metres again if it was, and make its mesh; returns the exit code.
+def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" = None) -> int:
+    """Refine a result, compute its dense depth, bring it to metres again if it was, and make its mesh.
+
+    Returns the exit code.
 
     Raises StreamReconError.
     """
@@ -51,7 +60,7 @@ def refine_folder(folder: Path, mesh: bool = True) -> int:
             return INTERRUPTED
         if unit is not None:
             observer.on_message(f"again to metres, by {unit.given}")
-        steps = FinishSteps.parse(refine=False, scale_from=None if unit is None else unit.given, mesh=mesh)
+        steps = FinishSteps.parse(refine=False, scale_from=None if unit is None else unit.given, mesh=mesh, dense=dense)
         return DONE if finisher.run(steps) else INTERRUPTED
 
 

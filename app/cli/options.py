@@ -61,6 +61,13 @@ Mapping = Annotated[
     Literal["full", "stream", "off"],
     option("off: network only; stream: also SLAM back end; full: also offline refinement at the end.", panel=MAPPING),
 ]
+Dense = Annotated[
+    Literal["on", "off"], option("Depth by multi-view stereo after refinement.", "--dense", panel=MAPPING)
+]
+DenseSide = Annotated[int, option("Longer side of the dense depth maps in pixels.", "--dense-side", panel=MAPPING)]
+DENSE_SIDE = 384
+"""Default of ``--dense-side``; the same as in `stream_recon.app.pipeline.dense`, which loads more."""
+
 Mesh = Annotated[bool, option("Make a textured mesh at the end.", "--mesh/--no-mesh", panel=OUTPUT)]
 
 Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from stream_recon.app.cli.console import verdict_text
 from stream_recon.app.export.mesh.build import MeshReport
+from stream_recon.app.pipeline.dense import DenseReport
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
@@ -181,8 +182,26 @@ class TerminalObserver(RunObserver):
         self._out.print(line, markup=False)
         self._status(line)
 
+    def on_dense(self, done: int, total: int) -> None:
+        left = self._update("dense", "dense depth", done, total)
+        self._status(f"dense depth: {_counted(done, total)}{left}")
+
+    def on_dense_points(self, done: int, total: int) -> None:
+        self._update("dense", "points", done, total)
+
+    def on_densified(self, report: DenseReport | None) -> None:
+        self.stop()
+        line = "stopped: the result is complete without dense depth; 'stream-recon refine' computes it"
+        if report is not None:
+            line = (
+                f"dense depth: {report.keyframes} keyframes at {report.side} pixels, {report.confirmed:.0%} of the "
+                f"pixels confirmed by other views, {report.near:.0%} near these; {report.seconds:.1f} s"
+            )
+        self._out.print(line, markup=False)
+        self._status(line)
+
     def on_mesh(self, done: int, total: int) -> None:
-        self._update("mesh", "mesh", completed=done, total=total)
+        self._update("mesh", "mesh", done, total)
         self._status(f"making the mesh, {done / total:.0%}")
 
     def on_meshed(self, report: MeshReport | None) -> None:

@@ -73,6 +73,8 @@ def reconstruct_command(
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
     mesh: shared.Mesh = True,
+    dense: shared.Dense = "on",
+    dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: Annotated[
         str | None,
         shared.option(
@@ -121,6 +123,7 @@ def reconstruct_command(
         keep_depth=keep_depth,
         max_disk=max_disk,
         mesh=mesh,
+        dense_side=dense_side if dense == "on" else None,
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
@@ -149,6 +152,8 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    dense_side: int | None = shared.DENSE_SIDE
+    """Longer side of dense depth maps; None: none are made."""
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
@@ -180,6 +185,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         # Imports and weights take seconds: a user should see at once that something happens.
         out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
@@ -192,7 +198,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.sources.source import open_source
 
     preset = job.model.load_preset()
-    steps = FinishSteps.parse(refine=job.mapping == "full", scale_from=job.scale_from, mesh=job.mesh)
+    dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
+    steps = FinishSteps.parse(
+        refine=job.mapping == "full",
+        scale_from=job.scale_from,
+        mesh=job.mesh,
+        dense=dense if job.mapping == "full" else None,
+    )
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
     folder = job.output or default_output(job.spec, job.overwrite or job.resume)
     earlier = EarlierRun.find(folder, resume=job.resume, overwrite=job.overwrite)

@@ -31,9 +31,7 @@ class DenseDepthErrors:
     """AbsRel of dense and of network depth by certainty."""
 
 
-def dense_depth_errors(
-    pairs: Iterable[tuple[FrameResult, FrameResult]], truth: GroundTruth
-) -> DenseDepthErrors | None:
+def dense_depth_errors(pairs: Iterable[tuple[FrameResult, FrameResult]], truth: GroundTruth) -> DenseDepthErrors | None:
     """Errors of pairs of results of the same frames, with dense and with network depth; None without true depth."""
     columns: list[FloatArray] = []
     for dense, network in pairs:

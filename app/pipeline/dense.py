@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.dense import (
     DENSE_FOLDER,
@@ -35,6 +37,8 @@ from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import ConfigError, InputError
 
+MOST_WORKERS = 8
+"""Threads at most: each holds a sweep of one keyframe."""
 DENSE_SIDE = 384
 """Default of the longer side of a dense depth map in pixels."""
 SIDES = (96, 2048)
@@ -62,8 +66,8 @@ class DenseOptions:
 
     side: int = DENSE_SIDE
     """Longer side of the maps in pixels; never more than that of the source's images."""
-    device: str = "cpu"
-    """``cpu``, or a GPU's name in torch."""
+    device: str = "auto"
+    """``auto``, ``cuda`` or ``cpu``."""
 
     def __post_init__(self) -> None:
         if not SIDES[0] <= self.side <= SIDES[1]:
@@ -94,26 +98,40 @@ Report = Callable[[int, int], None]
 """Called with the number of keyframes done, and of all."""
 
 
+def why_not_dense(result: ResultFolder, open_again: Callable[[], Source] | None) -> str | None:
+    """Why a result has nothing to compute dense depth from; None where it has."""
+    if result.refinement_id is None:
+        return "the result is not refined"
+    if open_again is None:
+        return "the source's images are gone"
+    return "the refinement kept the network's poses" if _Job.of(result) is None else None
+
+
 def densify_result(
     result: ResultFolder,
     open_again: Callable[[], Source] | None,
     options: DenseOptions,
     on_progress: Report = lambda done, total: None,
     page: DenseView | None = None,
-) -> DenseReport | None:
-    """Compute and write the dense depth maps of a refined result; None where it has nothing to compute them from.
+    max_bytes: int | None = None,
+) -> DenseReport:
+    """Compute and write the dense depth maps of a refined result.
 
     Args:
         open_again: opens the source again, with the same choice of frames.
         on_progress: may raise `DenseCancelledError`.
         page: shows each map.
+        max_bytes: bound for all files of the result; None: no bound.
 
-    Raises OutputError, InputError: a file cannot be written or the source not read; the result is unchanged.
+    Raises:
+        InputError: see `why_not_dense`, the source cannot be read, or ``max_bytes`` does not suffice.
+        OutputError: a file cannot be written.
+        The result is unchanged then.
     """
-    job = _Job.of(result)
-    if job is None or open_again is None:
-        return None
-    return _Writing(job, options, on_progress, page).run(open_again)
+    reason, job = why_not_dense(result, open_again), _Job.of(result)
+    if reason is not None or job is None or open_again is None:
+        raise InputError(reason or "the result is not refined")
+    return _Writing(job, options, on_progress, page, max_bytes).run(open_again)
 
 
 def stereo_views(result: ResultFolder, source: Source, side: int) -> Iterator[tuple[StereoView, NDArray[np.uint8]]]:
@@ -254,8 +272,11 @@ class _Writing:
     options: DenseOptions
     on_progress: Report
     page: DenseView | None
+    max_bytes: int | None
     images: dict[int, bytes] = field(default_factory=dict)
     """JPEG files of the keyframes whose maps are not complete yet."""
+    written: int = 0
+    """Bytes of the files written."""
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(Certainty), np.int64))
 
     def run(self, open_again: Callable[[], Source]) -> DenseReport:
@@ -264,7 +285,8 @@ class _Writing:
         report = DenseReport(self.job.result.refinement_id or "", self.options.side)
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
-        stereo = DenseStereo(arrays_for(self.options.device), self.options.side)
+        stereo = DenseStereo(arrays_for(self.options.device), self.options.side, min(usable_cores(), MOST_WORKERS))
+        room = None if self.max_bytes is None else self.max_bytes - _size_of(folder)
         is_complete = False
         started = cv2.getTickCount()
         self.on_progress(0, total)
@@ -273,6 +295,8 @@ class _Writing:
                 for view, image in stereo_views(self.job.result, source, self.options.side):
                     self.images[view.index] = encoded_image(image)
                     self._write(stereo.push(view), report)
+                    if room is not None and self.written > room:
+                        raise InputError("it would exceed --max-disk")
             self._write(stereo.finish(), report)
             if report.keyframes < MIN_KEYFRAMES:
                 raise InputError(f"{self.job.result.run['source']} has no longer the frames of this result")
@@ -298,6 +322,7 @@ class _Writing:
             depth = dense.depth / np.float32(camera.depth_scale)
             stored = DenseMap(dense.index, depth, dense.certainty, self.images.pop(dense.index), transform)
             write_dense(self.job.result.folder, stored, report.refinement)
+            self.written += dense_path(self.job.result.folder, dense.index).stat().st_size
             self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
             report.keyframes += 1
             if self.page is not None:
@@ -315,6 +340,14 @@ def remove_dense(result: ResultFolder, indices: Sequence[int]) -> None:
             dense_path(result.folder, index).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
+
+
+def _size_of(folder: Path) -> int:
+    """Size of all files of a result. Raises OutputError."""
+    with output_errors(folder):
+        return sum(
+            path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.parent.name != DENSE_FOLDER
+        )
 
 
 def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Frame, Camera]]:

@@ -11,21 +11,30 @@ from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, w
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
+from stream_recon.app.pipeline.dense import (
+    DenseCancelledError,
+    DenseOptions,
+    DenseReport,
+    DenseView,
+    densify_result,
+    why_not_dense,
+)
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
+from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, NoSurfaceError
 
 
-class ResultView(RefinementView, ScaleView, Protocol):
+class ResultView(RefinementView, ScaleView, DenseView, Protocol):
     """Viewer that shows how the result changes."""
 
 
@@ -37,20 +46,24 @@ class FinishSteps:
     scale: tuple[ScaleSource, str] | None = None
     """Source of the metric scale, and the same as text."""
     mesh: bool = False
+    dense: DenseOptions | None = None
 
     @staticmethod
-    def parse(*, refine: bool, scale_from: str | None, mesh: bool = False) -> "FinishSteps":
+    def parse(
+        *, refine: bool, scale_from: str | None, mesh: bool = False, dense: DenseOptions | None = None
+    ) -> "FinishSteps":
         """Steps from command-line options. Raises ConfigError, InputError."""
-        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh)
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense)
 
     def remaining(self, record: Mapping[str, Any], folder: Path) -> "FinishSteps":
         """Steps that are not done yet, by the result's ``run.json`` and files."""
         refine = self.refine and REFINEMENT not in record
         scale = None if record.get(METRIC_SCALE) else self.scale
-        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists())
+        dense = None if not refine and DENSE in record else self.dense
+        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense)
 
     def __bool__(self) -> bool:
-        return self.refine or self.scale is not None or self.mesh
+        return self.refine or self.scale is not None or self.mesh or self.dense is not None
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,7 @@ class Finisher:
     def run(self, steps: FinishSteps) -> bool:
         """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
         unscaled: InputError | None = None
-        done = self._refined(steps)
+        done = self._refined(steps) and (steps.dense is None or self.densify(steps.dense))
         if done and steps.scale is not None:
             try:
                 done = self.scale(steps.scale) is not None
@@ -123,6 +136,35 @@ class Finisher:
             self.observer.on_message(STORED_IMAGES, warning=True)
         self.observer.on_refined(report)
         return report
+
+    def densify(self, options: DenseOptions) -> bool:
+        """Compute dense depth of a refined result, and its cloud; False where Ctrl-C ended it. Raises StreamReconError.
+
+        A result that was not refined, or whose source is gone, gets none, which is no error.
+        """
+        report: DenseReport | None = None
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+
+            def on_progress(done: int, total: int) -> None:
+                if stop.requested:
+                    raise DenseCancelledError
+                self.observer.on_dense(done, total)
+
+            result = read_result(self.folder)
+            reason = why_not_dense(result, self.open_again)
+            if reason is not None:
+                self.observer.on_message(f"no dense depth: {reason}")
+                return True
+            try:
+                report = densify_result(result, self.open_again, options, on_progress, self.page, self.max_bytes)
+                rebuild_cloud(read_result(self.folder), self.observer.on_dense_points)
+            except DenseCancelledError:
+                report = None
+            except InputError as error:
+                self.observer.on_message(f"no dense depth: {error}", warning=True)
+                return True
+        self.observer.on_densified(report)
+        return report is not None
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
         """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.

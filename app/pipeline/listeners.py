@@ -11,6 +11,7 @@ from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
     from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.pipeline.dense import DenseReport
     from stream_recon.app.pipeline.verdict import Verdict
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.slam.offline.report import RefinementReport
@@ -133,6 +134,15 @@ class RunObserver:
 
     def on_refined(self, report: "RefinementReport | None") -> None:
         """At the end of a refinement; None: Ctrl-C ended it, and the result is unchanged."""
+
+    def on_dense(self, done: int, total: int) -> None:
+        """During dense stereo: the keyframes done."""
+
+    def on_dense_points(self, done: int, total: int) -> None:
+        """After each frame whose points are rebuilt from dense depth."""
+
+    def on_densified(self, report: "DenseReport | None") -> None:
+        """At the end of dense stereo; None: Ctrl-C ended it, and the result has no dense depth."""
 
     def on_scale(self, step: str, done: int, total: int) -> None:
         """During the recovery of metric scale: the step, and the frames done in it."""

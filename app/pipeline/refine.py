@@ -285,7 +285,7 @@ def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequen
     centres = T_world_camera[np.searchsorted(np.array(index), tracks.frame), :3, 3]
     rays = tracks.points[tracks.point] - centres
     rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
-    mean = np.stack([np.bincount(tracks.point, axis, count) for axis in rays.T], axis=1)
+    mean = np.stack([np.bincount(tracks.point, axis, count) for axis in rays.T], axis=1).astype(np.float64)
     mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
     # By the chord, which is accurate at small angles.
     chord = np.linalg.norm(rays - mean[tracks.point], axis=1)

@@ -23,6 +23,7 @@ from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
+from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_json
@@ -207,7 +208,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, RUN_NAME, DEPTH_FOLDER)
+    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, RUN_NAME, DEPTH_FOLDER, DENSE_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -215,9 +216,10 @@ def check_output(folder: Path, overwrite: bool) -> None:
 
 
 def _check_depth(folder: Path) -> None:
-    """Refuse a linked depth folder: depth files are removed by name, and a link may lead to files of others."""
-    if (folder / DEPTH_FOLDER).is_symlink():
-        raise OutputError(f"{folder}/{DEPTH_FOLDER} is a link to another folder: choose another one with -o")
+    """Refuse linked folders of depth: files are removed by name, and a link may lead to files of others."""
+    for name in (DEPTH_FOLDER, DENSE_FOLDER):
+        if (folder / name).is_symlink():
+            raise OutputError(f"{folder}/{name} is a link to another folder: choose another one with -o")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -232,18 +234,20 @@ def _remove_old_result(folder: Path) -> None:
     """Remove an earlier result except run.json: files of fixed names, and the depth files that cameras.json lists."""
     if not _is_ours(folder):
         return
-    depth = folder / DEPTH_FOLDER
+    folders = (folder / DEPTH_FOLDER, folder / DENSE_FOLDER)
     with output_errors(folder):
         for index in _listed_frames(folder / CAMERAS_NAME):
             depth_path(folder, index).unlink(missing_ok=True)
-        for path in depth.glob("*.npz" + PART_SUFFIX):
+            dense_path(folder, index).unlink(missing_ok=True)
+        for path in (path for depth in folders for path in depth.glob("*.npz" + PART_SUFFIX)):
             path.unlink()
         for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME):
             (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
         (folder / (RUN_NAME + PART_SUFFIX)).unlink(missing_ok=True)
-        if depth.is_dir() and not any(depth.iterdir()):
-            depth.rmdir()
+        for depth in folders:
+            if depth.is_dir() and not any(depth.iterdir()):
+                depth.rmdir()
 
 
 def _listed_frames(cameras: Path) -> Iterator[int]:

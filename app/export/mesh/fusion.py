@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.depth_points import confidence_levels, depth_edges
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.app.export.job import select
 from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
@@ -144,7 +144,7 @@ def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float3
     keep = valid & ~depth_edges(np.where(valid, depth, np.float32(np.nan)), points.edge_ratio)
     if frame.certainty is not None:
         return np.where(keep, WEIGHTS[frame.certainty], np.float32(0))
-    keep &= frame.confidence >= points.min_confidence
+    keep &= confidence_levels(frame) >= np.float32(points.confidence)
     if valid.any():
         keep &= frame.confidence >= np.quantile(frame.confidence[valid], EXCLUDED_SHARE, method="lower")
     return np.where(keep, WEIGHTS[Certainty.NETWORK], np.float32(0))

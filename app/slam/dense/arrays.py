@@ -22,6 +22,8 @@ class Arrays(Protocol):
 
     steps_at_once: int
     """Depth hypotheses that are computed in one call: 1 on a CPU, whose caches are small; many on a GPU."""
+    views_at_once: int
+    """Source views, and keyframes, that are computed in one call."""
 
     def array(self, values: NDArray[Any]) -> Array:
         """The backend's copy of a numpy array, or the same array."""
@@ -53,6 +55,9 @@ class Arrays(Protocol):
     def argmin(self, a: Array) -> Array:
         """Index of the least value along the first axis."""
 
+    def least(self, a: Array) -> Array:
+        """Least value along the first axis."""
+
     def pick(self, a: Array, index: Array) -> Array:
         """Values of ``a`` [n, h, w] at ``index`` [h, w] along the first axis."""
 
@@ -61,17 +66,11 @@ class Arrays(Protocol):
 
     def to_float(self, a: Array) -> Array: ...
 
-    def sample(self, image: Array, x: Array, y: Array) -> Array:
-        """Bilinear values of ``image`` [h, w] at pixel coordinates [..., h', w']; border values outside."""
+    def sample(self, images: Array, x: Array, y: Array) -> Array:
+        """Bilinear values of ``images`` [n, h, w] at pixel coordinates [n, k, h', w']; border values outside."""
 
-    def take(self, image: Array, x: Array, y: Array) -> Array:
-        """Values of the pixels of ``image`` [h, w] that hold the coordinates [h', w']; 0 outside."""
-
-    def nearest_of(self, depth: Array, x: Array, y: Array) -> Array:
-        """Depth map of the size of ``depth`` [h, w] of its points, seen at pixel coordinates x, y [h, w].
-
-        The least depth of each pixel; 0 where there is none. Points without depth or outside are left out.
-        """
+    def take(self, images: Array, x: Array, y: Array) -> Array:
+        """Values of the pixels of ``images`` [n, h, w] that hold the coordinates [n, h', w']; 0 outside."""
 
     def box(self, image: Array, radius: int) -> Array:
         """Means over squares of side 2 ``radius`` + 1; border values outside."""
@@ -87,6 +86,7 @@ class NumpyArrays:
     """`Arrays` on numpy and OpenCV."""
 
     steps_at_once = 1
+    views_at_once = 1
 
     def array(self, values: NDArray[Any]) -> Array:
         return values
@@ -127,6 +127,9 @@ class NumpyArrays:
     def argmin(self, a: Array) -> Array:
         return a.argmin(axis=0)
 
+    def least(self, a: Array) -> Array:
+        return a.min(axis=0)
+
     def pick(self, a: Array, index: Array) -> Array:
         return np.take_along_axis(a, index[None], axis=0)[0]
 
@@ -136,32 +139,23 @@ class NumpyArrays:
     def to_float(self, a: Array) -> Array:
         return np.asarray(a, np.float32)
 
-    def sample(self, image: Array, x: Array, y: Array) -> Array:
-        def one(u: Array, v: Array) -> Array:
+    def sample(self, images: Array, x: Array, y: Array) -> Array:
+        def one(image: Array, u: Array, v: Array) -> Array:
             # OpenCV counts from the centre of the first pixel.
             return cv2.remap(
                 image, u - np.float32(0.5), v - np.float32(0.5), cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE
             )
 
-        return _each(one, x, y)
+        found = [[one(images[n], x[n, k], y[n, k]) for k in range(x.shape[1])] for n in range(len(images))]
+        return found[0][0][None, None] if x.shape[:2] == (1, 1) else np.array(found)
 
-    def take(self, image: Array, x: Array, y: Array) -> Array:
-        height, width = image.shape
+    def take(self, images: Array, x: Array, y: Array) -> Array:
+        count, height, width = images.shape
         inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
         column = np.where(inside, x, 0).astype(np.intp)
         row = np.where(inside, y, 0).astype(np.intp)
-        return np.where(inside, image.ravel()[row * width + column], np.float32(0))
-
-    def nearest_of(self, depth: Array, x: Array, y: Array) -> Array:
-        height, width = depth.shape
-        inside = (depth > 0) & (x >= 0) & (y >= 0) & (x < width) & (y < height)
-        z = depth[inside]
-        cell = y[inside].astype(np.intp) * width + x[inside].astype(np.intp)
-        found = np.zeros(height * width, np.float32)
-        # Of several values for one cell the last one stays: the nearest.
-        order = np.argsort(-z, kind="stable")
-        found[cell[order]] = z[order]
-        return found.reshape(height, width)
+        first = np.arange(count)[:, None, None] * (height * width)
+        return np.where(inside, images.ravel()[first + row * width + column], np.float32(0))
 
     def box(self, image: Array, radius: int) -> Array:
         side = (2 * radius + 1, 2 * radius + 1)
@@ -178,6 +172,7 @@ class TorchArrays:
     """`Arrays` on torch, for a GPU."""
 
     steps_at_once = 64
+    views_at_once = 16
 
     def __init__(self, device: str) -> None:
         import torch
@@ -223,6 +218,9 @@ class TorchArrays:
     def argmin(self, a: Array) -> Array:
         return a.argmin(dim=0)
 
+    def least(self, a: Array) -> Array:
+        return a.amin(dim=0)
+
     def pick(self, a: Array, index: Array) -> Array:
         return a.gather(0, index[None])[0]
 
@@ -232,30 +230,21 @@ class TorchArrays:
     def to_float(self, a: Array) -> Array:
         return a.float()
 
-    def sample(self, image: Array, x: Array, y: Array) -> Array:
-        height, width = image.shape
+    def sample(self, images: Array, x: Array, y: Array) -> Array:
+        count, height, width = images.shape
         grid = self._torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
-        flat = grid.reshape(1, -1, grid.shape[-2], 2)
+        flat = grid.reshape(count, -1, grid.shape[-2], 2)
         found = self._torch.nn.functional.grid_sample(
-            image[None, None], flat, mode="bilinear", padding_mode="border", align_corners=False
+            images[:, None], flat, mode="bilinear", padding_mode="border", align_corners=False
         )
         return found.reshape(x.shape)
 
-    def take(self, image: Array, x: Array, y: Array) -> Array:
-        height, width = image.shape
+    def take(self, images: Array, x: Array, y: Array) -> Array:
+        count, height, width = images.shape
         inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-        cell = self._torch.where(inside, y, 0).long() * width + self._torch.where(inside, x, 0).long()
-        return self._torch.where(inside, image.reshape(-1)[cell], 0)
-
-    def nearest_of(self, depth: Array, x: Array, y: Array) -> Array:
-        height, width = depth.shape
-        inside = (depth > 0) & (x >= 0) & (y >= 0) & (x < width) & (y < height)
-        # A cell more takes the points that are left out.
-        cell = self._torch.where(inside, y.floor() * width + x.floor(), height * width).long().reshape(-1)
-        found = self._torch.full((height * width + 1,), float("inf"), device=depth.device)
-        found.scatter_reduce_(0, cell, depth.reshape(-1), "amin")
-        found = self._torch.where(found.isinf(), 0, found)
-        return found[:-1].reshape(height, width)
+        first = self._torch.arange(count, device=images.device)[:, None, None] * (height * width)
+        cell = first + self._torch.where(inside, y, 0).long() * width + self._torch.where(inside, x, 0).long()
+        return self._torch.where(inside, images.reshape(-1)[cell], 0)
 
     def box(self, image: Array, radius: int) -> Array:
         flat = image.reshape(-1, 1, *image.shape[-2:])
@@ -275,7 +264,11 @@ class TorchArrays:
 
 
 def arrays_for(device: str) -> Arrays:
-    """The backend of a device: ``cpu``, or a name of a GPU in torch."""
+    """The backend of a device: ``cpu``, ``cuda``, or ``auto``, a GPU where there is one."""
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return NumpyArrays() if device == "cpu" else TorchArrays(device)
 
 

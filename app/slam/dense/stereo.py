@@ -6,6 +6,7 @@ keyframe has none of its own.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,8 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
-SPARSE_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
+POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
+"""Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
 FILL_AGREEMENT = 0.1
@@ -76,20 +78,27 @@ class _Keyframe:
     confirmed: Array = None
     """``depth`` where it is confirmed; 0 elsewhere."""
     count: Array = None
-    contradicted: Array = None
+    is_contradicted: Array = None
 
 
 class DenseStereo:
     """Depth maps of keyframes, which are pushed in order."""
 
-    def __init__(self, arrays: Arrays, side: int) -> None:
-        """``side``: longer side of the depth maps in pixels; images are at least as large, unless the source is not."""
+    def __init__(self, arrays: Arrays, side: int, workers: int = 1) -> None:
+        """
+        Args:
+            side: longer side of the depth maps in pixels; images are at least as large, unless the source is not.
+            workers: threads of the backend on a CPU.
+        """
         self._arrays, self._side = arrays, side
+        self._workers = workers if arrays.views_at_once == 1 else 1
+        self._group = max(workers, arrays.views_at_once)
         self._views: dict[int, StereoView] = {}
         self._frames: dict[int, _Keyframe] = {}
         self._pushed = 0
-        self._done = [0] * (2 + ROUNDS + 1)
-        """Keyframes that each stage has done: sweep, fusion, rounds of filling, output."""
+        self._stages = [self._sweep, self._fuse, *[self._fill] * ROUNDS]
+        self._done = [0] * len(self._stages)
+        """Keyframes that each stage has done."""
 
     def push(self, view: StereoView) -> list[DenseDepth]:
         """Take the next keyframe; returns the maps that are complete."""
@@ -102,54 +111,45 @@ class DenseStereo:
         return self._advanced(is_last=True)
 
     def _advanced(self, *, is_last: bool) -> list[DenseDepth]:
-        found: list[DenseDepth] = []
         available = self._pushed
-        for stage in range(len(self._done)):
-            # A stage needs the last one's results of the whole window.
-            ready = available if is_last else max(available - WINDOW, 0)
-            if stage == len(self._done) - 1:
-                ready = available
-            while self._done[stage] < ready:
-                number = self._done[stage]
-                self._run(stage, number, found)
-                self._done[stage] += 1
-            available = self._done[stage]
-        self._forget()
-        return found
-
-    def _run(self, stage: int, number: int, found: list[DenseDepth]) -> None:
-        if stage == 0:
-            self._frames[number] = self._swept(number)
-        elif stage == 1:
-            self._fuse(number)
-        elif stage <= 1 + ROUNDS:
-            self._fill(number)
-        else:
-            found.append(self._output(number))
-
-    def _forget(self) -> None:
+        before = self._done[-1]
+        with ThreadPoolExecutor(self._workers, "stereo") as pool:
+            for number, stage in enumerate(self._stages):
+                # A stage needs the last one's results of the whole window, and waits for a group.
+                ready = available if is_last else max(available - WINDOW, 0)
+                while ready > self._done[number] and (is_last or ready - self._done[number] >= self._group):
+                    some = range(self._done[number], min(self._done[number] + self._group, ready))
+                    if self._workers > 1:
+                        list(pool.map(lambda one, stage=stage: stage([one]), some))
+                    else:
+                        stage(list(some))
+                    self._done[number] = some.stop
+                available = self._done[number]
+        found = [self._output(number) for number in range(before, self._done[-1])]
         for number in [n for n in self._views if n < self._done[0] - WINDOW]:
             del self._views[number]
         for number in [n for n in self._frames if n < self._done[-1] - WINDOW]:
             del self._frames[number]
+        return found
 
-    def _swept(self, number: int) -> _Keyframe:
+    def _sweep(self, numbers: Sequence[int]) -> None:
         """Stage 1: the prior corrected by triangulated points, and depth measured by plane sweeps."""
-        arrays, view = self._arrays, self._views[number]
-        window = [n for n in range(number - WINDOW, number + WINDOW + 1) if n in self._views]
-        views = [self._views[n] for n in window]
-        chosen = source_views(views, window.index(number), SOURCES)
-        grey, camera = view.level(self._side)
-        size = grey.shape[1], grey.shape[0]
-        image = arrays.array(grey)
-        prior, is_valid = corrected_prior(arrays, view, image, camera)
-        matched, step = arrays.zeros_like(prior), 0.0
-        if chosen:
-            result = self._sweeps(view, [views[n] for n in chosen], prior)
-            is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
-            matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
-        assert size == (matched.shape[1], matched.shape[0])
-        return _Keyframe(view, camera, image, prior, is_valid, [window[n] for n in chosen], matched, step)
+        arrays = self._arrays
+        images = [self._views[number].level(self._side) for number in numbers]
+        greys = [arrays.array(grey) for grey, _ in images]
+        priors = corrected_priors(arrays, [self._views[number] for number in numbers], greys)
+        for number, grey, (_, camera), (prior, is_valid) in zip(numbers, greys, images, priors, strict=True):
+            view = self._views[number]
+            window = [n for n in range(number - WINDOW, number + WINDOW + 1) if n in self._views]
+            views = [self._views[n] for n in window]
+            chosen = source_views(views, window.index(number), SOURCES)
+            matched, step = arrays.zeros_like(prior), 0.0
+            if chosen:
+                result = self._sweeps(view, [views[n] for n in chosen], prior)
+                is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
+                matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
+            sources = [window[n] for n in chosen]
+            self._frames[number] = _Keyframe(view, camera, grey, prior, is_valid, sources, matched, step)
 
     def _sweeps(self, view: StereoView, sources: Sequence[StereoView], prior: Array) -> SweepResult:
         arrays = self._arrays
@@ -195,46 +195,55 @@ class DenseStereo:
             )
         return found
 
-    def _fuse(self, number: int) -> None:
+    def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
-        arrays, frame = self._arrays, self._frames[number]
-        relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
-        found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
-        count = arrays.minimum(found.agreeing, 4.0)
-        weight = arrays.zeros_like(frame.prior)
-        for agreeing, value in enumerate(SUPPORT_WEIGHTS):
-            weight = arrays.where(count == agreeing, value, weight)
-        weight = arrays.where((frame.matched > 0) & frame.is_valid, weight, 0.0)
-        ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found.depth, 1e-9) / frame.prior), 0.0)
-        interpolator = Interpolator(arrays, frame.grey, frame.prior, SMOOTHNESS)
-        # What three and more views see is seldom wrong.
-        spread = interpolator.spread_robustly(Measured(ratio, weight), arrays.where(count >= 3, 0.1, 1.0))
-        frame.depth = frame.prior * arrays.exp(spread)
-        frame.is_confirmed = (found.agreeing >= CONFIRMING) & (frame.matched > 0) & frame.is_valid
-        frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
-        frame.count = count
+        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+        measured = []
+        for number, frame in zip(numbers, frames, strict=True):
+            relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
+            found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
+            count = arrays.minimum(found.agreeing, 4.0)
+            weight = arrays.zeros_like(frame.prior)
+            for agreeing, value in enumerate(SUPPORT_WEIGHTS):
+                weight = arrays.where(count == agreeing, value, weight)
+            is_measured = (frame.matched > 0) & frame.is_valid
+            weight = arrays.where(is_measured, weight, 0.0)
+            ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found.depth, 1e-9) / frame.prior), 0.0)
+            frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
+            # What three and more views see is seldom wrong.
+            measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
+        ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
+        grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
+        interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
+        depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier))
+        for number, frame in enumerate(frames):
+            frame.depth = depth[number]
+            frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
 
-    def _fill(self, number: int) -> None:
-        """A later stage: neighbours' confirmed depth where the keyframe has none of its own."""
-        arrays, frame = self._arrays, self._frames[number]
-        neighbours = self._neighbours(number, "confirmed")
-        if not neighbours:
-            return
-        seen = support(arrays, frame.depth, neighbours, Tolerance(4.0, FILL_AGREEMENT))
-        is_new = (seen.agreeing > 0) & ~frame.is_confirmed
-        ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
-        own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
-        weight = arrays.where(is_new, seen.agreeing * 0.3, own)
-        interpolator = Interpolator(arrays, frame.grey, frame.depth, FILL_SMOOTHNESS)
-        frame.depth = frame.depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
-        frame.contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
+    def _fill(self, numbers: Sequence[int]) -> None:
+        """A later stage: neighbours' confirmed depth where a keyframe has none of its own."""
+        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+        measured = []
+        for number, frame in zip(numbers, frames, strict=True):
+            seen = support(arrays, frame.depth, self._neighbours(number, "confirmed"), Tolerance(4.0, FILL_AGREEMENT))
+            is_new = (seen.agreeing > 0) & ~frame.is_confirmed
+            ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
+            own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
+            measured.append((ratio, arrays.where(is_new, seen.agreeing * 0.3, own)))
+            frame.is_contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
+        ratio, weight = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
+        grey, depth = arrays.stack([f.grey for f in frames]), arrays.stack([f.depth for f in frames])
+        interpolator = Interpolator(arrays, grey, depth, FILL_SMOOTHNESS)
+        depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
+        for number, frame in enumerate(frames):
+            frame.depth = depth[number]
 
     def _output(self, number: int) -> DenseDepth:
         arrays, frame = self._arrays, self._frames[number]
         certainty = arrays.where(frame.is_confirmed, float(Certainty.CONFIRMED), float(Certainty.NETWORK))
         near = arrays.box(arrays.to_float(frame.is_confirmed), NEAR_PIXELS) > 0
         certainty = arrays.where(near & ~frame.is_confirmed, float(Certainty.NEAR), certainty)
-        known = frame.is_valid if frame.contradicted is None else frame.is_valid & ~frame.contradicted
+        known = frame.is_valid & ~frame.is_contradicted
         return DenseDepth(
             frame.view.index,
             arrays.numpy(arrays.where(known, frame.depth, 0.0)).astype(np.float32),
@@ -250,34 +259,35 @@ def sides(side: int) -> list[int]:
     return found
 
 
-def corrected_prior(arrays: Arrays, view: StereoView, grey: Array, camera: Intrinsics) -> tuple[Array, Array]:
-    """The network's depth [h, w], corrected by triangulated points, and whether it is known there.
+def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequence[Array]) -> list[tuple[Array, Array]]:
+    """The network's depth [h, w] of views, corrected by triangulated points, and where it is known.
 
-    Unknown pixels get the median depth.
+    Unknown pixels get the median depth. ``greys``: the views' images at the size of the depth.
     """
-    size = grey.shape[1], grey.shape[0]
-    known = view.prior > 0
-    filled = np.where(known, view.prior, np.float32(np.median(view.prior[known]) if known.any() else 1))
-    prior, is_valid = (
-        arrays.repeated(arrays.array(filled), size),
-        arrays.repeated(arrays.array(known.astype(np.float32)), size) > 0.5,
-    )
-    if not len(view.pixels):
-        return prior, is_valid
-    scale = np.array([size[0] / view.size[0], size[1] / view.size[1]])
-    column, row = (view.pixels * scale).astype(np.intp).T
-    inside = (column >= 0) & (row >= 0) & (column < size[0]) & (row < size[1]) & (view.depths > 0)
-    column, row, z = column[inside], row[inside], view.depths[inside]
-    cell = row * size[0] + column
-    log_ratio = np.log(z / arrays.numpy(prior).ravel()[cell])
-    usable = np.abs(log_ratio) < MAX_LOG_RATIO
-    pixels = size[0] * size[1]
-    count = np.bincount(cell[usable], minlength=pixels)
-    total = np.bincount(cell[usable], log_ratio[usable], minlength=pixels)
-    shape = (size[1], size[0])
-    measured = Measured(
-        arrays.array((total / np.maximum(count, 1)).reshape(shape).astype(np.float32)),
-        arrays.array(np.minimum(count, 2).reshape(shape).astype(np.float32)),
-    )
-    spread = Interpolator(arrays, grey, prior, SPARSE_SMOOTHNESS).spread_robustly(measured, 0.1)
-    return prior * arrays.exp(spread), is_valid
+    size = greys[0].shape[1], greys[0].shape[0]
+    priors, valid, points = [], [], []
+    for view in views:
+        known = view.prior > 0
+        filled = np.where(known, view.prior, np.float32(np.median(view.prior[known]) if known.any() else 1))
+        priors.append(arrays.repeated(arrays.array(filled), size))
+        valid.append(arrays.repeated(arrays.array(known.astype(np.float32)), size) > 0.5)
+        points.append(_log_ratios(view, arrays.numpy(priors[-1])))
+    prior = arrays.stack(priors)
+    ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
+    interpolator = Interpolator(arrays, arrays.stack(list(greys)), prior, POINT_SMOOTHNESS)
+    prior = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), 0.1))
+    return [(prior[number], valid[number]) for number in range(len(views))]
+
+
+def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean log ratios [h, w] of triangulated to prior depth, and their weights."""
+    height, width = prior.shape
+    column, row = (view.pixels * (width / view.size[0], height / view.size[1])).astype(np.intp).T
+    inside = (column >= 0) & (row >= 0) & (column < width) & (row < height) & (view.depths > 0)
+    cell = row[inside] * width + column[inside]
+    ratio = np.log(view.depths[inside] / prior.ravel()[cell])
+    usable = np.abs(ratio) < MAX_LOG_RATIO
+    count = np.bincount(cell[usable], minlength=prior.size)
+    total = np.bincount(cell[usable], ratio[usable], minlength=prior.size)
+    mean, weight = (total / np.maximum(count, 1)).astype(np.float32), np.minimum(count, 2).astype(np.float32)
+    return mean.reshape(prior.shape), weight.reshape(prior.shape)

@@ -69,13 +69,10 @@ def sweep(
     """Best inverse depths of the reference image ``grey`` about ``prior_inverse`` [h, w], all positive."""
     height, width = grey.shape
     x, y = pixel_centres(arrays, (width, height))
-    rays = [_rays(source.transfer, x, y) for source in sources]
-    step = 1 / max(
-        _pixels_per_inverse(arrays, ray, source.transfer, prior_inverse)
-        for ray, source in zip(rays, sources, strict=True)
-    )
-    mean = arrays.box(grey, RADIUS)
-    deviation = arrays.sqrt(arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE)
+    at_once = arrays.views_at_once
+    groups = [_Group.of(arrays, sources[n : n + at_once], x, y) for n in range(0, len(sources), at_once)]
+    step = 1 / max(group.pixels_per_inverse(arrays, prior_inverse) for group in groups)
+    window = _Window.of(arrays, grey)
     low, high = prior_inverse * search.lowest, prior_inverse * search.highest
     middle = search.steps // 2
     costs = []
@@ -84,10 +81,11 @@ def sweep(
         inverse = prior_inverse[None] + arrays.array(offsets * np.float32(step))[:, None, None]
         best: list[Array] = []
         inside: Array | None = None
-        for ray, source in zip(rays, sources, strict=True):
-            cost, visible = _cost(arrays, grey, mean, deviation, ray, source, inverse)
-            inside = visible if inside is None else inside + visible
-            best = _sorted_in(arrays, best, cost)
+        for group in groups:
+            cost, visible = _costs(arrays, window, group, inverse)
+            for number in range(cost.shape[0]):
+                inside = visible[number] if inside is None else inside + visible[number]
+                best = _sorted_in(arrays, best, cost[number])
         assert inside is not None
         combined = _mean_of_best(arrays, best, inside)
         outside = (inverse < low[None]) | (inverse > high[None]) | (inside == 0)
@@ -95,47 +93,64 @@ def sweep(
     return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
 
 
-def _rays(transfer: PixelTransfer, x: Array, y: Array) -> list[Array]:
-    """``M p`` [3 x [h, w]] of each pixel p."""
-    M = transfer.M
-    return [x * float(M[k, 0]) + y * float(M[k, 1]) + float(M[k, 2]) for k in range(3)]
+@dataclass(frozen=True)
+class _Window:
+    """The reference image with the means and deviations of its windows [h, w]."""
+
+    grey: Array
+    mean: Array
+    deviation: Array
+
+    @classmethod
+    def of(cls, arrays: Arrays, grey: Array) -> "_Window":
+        mean = arrays.box(grey, RADIUS)
+        variance = arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE
+        return cls(grey, mean, arrays.sqrt(variance))
 
 
-def _position(ray: Sequence[Array], transfer: PixelTransfer, inverse: Array, arrays: Arrays) -> tuple[Array, Array]:
-    """Pixel coordinates in the source image of points with the given inverse depths."""
-    v = [float(value) for value in transfer.v]
-    reciprocal = 1 / arrays.maximum(ray[2] + inverse * v[2], 1e-6)
-    return (ray[0] + inverse * v[0]) * reciprocal, (ray[1] + inverse * v[1]) * reciprocal
+@dataclass(frozen=True)
+class _Group:
+    """Source views [n, h', w'] that are computed at once, with their projections of the reference's pixels."""
+
+    grey: Array
+    rays: list[Array]
+    """``M p`` of each pixel p, three arrays [n, 1, h, w]."""
+    v: list[Array]
+    """Three arrays [n, 1, 1, 1]."""
+
+    @classmethod
+    def of(cls, arrays: Arrays, sources: Sequence[SourceImage], x: Array, y: Array) -> "_Group":
+        M = arrays.array(np.array([source.transfer.M for source in sources]))[..., None, None, None]
+        v = arrays.array(np.array([source.transfer.v for source in sources]))[..., None, None, None]
+        rays = [M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2] for k in range(3)]
+        return cls(arrays.stack([source.grey for source in sources]), rays, [v[:, k] for k in range(3)])
+
+    def positions(self, arrays: Arrays, inverse: Array, rays: Sequence[Array] | None = None) -> tuple[Array, Array]:
+        """Pixel coordinates [n, k, h, w] in the source images of points with inverse depths [k, h, w]."""
+        a, b, c = rays or self.rays
+        reciprocal = 1 / arrays.maximum(c + inverse * self.v[2], 1e-6)
+        return (a + inverse * self.v[0]) * reciprocal, (b + inverse * self.v[1]) * reciprocal
+
+    def pixels_per_inverse(self, arrays: Arrays, inverse: Array) -> float:
+        """Displacement in the best source image for a change of inverse depth, in pixels per unit."""
+        probe = np.s_[..., PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
+        coarse, some = [axis[probe] for axis in self.rays], inverse[None][probe]
+        x0, y0 = self.positions(arrays, some, coarse)
+        x1, y1 = self.positions(arrays, some * 1.01, coarse)
+        rate = arrays.numpy(arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01))
+        return max(float(np.median(rate.reshape(len(rate), -1), axis=1).max()), 1e-9)
 
 
-def _pixels_per_inverse(arrays: Arrays, ray: Sequence[Array], transfer: PixelTransfer, inverse: Array) -> float:
-    """Median displacement in the source image for a change of inverse depth, in pixels per unit."""
-    probe = np.s_[PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
-    coarse, some = [axis[probe] for axis in ray], inverse[probe]
-    x0, y0 = _position(coarse, transfer, some, arrays)
-    x1, y1 = _position(coarse, transfer, some * 1.01, arrays)
-    rate = arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01)
-    return max(float(np.median(arrays.numpy(rate))), 1e-9)
-
-
-def _cost(
-    arrays: Arrays,
-    grey: Array,
-    mean: Array,
-    deviation: Array,
-    ray: Sequence[Array],
-    source: SourceImage,
-    inverse: Array,
-) -> tuple[Array, Array]:
-    """Correlation costs [k, h, w] of hypotheses in a source view, and whether they lie inside its image (1 or 0)."""
-    u, v = _position(ray, source.transfer, inverse, arrays)
-    warped = arrays.sample(source.grey, u, v)
-    height, width = source.grey.shape
+def _costs(arrays: Arrays, window: _Window, group: _Group, inverse: Array) -> tuple[Array, Array]:
+    """Correlation costs [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0)."""
+    u, v = group.positions(arrays, inverse)
+    warped = arrays.sample(group.grey, u, v)
+    height, width = group.grey.shape[-2:]
     inside = (u >= 0.5) & (v >= 0.5) & (u <= width - 0.5) & (v <= height - 0.5)
     other = arrays.box(warped, RADIUS)
-    covariance = arrays.box(warped * grey, RADIUS) - other * mean
+    covariance = arrays.box(warped * window.grey, RADIUS) - other * window.mean
     variance = arrays.maximum(arrays.box(warped * warped, RADIUS) - other * other, 0.0) + NOISE_VARIANCE
-    zncc = covariance / (deviation * arrays.sqrt(variance))
+    zncc = covariance / (window.deviation * arrays.sqrt(variance))
     cost = arrays.where(inside, arrays.minimum(1 - zncc, 1.0), OUTSIDE)
     return cost, arrays.to_float(inside)
 
@@ -177,10 +192,8 @@ def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: float, sear
     is_inner = (best > 0) & (best < count - 1) & (curvature > 1e-6)
     part = arrays.where(is_inner, 0.5 * (left - right) / arrays.maximum(curvature, 1e-6), 0.0)
     index = arrays.to_float(best)
-    second: Array | None = None
-    for number in range(count):
-        other = arrays.where((index - number > 2) | (number - index > 2), smooth[number], 1e6)
-        second = other if second is None else arrays.minimum(second, other)
+    number = arrays.array(np.arange(count, dtype=np.float32))[:, None, None]
+    second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
     margin = (second - centre) / arrays.maximum(centre, 0.004)
     inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)
     return SweepResult(inverse, arrays.pick(cost, best), margin, step)

@@ -1,0 +1,170 @@
+"""Stereo on a rendered scene: a slanted wall and a box in front of it, seen by a camera that moves sideways."""
+
+from functools import cache
+from itertools import pairwise
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.core.types import Certainty, Intrinsics
+from stream_recon.app.slam.dense import stereo
+from stream_recon.app.slam.dense.arrays import NumpyArrays, TorchArrays
+from stream_recon.app.slam.dense.stereo import DenseStereo
+from stream_recon.app.slam.dense.views import StereoView, source_views
+
+SIZE = (96, 72)
+CAMERA = Intrinsics(90.0, 90.0, 48.0, 36.0)
+
+
+@cache
+def texture() -> np.ndarray:
+    noise = np.random.default_rng(1).uniform(0, 255, (512, 512)).astype(np.float32)
+    return cv2.GaussianBlur(noise, (0, 0), 1.5) * 4 - 380
+
+
+def rendered(position: float) -> tuple[np.ndarray, np.ndarray]:
+    """Image and depth of a camera at x = ``position`` that looks along z."""
+    x, y = np.meshgrid(
+        (np.arange(SIZE[0]) + 0.5 - CAMERA.cx) / CAMERA.fx, (np.arange(SIZE[1]) + 0.5 - CAMERA.cy) / CAMERA.fy
+    )
+    # Wall z = 2 + .4 X, and a box of depth 1.4 with |X| < .3, |Y| < .25.
+    wall = (2 + 0.4 * position) / (1 - 0.4 * x)
+    on_box = (np.abs(x * 1.4 + position) < 0.3) & (np.abs(y * 1.4) < 0.25)
+    depth = np.where(on_box, 1.4, wall)
+    X, Y = x * depth + position, y * depth
+    u, v = (X * 80 + 256 + 90 * on_box).astype(np.float32), (Y * 80 + 256).astype(np.float32)
+    return cv2.remap(texture(), u, v, cv2.INTER_LINEAR).clip(0, 255), depth.astype(np.float32)
+
+
+@cache
+def scene(count: int = 9) -> tuple[list[StereoView], list[np.ndarray]]:
+    """Views with a prior that is too far on the left and too near on the right, and true depths."""
+    views, truths = [], []
+    error = np.broadcast_to(np.linspace(1.2, 0.85, SIZE[0], dtype=np.float32), SIZE[::-1])
+    for number in range(count):
+        position = 0.06 * (number - count // 2)
+        grey, depth = rendered(position)
+        T = np.eye(4)
+        T[0, 3] = position
+        views.append(StereoView(number, grey.astype(np.float32), CAMERA, T, depth * error))
+        truths.append(depth)
+    return views, truths
+
+
+def maps(views: list[StereoView], arrays=None, workers: int = 1) -> list[stereo.DenseDepth]:
+    dense = DenseStereo(arrays or NumpyArrays(), max(SIZE), workers)
+    return [found for view in views for found in dense.push(view)] + dense.finish()
+
+
+def relative(depth: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    return np.abs(depth / truth - 1)
+
+
+@cache
+def found() -> list[stereo.DenseDepth]:
+    return maps(scene()[0])
+
+
+def test_depth_is_measured_and_confirmed_depth_is_exact():
+    views, truths = scene()
+
+    middle, truth, prior = found()[4], truths[4], views[4].prior
+
+    confirmed = middle.certainty == Certainty.CONFIRMED
+    assert confirmed.mean() > 0.5
+    assert np.median(relative(middle.depth[confirmed], truth[confirmed])) < 0.01
+    known = middle.depth > 0
+    assert known.mean() > 0.98
+    assert np.mean(relative(middle.depth[known], truth[known])) < 0.3 * np.mean(relative(prior, truth))
+
+
+def test_maps_come_in_order_with_the_frames_numbers():
+    assert [dense.index for dense in found()] == list(range(9))
+
+
+def test_threads_change_nothing():
+    for one, other in zip(found(), maps(scene()[0], workers=3), strict=True):
+        np.testing.assert_array_equal(one.depth, other.depth)
+        np.testing.assert_array_equal(one.certainty, other.certainty)
+
+
+def test_torch_gives_the_same_maps():
+    for one, other in zip(found(), maps(scene()[0], TorchArrays("cpu")), strict=True):
+        both = (one.depth > 0) & (other.depth > 0)
+        assert (one.certainty == other.certainty).mean() > 0.97
+        assert np.median(relative(other.depth[both], one.depth[both])) < 2e-3
+
+
+def test_memory_is_bounded_by_the_window(monkeypatch):
+    monkeypatch.setattr(stereo, "WINDOW", 2)
+    dense = DenseStereo(NumpyArrays(), max(SIZE))
+    held = 0
+    for view in scene(20)[0]:
+        dense.push(view)
+        held = max(held, len(dense._frames), len(dense._views))
+    assert held <= 2 * 5 + 2
+    assert len(dense.finish()) > 0
+
+
+def test_a_view_without_overlap_keeps_the_networks_depth():
+    views, _ = scene()
+    turned = views[0].T_world_camera.copy()
+    turned[:3, :3] = np.diag([-1.0, 1.0, -1.0])
+    alone = StereoView(99, views[0].grey, CAMERA, turned, views[0].prior)
+
+    last = maps([*views[:3], alone])[-1]
+
+    assert set(np.unique(last.certainty)) == {Certainty.NETWORK}
+    np.testing.assert_allclose(last.depth, alone.prior, rtol=1e-3)
+
+
+def test_pixels_without_prior_depth_stay_empty():
+    views, _ = scene()
+    prior = views[4].prior.copy()
+    prior[:10] = 0
+    masked = StereoView(4, views[4].grey, CAMERA, views[4].T_world_camera, prior)
+
+    middle = maps([*views[:4], masked, *views[5:]])[4]
+
+    assert (middle.depth[:10] == 0).all()
+    assert (middle.certainty[:10] == Certainty.NONE).all()
+
+
+def test_triangulated_points_correct_a_prior_that_no_sweep_spans():
+    views, truths = scene()
+    rng = np.random.default_rng(0)
+    column, row = rng.integers(0, SIZE[0], 60), rng.integers(0, SIZE[1], 60)
+    far = [
+        StereoView(
+            v.index,
+            v.grey,
+            CAMERA,
+            v.T_world_camera,
+            2.5 * t,
+            np.stack([column, row], 1).astype(np.float32) + 0.5,
+            t[row, column],
+        )
+        for v, t in zip(views, truths, strict=True)
+    ]
+
+    middle = maps(far)[4]
+
+    assert np.median(relative(middle.depth, truths[4])) < 0.03
+
+
+def test_source_views_prefer_the_best_angle():
+    views, _ = scene(15)
+
+    chosen = source_views(views, 7, 4)
+
+    # Positions are .06 apart at a depth of about 1.8: 6 degrees are three of them.
+    assert {abs(number - 7) for number in chosen} <= {2, 3, 4}
+
+
+@pytest.mark.parametrize("side", [192, 384, 640, 800])
+def test_each_size_is_at_most_twice_the_last(side):
+    found = stereo.sides(side)
+    assert found[-1] == side
+    assert found[0] <= 1.2 * stereo.COARSE_SIDE
+    assert all(b <= 2 * a + 1 for a, b in pairwise(found))
