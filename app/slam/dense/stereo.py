@@ -291,5 +291,6 @@ def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[n
     weights = np.ones(len(cell)) if view.weights is None else view.weights[inside][usable]
     weight = np.bincount(cell, weights, minlength=prior.size)
     total = np.bincount(cell, weights * ratio, minlength=prior.size)
-    mean, weight = (total / np.maximum(weight, 1e-9)).astype(np.float32), np.minimum(weight, 2).astype(np.float32)
-    return mean.reshape(prior.shape), weight.reshape(prior.shape)
+    mean = total / np.maximum(weight, 1e-9)
+    shape = prior.shape
+    return mean.reshape(shape).astype(np.float32), np.minimum(weight, 2).reshape(shape).astype(np.float32)
