@@ -187,6 +187,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         # Imports and weights take seconds: a user should see at once that something happens.
         out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
@@ -221,6 +222,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record, folder), job)
+        if earlier.partial is not None:
+            check_source(folder, earlier.partial.cameras, open_again)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         if viewer:
             viewer.name(result_name(folder))

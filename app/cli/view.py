@@ -102,7 +102,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.finish()
         show_surfaces(viewer, result)
         offer_result(viewer, folder)
-        verdict = recorded_verdict(result.run) or judge(result.run)
+        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):
             viewer.show_verdict(verdict.level, verdict.explanation)
         out.print(verdict_text(verdict, "verdict: "))
