@@ -258,8 +258,8 @@ def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScen
     if not (work / RUN_NAME).exists():
         return None
     result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
-    if result is None:
-        return None
+    if result is None or (isinstance(result, PartialResult) and result.is_torn):
+        return None  # a scene of a batch is cheap to begin anew
     for camera in result.cameras:
         evaluator.add(causal_result(work, camera))
     if isinstance(result, PartialResult):

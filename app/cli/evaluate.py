@@ -10,6 +10,8 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, wide_console
 from stream_recon.app.cli.options import scene_camera
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -130,6 +132,8 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
             self._bar.update(self._task, completed=progress.frames, total=progress.frame_hint)
 
     dense = None if options.dense_side is None else DenseOptions(options.dense_side)
+    if options.json is not None:
+        _check_json(options.json)
     console = wide_console()
     evaluations: list[Evaluation] = []
     for scene in scenes:
@@ -206,3 +210,15 @@ def summary_lines(evaluations: "list[Evaluation]") -> list[str]:
                 f"best trivial baseline {summary.best_trivial:.4f}{share}"
             )
     return lines
+
+
+def _check_json(path: Path) -> None:
+    """Raises OutputError where a file is not an earlier one of ``--json``."""
+    if not path.exists() and not path.is_symlink():
+        return
+    try:
+        record = parse_json(read_file(path))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or "sequences" not in record:
+        raise OutputError(f"--json {path} exists and is no earlier evaluation: move it, or choose another name")

@@ -39,7 +39,7 @@ def export_command(
     max_side: Annotated[
         int | None, option("Longer side of images and upsampled depth; default: as in the source.", min=16)
     ] = None,
-    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
+    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=1)] = 1_000_000,
     faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
     up: Annotated[
         Literal["auto", "keep"], option("Up axis of GLB files: estimated, or that of the first camera.")

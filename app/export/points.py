@@ -36,8 +36,8 @@ def uniform_indices(count: int, most: int) -> NDArray[np.intp]:
 
     Regular steps would alias with the rows of images, and make visible patterns.
     """
-    if count <= most:
-        return np.arange(count)
+    if count <= most or most < 1:
+        return np.arange(min(count, max(most, 0)))
     jitter = np.random.default_rng(0).random(most)
     return ((np.arange(most) + jitter) * (count / most)).astype(np.intp).clip(0, count - 1)
 

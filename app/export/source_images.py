@@ -5,25 +5,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.readers import list_images, only_photographs
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
 GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"
 CHANGED = "the source has changed since the run: the images are the small ones of the result"
-MAX_DIFFERENCE = 16.0
-"""Largest mean difference of two images of one frame, in levels of 255: JPEG compression alone has 1 to 3."""
-
 Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
 """Camera, image [h, w, 3] and pixels excluded by the user's masks [h, w], if any."""
 
@@ -90,7 +87,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
 
     try:
         open_again().close()
-    except (StreamReconError, TypeError):
+    except (StreamReconError, TypeError, ValueError, AttributeError):
         return None
     return open_again
 
@@ -101,7 +98,7 @@ def image_files(result: ResultFolder) -> list[Path] | None:
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
         return None
-    return list_images(Path(spec).expanduser()) or None
+    return only_photographs(list_images(Path(spec).expanduser()))[0] or None
 
 
 def _exists(spec: str) -> bool:
@@ -130,28 +127,13 @@ def _first_stored(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[Came
 def _is_unchanged(
     result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, open_again: Callable[[], Source]
 ) -> bool:
-    """Whether the source's image of a frame is still the one that the network had.
-
-    Judged by the first frame whose depth file the run kept, or only by the size of the images where it kept none.
-    """
-    stored, camera = None, cameras[0]
-    for candidate in cameras:
-        if depth_path(result.folder, candidate.index).is_file():
-            with suppress(OutputError):
-                stored, camera = read_depth(depth_path(result.folder, candidate.index)), candidate
-                break
+    """Whether the source still shows the frames ``cameras``, at the size of ``view``."""
+    if cameras[0].source_size not in (None, view.source_size):
+        return False
     try:
-        rgb = next((rgb for _, rgb, _ in _frames_of(open_again, [camera])), None)
-    except InputError:
+        return source_change(result.folder, cameras, open_again) is None
+    except (InputError, OutputError):
         return False
-    if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
-        return False
-    if stored is None:
-        return True
-    left, top, width, height = (round(value) for value in stored.transform.crop)
-    used = np.ascontiguousarray(rgb[top : top + height, left : left + width])
-    small = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA)
-    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < MAX_DIFFERENCE
 
 
 def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:

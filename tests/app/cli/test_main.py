@@ -29,6 +29,7 @@ from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
 
 Run = Callable[..., int]
+MAKE_MESH = Finisher.mesh
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[ModelChoic
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelChoice, "load", load)
+    # It takes seconds.
+    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     return partial(exit_code, monkeypatch)
 
@@ -204,7 +207,10 @@ def test_bad_input_leaves_an_old_result_alone(run: Run, tmp_path: Path) -> None:
     assert len(list(read_result(tmp_path / "out"))) == 6
 
 
-def test_a_mesh_comes_last_unless_it_is_not_wanted(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mesh_comes_last_unless_it_is_not_wanted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Finisher, "mesh", MAKE_MESH)
     write_video(tmp_path / "a.mp4", 12)
     options = ("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off")
     assert run(*options, "--no-mesh") == 0
