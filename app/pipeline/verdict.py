@@ -85,11 +85,12 @@ def focal_change(focals: NDArray[np.floating]) -> dict[str, float] | None:
         ``ratio`` of the largest to the smallest median over `FOCAL_PARTS` parts of the video; ``steadiness``, the
         absolute correlation of the focal length and the number of the frame.
     """
-    if len(focals) < FOCAL_PARTS or focals.min() <= 0:
+    focals = np.asarray(focals, np.float64)
+    if len(focals) < FOCAL_PARTS or not np.isfinite(focals).all() or focals.min() <= 0:
         return None
     medians = [float(np.median(part)) for part in np.array_split(focals, FOCAL_PARTS)]
-    scatter = float(np.std(focals))
-    steadiness = abs(float(np.corrcoef(np.arange(len(focals)), focals)[0, 1])) if scatter > 0 else 0.0
+    is_constant = float(np.ptp(focals)) < 1e-6 * medians[0]
+    steadiness = 0.0 if is_constant else abs(float(np.corrcoef(np.arange(len(focals)), focals)[0, 1]))
     return {"ratio": round(max(medians) / min(medians), 4), "steadiness": round(steadiness, 4)}
 
 

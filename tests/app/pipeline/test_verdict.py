@@ -151,7 +151,9 @@ def test_a_zoom_changes_the_focal_length_steadily_and_scatter_does_not() -> None
     assert steady is not None and steady["ratio"] == pytest.approx(1.0, abs=0.04) and steady["steadiness"] < 0.3
     assert zoomed is not None and zoomed["ratio"] > 1.3 and zoomed["steadiness"] > 0.95
     assert focal_change(np.ones(3)) is None and focal_change(np.zeros(60)) is None
-    assert focal_change(np.ones(60)) == {"ratio": 1.0, "steadiness": 0.0}
+    for constant in (np.ones(60), np.full(60, 277.31, np.float32)):
+        assert focal_change(constant) == {"ratio": 1.0, "steadiness": 0.0}
+    assert focal_change(np.full(60, np.nan)) is None
 
 
 def test_a_verdict_in_one_line() -> None:
