@@ -104,7 +104,7 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
-        if found.fit is None and REFINEMENT in result.run:
+        if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
         angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
