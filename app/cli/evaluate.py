@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stream_recon.app.core.types import FrameEngine
     from stream_recon.app.datasets.scene import Scene
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.evaluation.dense_depth import DenseDepthErrors
     from stream_recon.app.evaluation.metrics import Metrics
     from stream_recon.app.evaluation.scores import Evaluation
     from stream_recon.app.slam.mode import MappingChoice
@@ -52,6 +53,8 @@ def eval_command(
     cache: shared.Cache = "full",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
+    dense: shared.Dense = "on",
+    dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
     calibrated: shared.Calibrated = False,
@@ -61,7 +64,8 @@ def eval_command(
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
     model = ModelChoice(preset, weights, device, attention, keyframes, cache)
-    return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json), camera)
+    side = dense_side if dense == "on" else None
+    return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json, side), camera)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +78,8 @@ class EvaluationOptions:
     mapping: "MappingChoice" = "off"
     json: Path | None = None
     """File for the metrics, rewritten after each sequence: an interrupted evaluation keeps the finished ones."""
+    dense_side: int | None = None
+    """Longer side of dense depth maps; None: none are made."""
 
 
 def evaluate_folders(
@@ -113,6 +119,7 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     """Evaluate, print a table for each sequence and the means, and write the JSON file. Raises StreamReconError."""
     from rich.progress import Progress as Bar
 
+    from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.evaluate import evaluate_scene
     from stream_recon.app.pipeline.listeners import Progress, RunObserver
     from stream_recon.app.result.files import replace_json
@@ -124,6 +131,7 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
         def on_progress(self, progress: Progress) -> None:
             self._bar.update(self._task, completed=progress.frames, total=progress.frame_hint)
 
+    dense = None if options.dense_side is None else DenseOptions(options.dense_side)
     if options.json is not None:
         _check_json(options.json)
     console = wide_console()
@@ -131,9 +139,11 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     for scene in scenes:
         with Bar(console=PlainConsole(stderr=True), transient=True) as bar:
             observer = BarObserver(bar, scene.name)
-            evaluation = evaluate_scene(engine, scene, options.stride, options.frames, options.mapping, observer)
+            evaluation = evaluate_scene(engine, scene, options.stride, options.frames, options.mapping, observer, dense)
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
+        if evaluation.dense is not None:
+            console.print(dense_line(evaluation.dense))
         if options.json is not None:
             sequences = {each.name: each.to_json() for each in evaluations}
             replace_json(options.json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
@@ -166,6 +176,19 @@ def error_table(evaluation: "Evaluation") -> "Table":
     for name, metrics in evaluation.baselines.items():
         table.add_row(name.replace("_", " "), *_cells(metrics))
     return table
+
+
+def dense_line(errors: "DenseDepthErrors") -> str:
+    """Errors of dense depth in one line, against the refined network's at the same pixels of keyframes."""
+    levels = ", ".join(
+        f"{level} {errors.shares[level]:.0%} of the pixels {dense:.4f} ({network:.4f})"
+        for level, (dense, network) in errors.absrel.items()
+    )
+    return (
+        f"dense depth of keyframes: AbsRel {errors.dense.absrel:.4f} (network {errors.network.absrel:.4f}), "
+        f"δ<1.25 {errors.dense.delta1:.3f} ({errors.network.delta1:.3f}); {levels}; "
+        f"worse by more than a tenth of the depth at {errors.worse:.2%}"
+    )
 
 
 def _cells(metrics: "Metrics") -> list[str]:

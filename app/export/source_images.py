@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def frame_images(
 ) -> FrameImages:
     """Images of ``cameras`` (one or more, in order) at the size of the source, or with sides of at most ``max_side``.
 
-    Raises OutputError: the result's own images are needed, and the first is missing or damaged.
+    Raises OutputError: the result's own images are needed, and there are none.
     """
     missing: list[Camera] = []
     open_again = source_of(result)
@@ -56,9 +57,12 @@ def frame_images(
                 source_view, None, missing, lambda: _from_source(open_again, cameras, source_view, missing)
             )
         warning = CHANGED
-    small = max(read_depth(depth_path(result.folder, cameras[0].index)).transform.network_size)
+    first = _first_stored(result, cameras)
+    if first is None:
+        raise OutputError(f"{warning.split(':')[0]}, and {result.folder} has no readable images of these frames")
+    small = max(max(size) for size in first[1])
     small_view = view.scaled(min(small, max_side or small))
-    return FrameImages(small_view, warning, missing, lambda: _from_result(result.folder, cameras, small_view, missing))
+    return FrameImages(small_view, warning, missing, lambda: _from_result(result, cameras, small_view, missing))
 
 
 def source_of(result: ResultFolder) -> Callable[[], Source] | None:
@@ -105,6 +109,21 @@ def _exists(spec: str) -> bool:
         return False
 
 
+def _first_stored(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[Camera, list[tuple[int, int]]] | None:
+    """The first frame with an image in the result, and the sizes of its images; None without any."""
+    for camera in cameras:
+        sizes = []
+        with suppress(OutputError):
+            sizes.append(read_depth(depth_path(result.folder, camera.index)).transform.network_size)
+        if camera.index in result.dense:
+            with suppress(OutputError, ValueError):
+                height, width = result.dense_map(camera.index).image.shape[:2]
+                sizes.append((width, height))
+        if sizes:
+            return camera, sizes
+    return None
+
+
 def _is_unchanged(
     result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, open_again: Callable[[], Source]
 ) -> bool:
@@ -139,11 +158,23 @@ def _from_source(
     missing.extend(unread.values())
 
 
-def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
+def _from_result(result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
     for camera in cameras:
         try:
-            stored = read_depth(depth_path(folder, camera.index))
+            yield camera, stored_image(result, camera, view), None
         except OutputError:
             missing.append(camera)
-        else:
-            yield camera, view.from_network(stored.rgb, stored.transform), None
+
+
+def stored_image(result: ResultFolder, camera: Camera, view: PinholeView) -> NDArray[np.uint8]:
+    """The exported image [h, w, 3] of a frame from the sharpest one in the result. Raises OutputError."""
+    if camera.index in result.dense:
+        with suppress(OutputError, ValueError):
+            dense = result.dense_map(camera.index)
+            shown = dense.result(camera)
+            # The stored image is larger than the dense map, of the same pinhole camera.
+            height, width = dense.image.shape[:2]
+            transform = dataclasses.replace(dense.transform, network_size=(width, height))
+            return np.asarray(view.from_map(dense.image, dataclasses.replace(shown, transform=transform)), np.uint8)
+    stored = read_depth(depth_path(result.folder, camera.index))
+    return np.asarray(view.from_network(stored.rgb, stored.transform), np.uint8)

@@ -18,8 +18,8 @@ from stream_recon.configs.errors import OutputError
 README_NAME = "README.txt"
 README_TITLE = "stream-recon export"
 EXPORT_FILES = re.compile(
-    r"README\.txt|images/frame_\d+\.jpg|(depth|masks)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
-    r"|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
+    r"README\.txt|images/frame_\d+\.jpg|(depth|masks|confidence)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
+    r"|stereo/depth_maps/frame_\d+\.jpg\.geometric\.bin|fused\.ply|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
     r"|trajectory_euroc\.csv"
 )
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""

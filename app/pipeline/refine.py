@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
+from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
@@ -79,7 +80,7 @@ def refine_result(
 
     every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
-    images = _images(result, cameras, open_again)
+    images = images_of(result, cameras, open_again)
     if images.change is not None:
         if _used_source(result):
             raise InputError(f"{images.change}; {result.folder} stays as it was refined with the source's images")
@@ -107,10 +108,15 @@ def refine_result(
         if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
-        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
-        record = {"id": _refinement_id(found), **_record(found.report, images.warning), "parallax_deg": angle}
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
+        record = {
+            "id": _refinement_id(found),
+            **_record(found.report, images.warning),
+            "parallax_deg": angle,
+            "network_difference": _difference(every, moved),
+        }
         revision = _with_fields(moved, cameras, found.depth_fields)
         for listener in listeners:
             listener.revise(revision)
@@ -119,7 +125,7 @@ def refine_result(
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
-        changes[VERDICT] = judge({**result.run, **changes}).to_json()
+        changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
@@ -185,7 +191,8 @@ class _Images:
         return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
 
 
-def _images(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+def images_of(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+    """Images of a result's frames from its source, or its own small ones. Raises InputError without frames."""
     if not cameras:
         raise InputError(f"{result.folder} has no frames to refine")
     first = result_of(result.folder, cameras[0])
@@ -286,6 +293,14 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def _difference(cameras: Sequence[Camera], moved: Revision) -> float | None:
+    """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
+    network = np.array([camera.T_world_camera for camera in cameras])
+    refined = np.array([frame.T_world_camera for frame in moved.frames])
+    share = pose_errors(network, refined, np.zeros(len(network) - 1, bool)).ate_over_path
+    return None if share is None else round(share, 5)
 
 
 def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:

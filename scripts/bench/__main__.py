@@ -34,6 +34,7 @@ BENCHMARKS = {
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "cases": "errors on videos with faults and on difficult motions",
+    "selection": "whether refinement keeps the better side, map or network",
     "verdicts": "verdicts on results of known error",
     "edges": "depth upsampling at object edges",
     "mesh": "held-out keyframes drawn from the textured mesh of results",

@@ -119,7 +119,7 @@ def _figures(engine: Engine, clip: Clip) -> str:
         Finisher(folder, scene.open, listeners=[evaluator]).refine()
         poses, depths = [*online, evaluator.poses()], [*depth, evaluator.depth_errors()]
         index = np.array([camera.index for camera in read_result(folder).cameras])
-    ate, turn = zip(*(_errors(T, index, clip) for T in poses), strict=True)
+    ate, turn = zip(*(clip_errors(T, index, clip) for T in poses), strict=True)
     if _turns_on_the_spot(clip):
         # There is no path to speak of.
         ratios = ["-", *(f"- ({value / max(turn[0], 1e-9):.2f} of degrees)" for value in turn[1:])]
@@ -137,7 +137,7 @@ def _turns_on_the_spot(clip: Clip) -> bool:
     return float(np.ptp(clip.T_world_camera[:, :3, 3], axis=0).max()) < 0.01 * float(np.median(known))
 
 
-def _errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, float]:
+def clip_errors(T: FloatArray, index: NDArray[np.intp], clip: Clip) -> tuple[float, float]:
     """ATE / path and degrees a step of frames ``index``, averaged over the parts."""
     edges = [0, *clip.parts, len(clip.images)]
     found = []

@@ -85,6 +85,13 @@ class RelativePoses:
     still: float = 0.01
     """Share of the scene's depth; shorter translations count as this long."""
 
+    def take(self, chosen: IntArray | Mask) -> "RelativePoses":
+        """The relative poses at ``chosen`` (indices or a mask)."""
+        return RelativePoses(
+            *(self.first[chosen], self.second[chosen], self.T_first_second[chosen]),
+            *(self.rotation_sigma[chosen], self.translation_sigma[chosen], self.still),
+        )
+
 
 @dataclass(frozen=True)
 class Priors:

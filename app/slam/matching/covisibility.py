@@ -31,6 +31,12 @@ MAX_SIMILAR = 3
 """Candidates of each keyframe by image similarity."""
 MIN_SIMILARITY = 0.12
 """Least cosine similarity of candidates; unrelated keyframes are mostly below."""
+EXHAUSTIVE = 150
+"""Most keyframes of which all pairs are matched, where order and poses do not help."""
+RETRIEVED = 30
+"""Similar keyframes that each one of more keyframes is matched with."""
+MIN_UNORDERED = 18
+"""Least number of inliers of a pair without order: chance pairs find no support when keyframes are registered."""
 HELD_OUT = 8
 """Every 8th feature is excluded from the first pass, to test its result."""
 RADIUS = 0.12
@@ -47,6 +53,8 @@ class CandidatePair:
     second: int
     kind: Kind
     guided: bool
+    least: int = MIN_UNGUIDED
+    """Least number of inliers of an unguided pair."""
 
 
 @dataclass
@@ -60,6 +68,8 @@ class PairMatches:
     loops: set[tuple[int, int]] = field(default_factory=set)
     """Accepted pairs that were matched without guidance."""
     tried: int = 0
+    ordered: bool = True
+    """Consecutive keyframes see the same, as in a film; False: only matches say which do."""
 
 
 def held_out_mask(features: Features) -> NDArray[np.bool_]:
@@ -99,6 +109,22 @@ def cross_segment_pairs(views: Sequence[FrameData], similarity: NDArray[np.float
         similar = non_maximum_suppression(earlier, similarity[second, earlier], MIN_SIMILARITY, MAX_SIMILAR)
         found += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
     return found
+
+
+def unordered_pairs(similarity: NDArray[np.float32]) -> list[CandidatePair]:
+    """Pairs of keyframes to match where neither order nor poses say what they share: all, or the similar ones.
+
+    ``similarity`` [N, N]: see `similarity_matrix`.
+    """
+    count = len(similarity)
+    chosen = {(first, second) for second in range(count) for first in range(max(0, second - NEIGHBOURS), second)}
+    if count <= EXHAUSTIVE:
+        chosen = {(first, second) for second in range(count) for first in range(second)}
+    else:
+        others = similarity - 2 * np.eye(count, dtype=np.float32)
+        for k, row in enumerate(others):
+            chosen |= {(min(k, other), max(k, other)) for other in np.argsort(-row)[:RETRIEVED].tolist()}
+    return [CandidatePair(first, second, "near", False, MIN_UNORDERED) for first, second in sorted(chosen)]
 
 
 def non_maximum_suppression(
@@ -163,7 +189,7 @@ def match_pairs(
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
         if not pair.guided:
-            return _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
+            return _verified_and_held_out(a, b, match(a, b), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
         found = _verified_and_held_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)

@@ -8,14 +8,27 @@ from typing import Literal
 
 import numpy as np
 
+from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, FloatArray, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    Mask,
+    Priors,
+    Problem,
+    RelativePoses,
+    rows_by,
+)
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
+from stream_recon.app.slam.matching.relative_poses import Edge
 from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
 
 EXPLAINED = 0.7
@@ -43,6 +56,11 @@ DEPTH_SCALE_SIGMA = 0.1
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """Of log depth scales after initialization from matches, where each depth map may have another scale."""
 
+AFTER_SFM_ROUNDS = (robust_ba.BARound(6, 20), *robust_ba.FINE_ROUNDS)
+"""Rounds from structure from motion, whose poses are nearly exact."""
+MIN_DEPTHS = 10
+"""Least number of points of a keyframe from which its depth scale is taken."""
+
 Start = Literal["network", "stream", "radial distortion", "matches"]
 
 
@@ -58,6 +76,8 @@ class InitialCandidate:
     free_focal: bool
     share: float
     """Share of the observations that the fit explains."""
+    untied: Mask | None = None
+    """[N], keyframes that no matches tie to the others; None: none."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +148,31 @@ class Initializer:
         start = robust_ba.initial_state(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
+    def from_reconstruction(
+        self, found: Reconstruction, matches: Mapping[tuple[int, int], Matches], T_otherwise: FloatArray
+    ) -> InitialCandidate:
+        """Candidate from structure from motion, onto whose points the network's depth maps are scaled.
+
+        Keyframes that are not registered follow ``matches`` with depth, or else ``T_otherwise`` [N, 4, 4].
+        """
+        kept = found.registered
+        loose = {pair: m for pair, m in matches.items() if not kept[list(pair)].all()}
+        edges = relative_poses.estimate_relative_poses(self.features, found.lens, loose)
+        placed = depth_aligned(found, self.features, edges, T_otherwise)
+        lens = found.lens
+        start = robust_ba.initial_state(
+            placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale)
+        )
+        priors = robust_ba.first_pass_priors(lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
+        # Where matches give no pose, the network's motion is all there is.
+        motions = self._motions()
+        free = ~found.registered[motions.first] | ~found.registered[motions.second]
+        own = replace(self, lens=lens)
+        fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
+        tied = kept.copy()
+        tied[[k for pair in edges for k in pair]] = True
+        return replace(fit, untied=~tied)
+
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
@@ -178,3 +223,54 @@ class Initializer:
             found, free = hierarchical_ba.solve(start, motions, rounds, priors, options), False
         share = len(found.observations) / max(len(self.tracks.track), 1)
         return InitialCandidate(name, found, priors, motions, free, share)
+
+
+def depth_aligned(
+    found: Reconstruction, features: Sequence[Features], edges: Mapping[tuple[int, int], Edge], T_otherwise: FloatArray
+) -> InitialPoses:
+    """Poses of all keyframes in the network's unit, and scales of their depth maps.
+
+    The first registered keyframe gets its pose of ``T_otherwise`` [N, 4, 4]. Keyframes that are not registered follow
+    ``edges`` from those that are, or these poses between them.
+    """
+    seen, registered = found.observations, np.flatnonzero(found.registered)
+    inverse = invert_pose(found.T_world_camera)[seen.camera]
+    depth = np.einsum("nj,nj->n", inverse[:, 2, :3], found.points[seen.point]) + inverse[:, 2, 3]
+    log_scale = np.full(len(features), np.nan)
+    for k, rows in enumerate(rows_by(seen.camera, len(features))):
+        z = features[k].z[found.feature[rows]].astype(np.float64)
+        usable = (z > 0) & (depth[rows] > 0)
+        if usable.sum() >= MIN_DEPTHS:
+            log_scale[k] = np.median(np.log(depth[rows][usable] / z[usable]))
+    common = float(np.nanmedian(log_scale)) if np.isfinite(log_scale).any() else 0.0
+    scale = np.exp(np.nan_to_num(log_scale - common))
+    first = int(registered[0])
+    T = invert_pose(found.T_world_camera[first]) @ found.T_world_camera
+    T[:, :3, 3] *= np.exp(-common)
+    T = T_otherwise[first] @ T
+    placed = _followed(edges, found.registered, T, scale)
+    kept = np.flatnonzero(placed)
+    interpolator = PoseInterpolator(kept, T_otherwise, T[kept], scale[kept], np.zeros(len(features), np.intp))
+    for k in np.flatnonzero(~placed).tolist():
+        T[k] = interpolator.pose(k)
+    return InitialPoses(T, scale, found.lens.focal)
+
+
+def _followed(
+    edges: Mapping[tuple[int, int], Edge], registered: Mask, T_world_camera: FloatArray, scale: FloatArray
+) -> Mask:
+    """Mask [N] of keyframes with a pose after following edges, those of most inliers first; changes poses and scales.
+
+    ``T_world_camera`` [N, 4, 4] and ``scale`` [N], of depth maps, are known at ``registered`` [N].
+    """
+    placed = registered.copy()
+    while open_edges := [edge for edge in edges.values() if placed[edge.first] != placed[edge.second]]:
+        edge = max(open_edges, key=lambda each: each.inliers)
+        S, (here, there) = edge.S_first_second, (edge.first, edge.second)
+        if placed[there]:
+            S, here, there = np.asarray(np.linalg.inv(S), np.float64), there, here
+        similarity = Similarity.of_matrix(T_world_camera[here] @ np.diag([scale[here]] * 3 + [1.0]) @ S)
+        T_world_camera[there] = similarity.move_pose(np.eye(4))
+        scale[there] = similarity.scale
+        placed[there] = True
+    return placed

@@ -129,3 +129,15 @@ def match_all_keyframes(
         del found.matches[pair]
     found.loops -= wrong
     return found
+
+
+def match_unordered(
+    data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
+) -> covisibility.PairMatches:
+    """Verified matches of keyframes by their images alone, also across segments, with held-out ones of these pairs."""
+    pairs = covisibility.unordered_pairs(similarity_matrix(data.features))
+    found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers, advance)
+    found.held_out = {pair: found.held_out[pair] for pair in found.matches}
+    found.loops.clear()
+    found.ordered = False
+    return found

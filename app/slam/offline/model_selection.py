@@ -1,7 +1,13 @@
-"""Choice between the map and the network's poses by held-out matches and by agreement of depth.
+"""Choice between the map and the network's poses by held-out evidence.
 
-Held-out matches are not verified by geometry, so that no candidate has selected them. Each part of the image has the
-same weight: texture on a moving object counts for the area that it covers.
+The evidence at a keyframe is the share of the image that the map explains and the network does not, less the opposite:
+by held-out matches, and by depth maps of neighbours, which cover parts without texture. Held-out matches are not
+verified by geometry, so that no candidate has selected them. Each part of the image has the same weight: texture on a
+moving object counts for the area that it covers.
+
+The mean over the video decides. Runs of keyframes that contradict it by several standard errors fall back to the
+network. A map that follows a moving object explains that object exactly, but loses what the network explains elsewhere;
+so beside the mean, what is lost must be little.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +29,7 @@ from stream_recon.app.slam.offline.depth_correction import depth_errors, keyfram
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.report import RefinementReport
 
+Pairs = Sequence[tuple[int, int]]
 Agreement = tuple[FloatArray, FloatArray]
 """`depth_agreement` of the network and the map."""
 Explained = Mapping[tuple[int, int], tuple[int, int]]
@@ -41,20 +48,22 @@ MIN_MATCHES = 5
 CLOSE = (5.5, 11)
 """Depths agree if they differ by less than these multiples (mean over both) of the median difference under the network.
 Smaller ones would favour the network: its poses and depth come from one estimate, in which depth is fused over time."""
-COST = 0.1
-"""Relative loss of depth agreement that is allowed per relative gain of held-out error."""
-REST_COST = 0.05
-"""The same, for the rest of a video whose other segments fall back to the network."""
-SPOILT = 0.3
-"""Difference of the map's and the network's error from which a part of the image is spoilt."""
-MAX_SPOILT = 0.05
-"""Largest spoilt share of the image. Correct maps had at most 0.035, those that followed a moving patch at least 0.055
-in nine of eleven cases."""
-REASON = "held-out matches agree better with the network"
-MARGIN = 0.02
-"""Difference of held-out errors from which the network is preferred at a keyframe."""
-CHANCE = 0.1
-"""Relative loss of depth agreement of a few keyframes that is not significant."""
+DECISIVE = 0.3
+"""Difference of losses from which a part of the image is explained by one side only."""
+LOST_BY_CHANCE = 0.04
+"""Share of the image that a correct map may lose; mismatches and noise cost it up to 0.038."""
+LOST_OF_WON = 0.1
+"""Share that a correct map may lose in addition, relative to what it wins. Where the network is wrong nearly everywhere
+it is right by chance at some parts; a map that followed an object over half of the image lost 0.2."""
+SURE = 3.0
+"""Standard errors by which a run of keyframes must agree better with the network to fall back."""
+MARGIN = 0.1
+"""Share of the image; smaller differences are not worth the seams of a run that falls back: at 0.05 a run of three
+keyframes tripled the error of a walk."""
+MAJORITY = 0.5
+"""Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
+CORRELATED = 5
+"""Keyframes whose evidence counts as one sample, since they share pairs."""
 BROKEN = 0.15
 """Difference of held-out errors of neighbours from which the map is broken between them."""
 BROKEN_DEPTH = 0.5
@@ -64,6 +73,7 @@ TIED = 0.8
 pair can explain half."""
 MIN_TIES = 30
 """Least number of explained matches that tie two parts."""
+UNTIED = "no matches tie these frames to the others"
 SHORTEST = 3
 """Least number of keyframes that fall back to the network together."""
 
@@ -94,10 +104,6 @@ class HeldOutError:
         """Mean over pairs and both kinds; 1 without pairs."""
         return float(np.mean([share.mean() for share in self.pairs.values()])) if self.pairs else 1.0
 
-    def among(self, keyframes: NDArray[np.bool_]) -> "HeldOutError":
-        """Errors of pairs of keyframes in a mask [N]."""
-        return HeldOutError({(i, j): parts for (i, j), parts in self.parts.items() if keyframes[i] and keyframes[j]})
-
     @classmethod
     def measure(
         cls, side: PoseCandidate, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]
@@ -121,6 +127,12 @@ class HeldOutError:
         return cls(found)
 
 
+def image_parts(lens: CameraModel) -> int:
+    """Number of parts of an image, as in `HeldOutError.measure`."""
+    side = max(lens.cx, lens.cy)
+    return int(np.prod([np.ceil(PARTS * each / side) for each in (lens.cx, lens.cy)]))
+
+
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
     """Medians [P] of values [N] by part; ``part`` [N] contains all numbers from 0 to P - 1."""
     order = np.lexsort((values, part))
@@ -130,17 +142,18 @@ def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
     return np.asarray(0.5 * (sorted_values[first + (count - 1) // 2] + sorted_values[first + count // 2]))
 
 
-def depth_agreement(network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid]) -> Agreement:
-    """Shares of the image on whose depth consecutive keyframes agree, [N - 1] for each candidate; see `CLOSE`.
+def depth_agreement(
+    network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid], pairs: Pairs
+) -> Agreement:
+    """Shares of the image on whose depth the keyframes of pairs [P] agree, [P] for each candidate; see `CLOSE`.
 
     Unlike matches, they cover parts without texture.
     """
     errors = []
-    pairs = [((i, i + 1), (i + 1, i)) for i in range(len(grids) - 1)]
     for side in (network, mapped):
         known = side.lens, side.T_world_camera, grids, side.depth_scale
-        errors.append([[depth_errors(*known, a, b) for a, b in both] for both in pairs])
-    differences = np.concatenate([one for both in errors[0] for one in both]) if len(grids) > 1 else np.zeros(0)
+        errors.append([[depth_errors(*known, a, b) for a, b in ((i, j), (j, i))] for i, j in pairs])
+    differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
     close = np.array(CLOSE) * (float(np.median(differences)) if len(differences) else 0.0)
 
     def share(difference: FloatArray) -> float:
@@ -150,46 +163,123 @@ def depth_agreement(network: PoseCandidate, mapped: PoseCandidate, grids: Sequen
     return before, after
 
 
-def spoilt_share(network: HeldOutError, mapped: HeldOutError) -> float:
-    """Share of the image's parts that the network explains and the map does not."""
-    if not mapped.parts:
-        return 0.0
-    worse = [ours[:, 1] - network.parts[pair][:, 1] > SPOILT for pair, ours in mapped.parts.items()]
-    return float(np.concatenate(worse).mean())
+@dataclass(frozen=True)
+class Evidence:
+    """Paired evidence at keyframes, in shares of the image; positive: for the map."""
+
+    matches: FloatArray  # [N]
+    """Difference of the losses of held-out matches, over the image's parts."""
+    depth: FloatArray  # [N]
+    """Difference of depth agreement with the keyframes before and after."""
+    lost: FloatArray  # [N]
+    """Share of the matched parts that only the network explains."""
+    won: FloatArray  # [N]
+    """Share of the matched parts that only the map explains."""
+
+    @property
+    def total(self) -> FloatArray:
+        """Both kinds [N] together."""
+        return self.matches + self.depth
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the total at one keyframe, from differences of neighbours."""
+        return float(1.4826 * np.median(np.abs(np.diff(self.total))) / np.sqrt(2)) if len(self.total) > 1 else 0.0
+
+    def standard_error(self, keyframes: int) -> float:
+        """Of the mean over consecutive keyframes."""
+        return self.sigma * float(np.sqrt(CORRELATED / max(keyframes, 1)))
+
+    def loses_too_much(self, among: NDArray[np.bool_]) -> bool:
+        """Whether the map loses more of the image at keyframes in a mask [N] than a correct one does."""
+        return bool(self.lost[among].mean() > LOST_BY_CHANCE + LOST_OF_WON * self.won[among].mean())
+
+    @classmethod
+    def compare(
+        cls, network: HeldOutError, mapped: HeldOutError, agreement: Agreement, pairs: Pairs, size: tuple[int, int]
+    ) -> "Evidence":
+        """Evidence by both candidates' errors, and by their depth agreement in ``pairs``.
+
+        ``size``: number of keyframes, and of the parts of an image, with or without matches.
+        """
+        count, parts = size
+        gain, lost, won, matched, depth, seen = np.zeros((6, count))
+        for pair, ours in mapped.parts.items():
+            difference = network.parts[pair] - ours
+            decisive = difference[:, 1]
+            for k in pair:
+                gain[k] += difference.mean(axis=1).sum() / parts
+                lost[k] += (decisive < -DECISIVE).mean()
+                won[k] += (decisive > DECISIVE).mean()
+                matched[k] += 1
+        for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
+            depth[list(pair)] += step
+            seen[list(pair)] += 1
+        matched, seen = np.maximum(matched, 1), np.maximum(seen, 1)
+        return cls(gain / matched, depth / seen, lost / matched, won / matched)
 
 
-def is_better(held_out: tuple[float, float], agreement: tuple[float, float], cost: float = COST) -> bool:
-    """Whether the map is more accurate than the network, by `HeldOutError.mean` and mean `depth_agreement` of both.
+@dataclass(frozen=True)
+class Selection:
+    """Keyframes that fall back to the network, and why."""
 
-    Matches need texture, of which a moving object may have most; depth covers the rest of the image. ``cost``: see
-    `COST`.
+    fallback: NDArray[np.bool_]  # [N]
+    reason: str = ""
+
+    def with_untied(self, untied: NDArray[np.bool_] | None) -> "Selection":
+        """The selection with keyframes of a mask [N], which no matches tie to the others, left to the network, too."""
+        if untied is None or not untied.any():
+            return self
+        why = f"{self.reason}; {UNTIED}" if self.reason else UNTIED
+        return Selection(self.fallback | untied, why)
+
+
+def select(evidence: Evidence, cut_off: NDArray[np.bool_]) -> Selection:
+    """Keyframes that fall back to the network: none, some, or all.
+
+    ``cut_off`` [N]: those beyond breaks of the map, see `beyond_breaks`.
     """
-    gain = 1 - held_out[1] / max(held_out[0], 1e-9)
-    loss = 1 - agreement[1] / max(agreement[0], 1e-9)
-    return gain >= 0 and loss <= cost * gain
-
-
-def fallback_segments(
-    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
-) -> NDArray[np.bool_]:
-    """Mask [N] of keyframes that fall back to the network: none, some, or all.
-
-    With some, stricter rules hold for the rest: a map that follows a moving object spoils other parts as well.
-    """
-    count = len(agreement[0]) + 1
+    count = len(cut_off)
     every = np.ones(count, bool)
-    if not is_better((network.mean, mapped.mean), _means(agreement, every)):
-        return every
-    worse = worse_keyframes(mapped, network, agreement, explained)
-    rest = network.among(~worse), mapped.among(~worse)
-    fine = is_better((rest[0].mean, rest[1].mean), _means(agreement, ~worse), REST_COST)
-    return worse if fine and spoilt_share(*rest) <= MAX_SPOILT else every
+    total = evidence.total
+    if total.mean() <= 0:
+        return Selection(every, _in_words(evidence, every))
+    worse = worse_runs(evidence) | cut_off
+    rest = ~worse
+    if rest.mean() < MAJORITY:
+        return Selection(every, _in_words(evidence, worse))
+    if total[rest].mean() <= 0:
+        return Selection(every, _in_words(evidence, rest))
+    if evidence.loses_too_much(rest):
+        lost, won = evidence.lost[rest].mean(), evidence.won[rest].mean()
+        why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
+        return Selection(every, f"{why}: it may follow a moving object")
+    return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
 
 
-def _means(agreement: Agreement, among: NDArray[np.bool_]) -> tuple[float, float]:
-    steps = among[:-1] & among[1:]
-    before, after = (float(side[steps].mean()) if steps.any() else 0.0 for side in agreement)
-    return before, after
+def _in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
+    """What speaks against the map at keyframes in a mask [N]."""
+    matches, depth = float(evidence.matches[among].mean()), float(evidence.depth[among].mean())
+    error = evidence.standard_error(int(among.sum()))
+    if matches + depth > 0:
+        return "the map is broken before and after these frames, and matches do not tie them to the rest"
+    kind = "held-out matches agree" if matches < depth else "depth of neighbouring frames agrees"
+    return f"{kind} better with the network, by {-matches - depth:.1%} of the image (standard error {error:.1%})"
+
+
+def worse_runs(evidence: Evidence) -> NDArray[np.bool_]:
+    """Mask [N] of runs of at least `SHORTEST` keyframes where the network is significantly better."""
+    total = evidence.total
+    count = len(total)
+    shortest = min(SHORTEST, count)
+    # Smoothed over neighbours, since a single keyframe is noisy.
+    kernel = np.ones(shortest)
+    smooth = np.convolve(total, kernel, "same") / np.convolve(np.ones(count), kernel, "same")
+    worse = np.zeros(count, bool)
+    for start, end in runs(smooth < 0):
+        limit = max(MARGIN, SURE * evidence.standard_error(end - start))
+        worse[start:end] = end - start >= shortest and total[start:end].mean() < -limit
+    return worse
 
 
 def epipolar_px(
@@ -208,31 +298,7 @@ def epipolar_px(
     )
 
 
-def worse_keyframes(
-    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
-) -> NDArray[np.bool_]:
-    """Mask [N] of keyframes where the map is worse than the network, in runs of at least `SHORTEST`."""
-    before, after = agreement
-    count = len(before) + 1
-    held, weight = np.zeros((2, count)), np.zeros(count)
-    for (i, j), error in mapped.pairs.items():
-        for k in (i, j):
-            held[:, k] += np.array([network.pairs[i, j].mean(), error.mean()]) / (j - i)
-            weight[k] += 1 / (j - i)
-    # Smoothed over neighbours, since a single pair is noisy.
-    kernel = np.ones(min(SHORTEST, count))
-    total = np.maximum(np.convolve(weight, kernel, "same"), 1e-9)
-    theirs, ours = (np.convolve(side, kernel, "same") / total for side in held)
-    agreed, agree = (np.convolve(np.append(side, side[-1:]), kernel, "same") for side in (before, after))
-    gain, loss = 1 - ours / np.maximum(theirs, 1e-9), 1 - agree / np.maximum(agreed, 1e-9)
-    worse = (ours - theirs > MARGIN) | (loss > COST * np.maximum(gain, 0) + CHANCE)
-    for start, end in runs(worse):
-        if end - start < min(SHORTEST, count):
-            worse[start:end] = False
-    return np.asarray(worse | _cut_off(mapped, network, agreement, explained))
-
-
-def _cut_off(
+def beyond_breaks(
     mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
 ) -> NDArray[np.bool_]:
     """Mask [N] of keyframes beyond breaks of the map: all but the largest part and parts tied to it.
@@ -293,17 +359,49 @@ class HeldOutTest:
         """Held-out error of a solution; None: of the network."""
         return HeldOutError.measure(self._candidate(fit), self._data.features, self._found.held_out)
 
-    def fallback(self, fit: BAState, report: RefinementReport) -> NDArray[np.bool_]:
-        """Mask [K] of keyframes that fall back to the network; the report gets the figures."""
-        network, mapped = self.error(None), self.error(fit)
-        grids = [view.grid for view in self._data.keyframe_views]
-        agreement = depth_agreement(self._candidate(None), self._candidate(fit), grids)
-        # Between segments the network's relative pose is a guess: no evidence for either.
-        borders = np.diff(self._data.keyframe_segment) != 0
-        agreement[1][borders] = agreement[0][borders]
+    def select(self, fit: BAState, report: RefinementReport) -> Selection:
+        """Keyframes that fall back to the network; the report gets the figures."""
+        network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
-        return fallback_segments(mapped, network, agreement, self._explained(fit))
+        evidence = self._evidence(network, mapped, agreement)
+        report.evidence = float(evidence.total.mean())
+        report.evidence_error = evidence.standard_error(len(evidence.total))
+        beyond = np.zeros(len(evidence.total), bool)
+        if self._found.ordered:
+            beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
+        return select(evidence, beyond)
+
+    def is_better(self, fit: BAState, other: BAState) -> bool:
+        """Whether a solution is better than another one by more than a standard error of the same evidence."""
+        evidence = self._evidence(*self._compared(other, fit))
+        return bool(evidence.total.mean() > evidence.standard_error(len(evidence.total)))
+
+    def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
+        """Errors and depth agreement of two solutions; None: the network."""
+        grids = [view.grid for view in self._data.keyframe_views]
+        agreement = depth_agreement(self._candidate(first), self._candidate(second), grids, self._depth_pairs)
+        # Between segments the network's relative pose is a guess: no evidence for either.
+        segment = self._data.keyframe_segment
+        borders = np.array([segment[i] != segment[j] for i, j in self._depth_pairs], bool)
+        agreement[1][borders] = agreement[0][borders]
+        return self.error(first), self.error(second), agreement
+
+    def _evidence(self, network: HeldOutError, mapped: HeldOutError, agreement: Agreement) -> Evidence:
+        size = len(self._data.keyframes), image_parts(self._lens)
+        return Evidence.compare(network, mapped, agreement, self._depth_pairs, size)
+
+    @cached_property
+    def _depth_pairs(self) -> Pairs:
+        """Pairs of keyframes that see the same: consecutive ones, or without order each with its best matched one."""
+        count = len(self._data.keyframes)
+        if self._found.ordered:
+            return [(k, k + 1) for k in range(count - 1)]
+        best: dict[int, tuple[int, tuple[int, int]]] = {}
+        for pair, matches in self._found.matches.items():
+            for k in pair:
+                best[k] = max(best.get(k, (0, pair)), (len(matches), pair))
+        return sorted({pair for _, pair in best.values()})
 
     def _candidate(self, fit: BAState | None) -> PoseCandidate:
         count = len(self._data.keyframes)

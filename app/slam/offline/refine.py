@@ -22,8 +22,10 @@ from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import build_tracks
+from stream_recon.app.slam.matching.two_view import rotation_errors_deg
 from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
+from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
 from stream_recon.app.slam.offline.keyframe_matching import (
     Images,
@@ -31,9 +33,10 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     align_segments,
     detect_features,
     match_all_keyframes,
+    match_unordered,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.model_selection import REASON, HeldOutTest, runs
+from stream_recon.app.slam.offline.model_selection import HeldOutTest, Selection, runs
 from stream_recon.app.slam.offline.report import (
     InitialPoses,
     IntermediateState,
@@ -49,6 +52,14 @@ MIN_KEYFRAMES = 3
 """Least number of keyframes; fewer give no points in three views."""
 DOUBTFUL = 0.8
 """Share of observations explained from the online poses, below which the network's poses are tried, too."""
+WRONG_TURN_DEG = 4.0
+"""Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
+MOST_UNORDERED = 600
+"""Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
+TIED_NEIGHBOURS = 0.5
+"""Share of neighbours with matches, below which keyframes are in no order."""
+TESTED_TURNS = 60
+"""Neighbours whose rotation is tested; bounds the time."""
 MIN_OBSERVATIONS = 100
 """Least number of observations of an adjustment."""
 
@@ -133,20 +144,24 @@ class _Refiner:
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
             candidate = self._first_pass(found, test)
+            if candidate is None or self._network_is_wrong(candidate, found):
+                candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
             return self.unchanged("too few matches")
         candidate = replace(candidate, fit=self._with_network_layout(candidate.fit))
         none = np.zeros(len(keyframes), bool)
         self._show(candidate.fit, found, none)
         with stage("judgement"):
-            fallback = test.fallback(candidate.fit, report)
-        if fallback.all():
-            return self.unchanged(REASON)
+            selection = test.select(candidate.fit, report)
+        if selection.fallback.all():
+            return self.unchanged(selection.reason)
+        selection = selection.with_untied(candidate.untied)
+        fallback = selection.fallback
         with stage("adjustment again"):
             fit = self._with_network_layout(self._second_pass(candidate, found, fallback), fallback)
         self._show(fit, found, fallback)
         with stage("frames between"):
-            return self._complete(fit, found, fallback)
+            return self._complete(fit, found, selection)
 
     def unchanged(self, reason: str) -> Refinement:
         """The network's poses and depth, with the reason in the report."""
@@ -189,6 +204,49 @@ class _Refiner:
         self._report.start = best.start
         return best
 
+    def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
+        """Whether a solution that starts from the network explains few matches, or matches contradict its turns.
+
+        Photographs in no order have few matches between neighbours, or several segments that show one place.
+        """
+        data = self._data
+        if len(data.keyframes) > MOST_UNORDERED:
+            return False
+        if candidate.share < EXPLAINED or candidate.start == "matches" or len(np.unique(data.keyframe_segment)) > 1:
+            return True
+        near = {pair: m for pair, m in found.matches.items() if pair[1] == pair[0] + 1}
+        if len(near) < TIED_NEIGHBOURS * (len(data.keyframes) - 1):
+            return True
+        step = max(len(data.keyframes) // TESTED_TURNS, 1)
+        near = {pair: m for pair, m in near.items() if pair[0] % step == 0}
+        scene = candidate.fit.scene
+        errors = rotation_errors_deg(scene.T_world_camera, data.features, scene.lens, near)
+        return bool(len(errors)) and float(np.median(errors)) > WRONG_TURN_DEG
+
+    def _from_structure(
+        self, candidate: InitialCandidate | None, found: PairMatches, test: HeldOutTest
+    ) -> tuple[InitialCandidate | None, PairMatches, HeldOutTest]:
+        """The candidate from structure from motion with its matches and test, if these prefer it clearly."""
+        data, options, lens = self._data, self._options, self._lens
+        unordered = match_unordered(data, lens, options.workers, self._progress.advance)
+        own = HeldOutTest(data, lens, unordered)
+        structure = reconstruct(data.features, own.training_matches, lens, options.known_intrinsics)
+        if structure is None:
+            return candidate, found, test
+        tracks = build_tracks([len(f) for f in data.features], own.training_matches)
+        initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
+        T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
+        other = initializer.from_reconstruction(structure, own.training_matches, T_otherwise)
+        if candidate is not None and not own.is_better(other.fit, candidate.fit):
+            return candidate, found, test
+        report = self._report
+        report.start, report.loops = other.start, 0
+        report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
+        shown = {int(number) for number in data.keyframe_segment[structure.registered]}
+        self._data = replace(data, views=segments.joined(data.views, shown))
+        report.segments = len(np.unique(self._data.keyframe_segment))
+        return other, unordered, own
+
     def _second_pass(self, first: InitialCandidate, found: PairMatches, fallback: NDArray[np.bool_]) -> BAState:
         """Adjustment with all features, without keyframes that fall back to the network."""
         usable = {pair: m for pair, m in found.matches.items() if not fallback[list(pair)].any()}
@@ -200,14 +258,15 @@ class _Refiner:
         options = SolveOptions(free_focal=first.free_focal)
         return hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
 
-    def _complete(self, fit: BAState, found: PairMatches, fallback: NDArray[np.bool_]) -> Refinement:
+    def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
         """Poses and depth of all frames, and the report."""
+        fallback = selection.fallback
         data, report, lens = self._data, self._report, fit.scene.lens
         T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
-            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], REASON)
+            self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1

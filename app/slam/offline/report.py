@@ -39,6 +39,10 @@ class RefinementReport:
     depth_agreement_before: float | None = None
     depth_agreement: float | None = None
     """Shares of the image on whose depth neighbouring keyframes agree, see `model_selection.depth_agreement`."""
+    evidence: float | None = None
+    evidence_error: float | None = None
+    """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
+    standard error; see `model_selection.Evidence`."""
     depth_fields: int = 0
     """Keyframes with a depth correction field."""
     depth_error_before: float | None = None

@@ -38,6 +38,12 @@ def numbered(views: Sequence[FrameData]) -> list[FrameData]:
     return found
 
 
+def joined(views: Sequence[FrameData], numbers: Collection[int]) -> list[FrameData]:
+    """Views with these segments made one."""
+    first = min(numbers, default=0)
+    return [replace(view, segment=first) if view.segment in numbers else view for view in views]
+
+
 def align(
     T_world_camera: FloatArray,
     segment: Labels,

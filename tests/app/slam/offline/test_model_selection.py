@@ -1,19 +1,28 @@
 """Choice between network and map."""
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching import matching
 from stream_recon.app.slam.offline import model_selection
-from stream_recon.app.slam.offline.model_selection import HeldOutError, PoseCandidate
+from stream_recon.app.slam.offline.model_selection import (
+    Evidence,
+    HeldOutError,
+    PoseCandidate,
+    beyond_breaks,
+    select,
+    worse_runs,
+)
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, walk
 from tests.app.slam.test_pieces import detected
 
 LENS = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
 COUNT = 10
 
+
+NOWHERE = np.zeros(COUNT, bool)
+STEPS = [(k, k + 1) for k in range(COUNT - 1)]
 
 TIES = {(k, k + 1): (100, 100) for k in range(COUNT - 1)}
 
@@ -35,16 +44,17 @@ def test_the_side_that_is_right_is_preferred() -> None:
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
     good, bad = (HeldOutError.measure(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
-    agreement = model_selection.depth_agreement(wrong, right, grids)
+    agreement = model_selection.depth_agreement(wrong, right, grids, STEPS)
     assert good.mean < bad.mean
     assert agreement[1].mean() > agreement[0].mean()
-    assert not model_selection.worse_keyframes(good, bad, agreement, TIES).any()
-    assert model_selection.worse_keyframes(bad, good, agreement[::-1], TIES).all()
+    size = COUNT, model_selection.image_parts(LENS)
+    assert not select(Evidence.compare(bad, good, agreement, STEPS, size), NOWHERE).fallback.any()
+    assert select(Evidence.compare(good, bad, agreement[::-1], STEPS, size), NOWHERE).fallback.all()
 
 
 def test_most_of_the_depth_agrees_with_the_network() -> None:
     _, wrong, video = sides()
-    before, after = model_selection.depth_agreement(wrong, wrong, [view.grid for view in video.views()])
+    before, after = model_selection.depth_agreement(wrong, wrong, [view.grid for view in video.views()], STEPS)
     assert np.array_equal(before, after) and before.shape == (COUNT - 1,)
     assert 0.7 < before.mean() < 1
 
@@ -58,8 +68,10 @@ def test_only_the_segment_where_the_map_is_worse_falls_back() -> None:
     mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
     evidence = [HeldOutError.measure(side, found, held) for side in (mapped, network)]
-    agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()])
-    worse = model_selection.worse_keyframes(evidence[0], evidence[1], agreement, TIES)
+    agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()], STEPS)
+    worse = worse_runs(
+        Evidence.compare(evidence[1], evidence[0], agreement, STEPS, (COUNT, model_selection.image_parts(LENS)))
+    )
     assert worse[6:].all() and not worse[:4].any()
 
 
@@ -75,10 +87,10 @@ def halves(agree: float) -> tuple[HeldOutError, tuple[NDArray[np.float64], NDArr
 def test_the_part_between_two_breaks_falls_back_unless_tied() -> None:
     evidence, agreement = halves(0.0)
     ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (2, 8): (300, 310)}
-    worse = model_selection._cut_off(evidence, evidence, agreement, ties)
+    worse = beyond_breaks(evidence, evidence, agreement, ties)
     assert np.flatnonzero(worse).tolist() == [4, 5, 6]
     without = {pair: counts for pair, counts in ties.items() if pair != (2, 8)}
-    worse = model_selection._cut_off(evidence, evidence, agreement, without)
+    worse = beyond_breaks(evidence, evidence, agreement, without)
     assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
 
 
@@ -86,9 +98,9 @@ def test_distant_pairs_are_compared_with_distant_pairs() -> None:
     evidence, agreement = halves(0.0)
     evidence.pairs[0, 2] = np.array([0.3, 0.3])
     ties = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60), (0, 3): (500, 1000), (2, 5): (450, 1000), (2, 8): (450, 1000)}
-    assert not model_selection._cut_off(evidence, evidence, agreement, ties).any()
+    assert not beyond_breaks(evidence, evidence, agreement, ties).any()
     ties[2, 5] = 300, 1000
-    worse = model_selection._cut_off(evidence, evidence, agreement, ties)
+    worse = beyond_breaks(evidence, evidence, agreement, ties)
     assert np.flatnonzero(worse).tolist() == [4, 5, 6]
 
 
@@ -99,49 +111,75 @@ def test_a_match_by_chance_is_no_evidence() -> None:
     assert not HeldOutError.measure(right, found, few).pairs
 
 
-def test_a_map_that_spoils_part_of_the_image_is_rejected() -> None:
+def evidence_of(
+    matches: float | NDArray[np.float64] = 0.0, depth: float = 0.0, lost: float = 0.0, won: float = 0.0
+) -> Evidence:
+    return Evidence(*(np.broadcast_to(np.asarray(each, float), COUNT).copy() for each in (matches, depth, lost, won)))
+
+
+def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
+    # An object that moves over half of the image has most of the matches.
+    followed = select(evidence_of(matches=0.3, lost=0.17, won=0.77), NOWHERE)
+    assert followed.fallback.all() and "moving object" in followed.reason
+    # Where the network is right nowhere, it is so by chance at a few parts.
+    assert not select(evidence_of(matches=0.3, lost=0.05, won=0.6), NOWHERE).fallback.any()
+
+
+def test_few_lost_parts_are_chance() -> None:
+    right = select(evidence_of(matches=0.02, depth=-0.01, lost=0.03, won=0.05), NOWHERE)
+    assert not right.fallback.any() and not right.reason
+
+
+def test_parts_without_matches_count_for_nothing() -> None:
     agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
+    pairs = [(k, k + 1) for k in range(COUNT - 1)]
+    network, mapped = (HeldOutError({pair: np.full((6, 2), loss) for pair in pairs}) for loss in (0.8, 0.2))
+    found = Evidence.compare(network, mapped, agreement, STEPS, (COUNT, 48))
+    assert np.allclose(found.matches, 0.6 * 6 / 48)
+    assert np.allclose(found.won, 1) and np.allclose(found.lost, 0) and np.allclose(found.depth, 0)
 
-    def spread(parts: list[float]) -> HeldOutError:
-        # Of ten parts of the image, by depth and pose.
-        each = np.stack([np.full(10, 0.1), np.array(parts)], axis=1)
-        pairs = [(k, k + 1) for k in range(COUNT - 1)]
-        return HeldOutError({pair: each for pair in pairs})
 
-    network, mapped = spread([0.8] * 9 + [0.1]), spread([0.2] * 10)
-    assert not model_selection.fallback_segments(mapped, network, agreement, TIES).any()
-    mapped = spread([0.2] * 9 + [0.7])
-    assert model_selection.fallback_segments(mapped, network, agreement, TIES).all()
+def test_depth_counts_where_nothing_is_matched() -> None:
+    agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.4)
+    found = Evidence.compare(HeldOutError({}), HeldOutError({}), agreement, STEPS, (COUNT, 48))
+    assert np.allclose(found.total, -0.5)
+    chosen = select(found, NOWHERE)
+    assert chosen.fallback.all() and chosen.reason.startswith("depth of neighbouring frames agrees better")
+
+
+def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
+    noise = 0.1 * np.random.default_rng(0).normal(size=(20, COUNT))
+    assert np.mean([worse_runs(evidence_of(matches=0.05 + each)).any() for each in noise]) <= 0.1
+    clear = np.full(COUNT, 0.1)
+    clear[3:7] = -0.2
+    assert np.flatnonzero(worse_runs(evidence_of(matches=clear))).tolist() == [3, 4, 5, 6]
+
+
+def test_a_small_rest_is_not_worth_its_seams() -> None:
+    beyond = NOWHERE.copy()
+    beyond[3:] = True
+    assert select(evidence_of(matches=0.1), beyond).fallback.all()
+
+
+def test_what_is_cut_off_falls_back_with_its_own_reason() -> None:
+    beyond = NOWHERE.copy()
+    beyond[7:] = True
+    chosen = select(evidence_of(matches=0.1), beyond)
+    assert np.array_equal(chosen.fallback, beyond) and "broken" in chosen.reason
 
 
 def test_depth_that_agrees_with_neither_is_no_break() -> None:
     evidence, (before, after) = halves(0.1)
     before[[3, 6]] = 0.1
-    assert not model_selection.worse_keyframes(evidence, evidence, (before, after), TIES).any()
+    assert not beyond_breaks(evidence, evidence, (before, after), TIES).any()
 
 
 def test_nothing_breaks_where_nothing_was_matched() -> None:
     evidence, agreement = halves(0.4)
     untied = {**TIES, (3, 4): (20, 60), (6, 7): (20, 60)}
-    assert model_selection._cut_off(evidence, evidence, agreement, untied).any()
+    assert beyond_breaks(evidence, evidence, agreement, untied).any()
     apart = {pair: counts for pair, counts in TIES.items() if pair not in ((3, 4), (6, 7))}
-    assert not model_selection._cut_off(evidence, evidence, agreement, apart).any()
-
-
-@pytest.mark.parametrize(
-    ("held_out", "agreement", "better"),
-    [
-        ((0.5, 0.3), (0.95, 0.95), True),
-        ((0.5, 0.51), (0.95, 0.97), False),
-        # A little depth for many matches.
-        ((0.5, 0.3), (0.95, 0.93), True),
-        ((0.5, 0.3), (0.95, 0.9), False),
-    ],
-)
-def test_matches_and_depth_both_count(
-    held_out: tuple[float, float], agreement: tuple[float, float], better: bool
-) -> None:
-    assert model_selection.is_better(held_out, agreement) == better
+    assert not beyond_breaks(evidence, evidence, agreement, apart).any()
 
 
 def test_without_pairs_the_error_is_one() -> None:

@@ -84,6 +84,21 @@ def test_matches_replace_the_networks_motion_where_it_fails() -> None:
     assert before.ate_m is not None and after.ate_m is not None and after.ate_m < 0.3 * before.ate_m
 
 
+@pytest.mark.slow
+def test_photographs_need_no_order() -> None:
+    truth = walk(14)[np.random.default_rng(3).permutation(14)]
+    # The network takes them for a film with turns that it does not see.
+    guess = drifting(truth, turn_deg=15.0, move=0.5)
+    video = Video(truth, guess, focal=1.3 * FOCAL)
+    video.cut(7, Similarity.identity())
+    found = refine(video.views(), video, video.scale)
+    after = errors(found.T_world_camera, truth)
+    assert after.ate_over_path is not None and after.ate_over_path < 0.01
+    assert abs(found.lens.focal / FOCAL - 1) < 0.05
+    report = found.report
+    assert report.start == "matches" and report.segments == 1 and not report.fallback_segments
+
+
 def test_radial_distortion_is_found() -> None:
     truth = walk(20)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
@@ -101,6 +116,7 @@ def test_a_straight_lens_stays_straight() -> None:
     assert abs(found.lens.k1) < 0.01
 
 
+@pytest.mark.slow
 def test_a_moving_object_does_not_win() -> None:
     truth = walk(24)
     guess = drifting(truth, turn_deg=0.3, move=0.05)

@@ -1,0 +1,254 @@
+"""Incremental structure from motion from matches alone (Schönberger and Frahm, CVPR 2016).
+
+A pair of keyframes with many matches and a wide angle begins. Then the keyframe that sees most points is registered by
+PnP, its tracks are triangulated, and all is adjusted from time to time. Of the network only the focal length is used,
+as a first guess.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.slam.ba.adjustment import adjust
+from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
+from stream_recon.app.slam.ba.problem import (
+    BAScene,
+    CameraModel,
+    FloatArray,
+    IntArray,
+    Mask,
+    Observations,
+    Priors,
+    Problem,
+    rows_by,
+)
+from stream_recon.app.slam.ba.triangulation import triangulate
+from stream_recon.app.slam.frame_data import project_points, unproject
+from stream_recon.app.slam.matching.features import Features
+from stream_recon.app.slam.matching.matching import Matches, Tracks, build_tracks
+from stream_recon.app.slam.matching.two_view import relative_pose
+
+INITIAL_PAIRS = 60
+"""Pairs that are tried as the initial one: half of them those with most matches, the others spread over the rest."""
+ATTEMPTS = 3
+"""Most initial pairs from which a reconstruction is begun, where the earlier ones registered few keyframes."""
+ENOUGH = 0.7
+"""Registered share of the matched keyframes, from which no other initial pair is tried."""
+WIDE_DEG = 12.0
+"""Median triangulation angle of an initial pair beyond which more is no advantage."""
+NARROW_DEG = 2.0
+"""Least median triangulation angle of an initial pair."""
+MIN_INITIAL = 30
+"""Least number of points of an initial pair."""
+PNP_PX = 8.0
+"""Inlier distance of PnP, while the focal length is not exact yet."""
+REGISTERED_PX = 4.0
+"""Reprojection error up to which a point supports a registered keyframe."""
+MIN_REGISTERED = 12
+"""Least number of points that support a registered keyframe."""
+MIN_REGISTERED_SHARE = 0.25
+"""Least share of supporting points among those that the keyframe sees."""
+CELLS = 6
+"""Cells along each axis of the image: points all over it determine a pose better than many in one corner."""
+POINT_PX = 4.0
+"""Largest reprojection error of an observation of a triangulated point."""
+POINT_DEG = 1.0
+"""Least triangulation angle of a point."""
+GROWTH = 1.15
+"""Growth of the number of registered keyframes after which all are adjusted."""
+LOG_FOCAL_SIGMA = 0.5
+"""Of the log of the first focal length: wide, since matches determine it."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Keyframes registered in one world of arbitrary unit."""
+
+    T_world_camera: FloatArray  # [N, 4, 4]; identity where not registered
+    registered: Mask  # [N]
+    lens: CameraModel
+    points: FloatArray  # [M, 3]; NaN where a track is not triangulated
+    observations: Observations
+    """Of the triangulated points by registered keyframes, within `POINT_PX`."""
+    feature: IntArray  # [O], index among the features of the observation's keyframe
+
+
+def reconstruct(
+    features: Sequence[Features],
+    matches: Mapping[tuple[int, int], Matches],
+    lens: CameraModel,
+    known_intrinsics: bool = False,
+) -> Reconstruction | None:
+    """Reconstruction of most keyframes among a few initial pairs; None without an initial pair.
+
+    ``matches``: verified by epipolar geometry. ``lens``: its focal length is a first guess, unless known.
+    """
+    tracks = build_tracks([len(f) for f in features], matches)
+    matched = len({k for pair in matches for k in pair})
+    best: Reconstruction | None = None
+    for pair, T_second_first in _initial_pairs(features, matches, lens):
+        if best is not None and best.registered[list(pair)].all():
+            continue
+        found = _Mapper(features, tracks, lens, known_intrinsics).run(pair, T_second_first)
+        if best is None or found.registered.sum() > best.registered.sum():
+            best = found
+        if best.registered.sum() >= ENOUGH * matched:
+            break
+    return best
+
+
+def _initial_pairs(
+    features: Sequence[Features], matches: Mapping[tuple[int, int], Matches], lens: CameraModel
+) -> list[tuple[tuple[int, int], FloatArray]]:
+    """Pairs with the pose of the second relative to the first, best first: many points at a wide angle."""
+    most = sorted(matches, key=lambda pair: -len(matches[pair]))
+    # Neighbours in a video have most matches, but narrow angles.
+    half = INITIAL_PAIRS // 2
+    rest = [pair for pair in most[half:] if len(matches[pair]) >= 2 * MIN_INITIAL]
+    found = []
+    for i, j in [*most[:half], *rest[:: max(len(rest) // half, 1)][:half]]:
+        uv = features[i].uv[matches[i, j][:, 0]], features[j].uv[matches[i, j][:, 1]]
+        relative = relative_pose(lens, *uv)
+        if relative is None or relative.angle_deg < NARROW_DEG or relative.inliers.sum() < MIN_INITIAL:
+            continue
+        score = float(relative.inliers.sum()) * min(relative.angle_deg, WIDE_DEG)
+        found.append((score, (i, j), relative.T_second_first))
+    found.sort(key=lambda each: -each[0])
+    return [(pair, T) for _, pair, T in found[:ATTEMPTS]]
+
+
+class _Mapper:
+    """State of one reconstruction."""
+
+    def __init__(self, features: Sequence[Features], tracks: Tracks, lens: CameraModel, known_intrinsics: bool) -> None:
+        self._lens, self._known = lens, known_intrinsics
+        starts = np.cumsum([0, *(len(f) for f in features)])
+        uv = np.concatenate([f.uv for f in features]).astype(np.float64)
+        self._seen = Observations(tracks.keyframe, tracks.track, uv[starts[tracks.keyframe] + tracks.feature])
+        self._feature = tracks.feature
+        self._of_keyframe = rows_by(tracks.keyframe, len(features))
+        self._of_track = rows_by(tracks.track, len(tracks))
+        self._T = np.tile(np.eye(4), (len(features), 1, 1))
+        self._registered = np.zeros(len(features), bool)
+        self._points = np.full((len(tracks), 3), np.nan)
+        self._good = np.zeros(len(self._seen), bool)
+        """Observations of triangulated points with a small error."""
+        self._priors = Priors(focal=lens.focal, log_focal_sigma=LOG_FOCAL_SIGMA, known_intrinsics=known_intrinsics)
+
+    def run(self, pair: tuple[int, int], T_second_first: FloatArray) -> Reconstruction:
+        """Register as many keyframes as possible, beginning with a pair."""
+        first, second = pair
+        self._T[second] = invert_pose(T_second_first)
+        self._registered[[first, second]] = True
+        self._triangulate(np.unique(self._seen.point[np.concatenate([self._of_keyframe[k] for k in pair])]))
+        self._adjust(5.0)
+        adjusted = 2
+        while True:
+            if not self._register_next():
+                break
+            count = int(self._registered.sum())
+            if count >= min(GROWTH * adjusted, adjusted + 12):
+                self._adjust(2.0)
+                adjusted = count
+        for loss_px in (2.0, 1.0, 1.0):
+            self._triangulate(np.arange(len(self._points)))
+            self._adjust(loss_px, free_k1=True)
+            while self._register_next():
+                pass
+        rows = np.flatnonzero(self._good)
+        seen, feature = self._seen.take(rows), self._feature[rows]
+        return Reconstruction(self._T, self._registered, self._lens, self._points, seen, feature)
+
+    def _register_next(self) -> bool:
+        """Register the keyframe with the best view of the points; False if none can be."""
+        known = np.isfinite(self._points[:, 0])
+        scores = {}
+        for k in np.flatnonzero(~self._registered).tolist():
+            rows = self._of_keyframe[k]
+            rows = rows[known[self._seen.point[rows]]]
+            if len(rows) >= MIN_REGISTERED:
+                cells = (self._seen.pixel[rows] / (2 * self._lens.cx, 2 * self._lens.cy) * CELLS).astype(int)
+                scores[k] = len(np.unique(cells, axis=0)) * np.sqrt(len(rows))
+        return any(self._register(k, known) for k in sorted(scores, key=lambda k: -scores[k]))
+
+    def _register(self, k: int, known: Mask) -> bool:
+        rows = self._of_keyframe[k]
+        rows = rows[known[self._seen.point[rows]]]
+        xyz, uv = self._points[self._seen.point[rows]], self._seen.pixel[rows]
+        plane = unproject(self._lens, uv)[:, :2]
+        limit = PNP_PX / self._lens.focal
+        try:
+            found, rotation, translation, inliers = cv2.solvePnPRansac(
+                xyz, plane, np.eye(3), None, iterationsCount=500, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
+            )
+        except cv2.error:
+            return False
+        if not found or inliers is None or len(inliers) < MIN_REGISTERED:
+            return False
+        T = np.eye(4)
+        T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation[:, 0]
+        estimate = pose_only_ba(
+            invert_pose(T), xyz, uv, np.ones(len(uv)), self._lens, LossSchedule((4.0, 2.0), iterations=10)
+        )
+        near = estimate.distances < REGISTERED_PX
+        if near.sum() < max(MIN_REGISTERED, MIN_REGISTERED_SHARE * len(rows)):
+            return False
+        self._T[k], self._registered[k] = estimate.T_world_camera, True
+        self._good[rows] = near
+        self._triangulate(self._seen.point[self._of_keyframe[k]], only_new=True)
+        return True
+
+    def _triangulate(self, tracks: IntArray, only_new: bool = False) -> None:
+        """Points of tracks with at least two registered views; views of large error are left out."""
+        if only_new:
+            tracks = tracks[~np.isfinite(self._points[tracks, 0])]
+        if not len(tracks):
+            return
+        rows = np.concatenate([self._of_track[t] for t in tracks])
+        rows = rows[self._registered[self._seen.camera[rows]]]
+        self._points[tracks], self._good[rows] = np.nan, False
+        # In the second round without the views that contradict the others.
+        for _ in range(2):
+            chosen, point = np.unique(self._seen.point[rows], return_inverse=True)
+            if not len(chosen):
+                return
+            seen = replace(self._seen.take(rows), point=point)
+            found = triangulate(self._T, self._lens, seen, len(chosen), loss_scale=2.0)
+            sure = found.in_front & (found.angle_deg > POINT_DEG) & (found.views >= 2)
+            self._points[chosen] = np.where(sure[:, None], found.points, np.nan)
+            near = self._errors(rows) < POINT_PX
+            rows = rows[near]
+        views = np.bincount(self._seen.point[rows], minlength=len(self._points))
+        self._points[tracks[views[tracks] < 2]] = np.nan
+        self._good[rows] = views[self._seen.point[rows]] >= 2
+
+    def _errors(self, rows: IntArray) -> FloatArray:
+        """Reprojection errors of observations in pixels; inf where unknown or behind the camera."""
+        T = invert_pose(self._T)[self._seen.camera[rows]]
+        xyz = np.einsum("nij,nj->ni", T[:, :3, :3], self._points[self._seen.point[rows]]) + T[:, :3, 3]
+        away = np.linalg.norm(project_points(self._lens, xyz) - self._seen.pixel[rows], axis=1)
+        return np.asarray(np.nan_to_num(away, nan=np.inf))
+
+    def _adjust(self, loss_px: float, free_k1: bool = False) -> None:
+        """Adjust all registered keyframes and points, and drop observations of large error."""
+        rows = np.flatnonzero(self._good)
+        cameras = np.flatnonzero(self._registered)
+        if len(rows) < 2 * MIN_REGISTERED:
+            return
+        used, point = np.unique(self._seen.point[rows], return_inverse=True)
+        seen = replace(self._seen.take(rows), camera=np.searchsorted(cameras, self._seen.camera[rows]), point=point)
+        scene = BAScene(self._T[cameras], self._points[used], self._lens)
+        free = not self._known
+        # With two images the focal length would follow the noise.
+        enough = free and len(cameras) > 3
+        problem = Problem(scene, seen, None, None, enough, free_k1 and free, priors=self._priors)
+        found = adjust(problem, loss_scale=loss_px, iterations=15, tolerance=1e-3).scene
+        self._T[cameras], self._points[used], self._lens = found.T_world_camera, found.points, found.lens
+        near = self._errors(rows) < POINT_PX
+        self._good[rows] = near
+        views = np.bincount(self._seen.point[rows[near]], minlength=len(self._points))
+        self._points[used[views[used] < 2]] = np.nan
+        self._good &= np.isfinite(self._points[self._seen.point, 0])
