@@ -105,7 +105,7 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
-        if found.fit is None and REFINEMENT in result.run:
+        if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
