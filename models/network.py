@@ -133,8 +133,10 @@ class StreamingNetwork(nn.Module):
             for module in part.modules():
                 if isinstance(module, nn.Linear):
                     module.to(torch.bfloat16)
-        for trunk in (self.encoder, self.aggregator, head):
-            for module in trunk.modules():
+        if self.odometry is not None:
+            self.odometry.fuse_for_gpu()
+        for trunk in (self.encoder, self.aggregator, head, self.odometry):
+            for module in trunk.modules() if trunk is not None else ():
                 if isinstance(module, Block):
                     module.fused = True
 

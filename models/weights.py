@@ -119,6 +119,9 @@ def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], o
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             raise WeightsError(f"{origin} does not fit this preset: tensor {names[0]} is {what}{more}")
     for name, tensor in expected.items():
+        if tensor.is_floating_point() and not found[name].is_floating_point():
+            kind = str(found[name].dtype).removeprefix("torch.")
+            raise WeightsError(f"{origin} is no network of this program: {name} has whole numbers ({kind})")
         shape, wanted = list(found[name].shape), list(tensor.shape)
         if shape != wanted:
             raise WeightsError(f"{origin} does not fit this preset: {name} has shape {shape}, not {wanted}")

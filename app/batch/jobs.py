@@ -163,6 +163,8 @@ class Job:
     """Source of the metric scale of a whole scene, for `parse_scale_source`."""
     mesh: bool = False
     """Make a mesh of the whole scene."""
+    dense_side: int | None = None
+    """Longer side of dense depth maps of the whole scene; None: none are made."""
     read_through: bool = False
     """Decode all frames before the chunk instead of seeking; see `Source.skip`."""
 

@@ -9,6 +9,7 @@ frames are written: at the end there would be gigabytes to read at once.
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.evaluation.metrics import upgraded_metrics
@@ -45,7 +47,7 @@ IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
 """Files of which either identifies a folder as a result of this program."""
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME)
 """Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
-OWN_DEPTH = re.compile(r"\d{6,}\.npz(\.part)?")
+OWN_DEPTH = re.compile(r"\d{6,}\.npz((\.[0-9a-f]{16})?\.part)?")
 RENAMED_KEYS = {
     "metres": "metric_scale",
     "seams": "overlaps",
@@ -141,7 +143,7 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> CheckResult:
         if not path.is_file():
             return CheckResult(None, "not there" if not folder.exists() else "unfinished")
         sizes = {name: entry.stat().st_size for name, entry in _files(folder)}
-        return check_files(path.read_bytes(), key, sizes, lambda name, known: file_digest(folder / name, known))
+        return check_files(read_file(path), key, sizes, lambda name, known: file_digest(folder / name, known))
 
 
 def check_files(
@@ -155,7 +157,7 @@ def check_files(
     """
     try:
         content = parse_json(manifest)
-        recorded, result = _current_key(content["key"]), upgraded_result(content["result"])
+        recorded, result = _current_key(content["key"]), checked_result(upgraded_result(content["result"]))
         expected = _recorded_checksums(content)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return CheckResult(None, "its manifest is damaged")
@@ -188,11 +190,42 @@ def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
+def checked_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Record of a scene, after a check of the values that tables and pages use.
+
+    Raises ValueError or TypeError: one has a type or value that no batch writes.
+    """
+
+    def is_number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+    def numbers(value: object) -> bool:
+        return isinstance(value, dict) and all(isinstance(k, str) and is_number(v) for k, v in value.items())
+
+    checks: dict[str, Callable[[Any], bool]] = {
+        **dict.fromkeys(("frames", "keyframes", "damaged"), lambda v: type(v) is int and v >= 0),
+        "seconds": lambda v: is_number(v) and v >= 0,
+        "device": lambda v: isinstance(v, str),
+        "warnings": lambda v: isinstance(v, list) and all(isinstance(line, str) for line in v),
+        "metric": lambda v: v is None or isinstance(v, bool),
+        "figures": lambda v: v is None or (isinstance(v, dict) and numbers({k: v[k] for k in v if v[k] is not None})),
+        **dict.fromkeys(("phases", "stitch_phases"), numbers),
+        "chunk_phases": lambda v: isinstance(v, list) and all(map(numbers, v)),
+        "metric_scale": lambda v: v is None or isinstance(v, dict),
+        "overlaps": lambda v: isinstance(v, list) and all(isinstance(each, dict) for each in v),
+        "plot": lambda v: isinstance(v, dict) and all(v[k] is None or isinstance(v[k], list) for k in v),
+    }
+    for name, check in checks.items():
+        if name in result and not check(result[name]):
+            raise ValueError(f"'{name}' of a scene has a value that no batch writes")
+    return result
+
+
 def recorded_files(folder: Path) -> dict[str, Checksum]:
     """Checksums by file name, from the manifest of a finished result. Raises OutputError."""
     path = folder / MANIFEST_NAME
     try:
-        return _recorded_checksums(parse_json(path.read_bytes()))
+        return _recorded_checksums(parse_json(read_file(path)))
     except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
@@ -287,7 +320,7 @@ def _files(folder: Path, prefix: str = "") -> Iterator[tuple[str, "os.DirEntry[s
 def _is_own_folder(folder: Path) -> bool:
     for name in IDENTITY_FILES:
         with suppress(OSError):
-            if is_own_record((folder / name).read_bytes()):
+            if is_own_record(read_file(folder / name)):
                 return True
     return False
 

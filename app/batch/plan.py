@@ -37,6 +37,8 @@ class Batch:
     """Options as the user gave them, for the summary."""
     mesh: bool = False
     """Make a mesh of each scene. It is not part of a job's key: results without one stay valid."""
+    dense_side: int | None = None
+    """Longer side of dense depth maps; None: none are made. Not part of a job's key either."""
 
     def __post_init__(self) -> None:
         if self.split < 1:
@@ -57,7 +59,8 @@ class Batch:
         # Absent unless given: results of versions without these options stay valid.
         given = {name: value for name, value in options.items() if value is not None}
         key = {**job.key, "options": {**job.key["options"], **given}}
-        return replace(job, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, mesh=self.mesh, key=key)
+        job = replace(job, mesh=self.mesh, dense_side=self.dense_side)
+        return replace(job, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, key=key)
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,9 @@ class RemoteStore:
 
         return check_files(manifest, key, sizes, digest)
 
+    def read(self, name: str) -> bytes | None:
+        return self._files.read(name)
+
     def check_target(self, name: str) -> None:
         if self._files.sizes(name) and not any(
             is_own_record(self._files.read(f"{name}/{file}") or b"") for file in IDENTITY_FILES

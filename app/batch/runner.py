@@ -25,7 +25,7 @@ from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene import run_guarded
 from stream_recon.app.batch.stitch import BatchStitcher, SceneStitcher
-from stream_recon.app.batch.summary import Row, Totals, summary_record, write_summary
+from stream_recon.app.batch.summary import Row, Totals, check_summary_files, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
 from stream_recon.app.pipeline.process import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
@@ -58,6 +58,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
     timer = StageTimer("start")
     loader.check()
     with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
+        check_summary_files(batch.store)
         stack.callback(pool.shutdown)
         # Workers start and load the model while its file is hashed and finished results are checked.
         described = stack.enter_context(ThreadPoolExecutor(1, "hash")).submit(loader.describe)

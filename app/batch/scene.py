@@ -21,6 +21,7 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
+from stream_recon.app.pipeline.dense import DenseOptions
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.pipeline.verdict import record_verdict
@@ -28,7 +29,7 @@ from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -118,6 +119,9 @@ def _reconstruct(
         if job.mapping == "full" and job.chunk is None and not previous.is_refined:
             phases.enter("refine")
             refine_scene(job, lock.folder, previous.evaluator)
+        if job.mapping == "full" and job.chunk is None:
+            phases.enter("dense depth")
+            densify_scene(job, lock.folder)
         scale: dict[str, Any] = {}
         if job.scale_from is not None and job.chunk is None:
             phases.enter("metric scale")
@@ -153,6 +157,14 @@ def _run(
 def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
     """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C JobInterruptedError."""
     if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
+        raise JobInterruptedError
+
+
+def densify_scene(job: Job, folder: Path) -> None:
+    """Compute a scene's dense depth, unless it has it, before it is published. Raises what `refine_scene` raises."""
+    if job.dense_side is None or DENSE in read_run(folder):
+        return
+    if not Finisher(folder, _open_scene(job), is_locked=True).densify(DenseOptions(job.dense_side)):
         raise JobInterruptedError
 
 
@@ -246,8 +258,8 @@ def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScen
     if not (work / RUN_NAME).exists():
         return None
     result = read_partial_result(work) if read_run(work)["interrupted"] else read_result(work)
-    if result is None:
-        return None
+    if result is None or (isinstance(result, PartialResult) and result.is_torn):
+        return None  # a scene of a batch is cheap to begin anew
     for camera in result.cameras:
         evaluator.add(causal_result(work, camera))
     if isinstance(result, PartialResult):

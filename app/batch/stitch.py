@@ -11,7 +11,13 @@ from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.jobs import Job, Model, Seconds, chunks_folder
-from stream_recon.app.batch.scene import make_scene_mesh, manifest_record, recover_scene_scale, refine_scene
+from stream_recon.app.batch.scene import (
+    densify_scene,
+    make_scene_mesh,
+    manifest_record,
+    recover_scene_scale,
+    refine_scene,
+)
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.evaluation.evaluator import Evaluator
@@ -83,6 +89,8 @@ class SceneStitcher:
             # Across overlaps, too: this removes the drift between chunks.
             with self._timed("refine"):
                 refine_scene(self._job, self._work, self._evaluator)
+            with self._timed("dense depth"):
+                densify_scene(self._job, self._work)
         scale: dict[str, Any] = {}
         if self._job.scale_from is not None:
             with self._timed("metric scale"):

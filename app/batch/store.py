@@ -21,6 +21,7 @@ from stream_recon.app.batch.manifest import (
     publish,
     remove_result,
 )
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors, replace_file
 from stream_recon.app.result.lock import FolderLock
@@ -54,6 +55,9 @@ class Store(Protocol):
 
     def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
         """Whether there is a complete result of that name and key; see `check_manifest`."""
+
+    def read(self, name: str) -> bytes | None:
+        """Content of a file of the batch; None where there is none. Raises OutputError."""
 
     def check_target(self, name: str) -> None:
         """Raises OutputError if the folder of that name holds something that this program has not written."""
@@ -115,6 +119,11 @@ class LocalStore:
 
     def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
         return check_manifest(self.folder / name, key)
+
+    def read(self, name: str) -> bytes | None:
+        path = self.folder / name
+        with output_errors(path):
+            return read_file(path) if path.exists() or path.is_symlink() else None
 
     def check_target(self, name: str) -> None:
         check_target(self.folder / name)
@@ -195,7 +204,7 @@ class LocalStore:
     def middle_frame(self, name: str) -> bytes | None:
         frames = sorted((self.folder / name / DEPTH_FOLDER).glob("*.npz"))
         try:
-            return frames[len(frames) // 2].read_bytes() if frames else None
+            return read_file(frames[len(frames) // 2]) if frames else None
         except OSError:
             return None
 

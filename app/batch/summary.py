@@ -14,18 +14,26 @@ import numpy as np
 from rich.table import Table
 
 from stream_recon.app.batch.jobs import Model, Seconds
-from stream_recon.app.batch.manifest import upgraded_result
+from stream_recon.app.batch.manifest import checked_result, upgraded_result
 from stream_recon.app.batch.plan import Batch
+from stream_recon.app.batch.store import Store
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
 from stream_recon.app.evaluation.metrics import METRIC_NAMES
 from stream_recon.app.pipeline.verdict import LEVELS, Verdict, recorded_verdict
 from stream_recon.app.result.run_record import PROGRAM, program_version
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import upgraded_preset
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
+SUMMARY_MARKS = {
+    SUMMARY_NAME: (b'"program"', PROGRAM.encode()),
+    CSV_NAME: (b"name,dataset,path,status",),
+    "index.html": (PROGRAM.encode(),),
+}
+"""Words by which the files of a batch in OUT are known as its own."""
 CSV_COLUMNS = ("frames", "keyframes", "damaged", "seconds", "fps", "metric")
 """Columns of the CSV about a finished scene, before its metrics."""
 SHOWN = {
@@ -173,20 +181,40 @@ def csv_text(scenes: Sequence[dict[str, Any]]) -> str:
     writer.writerow([*plain, *METRIC_NAMES])
     for scene in scenes:
         figures = scene.get("figures") or {}
-        writer.writerow([*(scene.get(name) for name in plain), *(figures.get(name) for name in METRIC_NAMES)])
+        writer.writerow([*(_cell_text(scene.get(n)) for n in plain), *(figures.get(name) for name in METRIC_NAMES)])
     return text.getvalue()
+
+
+def _cell_text(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def check_summary_files(store: Store) -> None:
+    """Raises OutputError where a file of the user has the name of one of the batch's."""
+    for name, mark in SUMMARY_MARKS.items():
+        content = store.read(name)
+        if content and not all(word in content for word in mark):
+            raise OutputError(f"{store.location(name)} was not written by {PROGRAM}: move it, or choose another -o")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Content of a ``summary.json`` of this version or of 0.1. Raises InputError."""
     try:
-        record = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
+        record = parse_json(read_file(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read as a summary.json: {error.strerror}") from error
+    except ValueError as error:
         raise InputError(f"{path} cannot be read as a summary.json: {error}") from error
     required = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
     if not isinstance(record, dict) or not required <= set(record) or record["program"] != PROGRAM:
         raise InputError(f"{path} is not a summary.json of {PROGRAM} batch")
-    scenes = [upgraded_result(scene) for scene in record["scenes"]]
+    try:
+        scenes = [checked_result(upgraded_result(scene)) for scene in record["scenes"]]
+        if not isinstance(record["options"], dict) or not all(isinstance(s.get("path"), str) for s in scenes):
+            raise ValueError("options or a path")
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
     return {**record, "preset": upgraded_preset(record["preset"]), "scenes": scenes}
 
 

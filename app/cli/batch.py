@@ -42,6 +42,8 @@ def batch_command(
         Path | None, shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT)
     ] = None,
     mesh: shared.Mesh = True,
+    dense: shared.Dense = "on",
+    dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
     calibrated: shared.Calibrated = False,
@@ -115,6 +117,7 @@ def batch_command(
         mask_sky=mask_sky,
         scale_from=scale_from,
         mesh=mesh,
+        dense_side=dense_side if dense == "on" else None,
     )
     return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
 

@@ -21,6 +21,7 @@ from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import SHOWN, Row, compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
 from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, verdict_text, wide_console
+from stream_recon.app.cli.options import DENSE_SIDE
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.pipeline.verdict import recorded_verdict
 from stream_recon.app.slam.mode import MappingChoice
@@ -54,6 +55,7 @@ class BatchOptions:
     mask_sky: bool = False
     scale_from: str | None = None
     mesh: bool = True
+    dense_side: int | None = DENSE_SIDE
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
@@ -93,6 +95,7 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
         scales,
         recorded,
         options.mesh,
+        options.dense_side,
     )
     if options.dry_run:
         _list_scenes(batch, console)

@@ -10,6 +10,8 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, wide_console
 from stream_recon.app.cli.options import scene_camera
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from stream_recon.app.core.types import FrameEngine
     from stream_recon.app.datasets.scene import Scene
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.evaluation.dense_depth import DenseDepthErrors
     from stream_recon.app.evaluation.metrics import Metrics
     from stream_recon.app.evaluation.scores import Evaluation
     from stream_recon.app.slam.mode import MappingChoice
@@ -50,6 +53,8 @@ def eval_command(
     cache: shared.Cache = "full",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
+    dense: shared.Dense = "on",
+    dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
     calibrated: shared.Calibrated = False,
@@ -59,7 +64,8 @@ def eval_command(
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
     model = ModelChoice(preset, weights, device, attention, keyframes, cache)
-    return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json), camera)
+    side = dense_side if dense == "on" else None
+    return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json, side), camera)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +78,8 @@ class EvaluationOptions:
     mapping: "MappingChoice" = "off"
     json: Path | None = None
     """File for the metrics, rewritten after each sequence: an interrupted evaluation keeps the finished ones."""
+    dense_side: int | None = None
+    """Longer side of dense depth maps; None: none are made."""
 
 
 def evaluate_folders(
@@ -111,6 +119,7 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     """Evaluate, print a table for each sequence and the means, and write the JSON file. Raises StreamReconError."""
     from rich.progress import Progress as Bar
 
+    from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.evaluate import evaluate_scene
     from stream_recon.app.pipeline.listeners import Progress, RunObserver
     from stream_recon.app.result.files import replace_json
@@ -122,14 +131,19 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
         def on_progress(self, progress: Progress) -> None:
             self._bar.update(self._task, completed=progress.frames, total=progress.frame_hint)
 
+    dense = None if options.dense_side is None else DenseOptions(options.dense_side)
+    if options.json is not None:
+        _check_json(options.json)
     console = wide_console()
     evaluations: list[Evaluation] = []
     for scene in scenes:
         with Bar(console=PlainConsole(stderr=True), transient=True) as bar:
             observer = BarObserver(bar, scene.name)
-            evaluation = evaluate_scene(engine, scene, options.stride, options.frames, options.mapping, observer)
+            evaluation = evaluate_scene(engine, scene, options.stride, options.frames, options.mapping, observer, dense)
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
+        if evaluation.dense is not None:
+            console.print(dense_line(evaluation.dense))
         if options.json is not None:
             sequences = {each.name: each.to_json() for each in evaluations}
             replace_json(options.json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
@@ -164,6 +178,19 @@ def error_table(evaluation: "Evaluation") -> "Table":
     return table
 
 
+def dense_line(errors: "DenseDepthErrors") -> str:
+    """Errors of dense depth in one line, against the refined network's at the same pixels of keyframes."""
+    levels = ", ".join(
+        f"{level} {errors.shares[level]:.0%} of the pixels {dense:.4f} ({network:.4f})"
+        for level, (dense, network) in errors.absrel.items()
+    )
+    return (
+        f"dense depth of keyframes: AbsRel {errors.dense.absrel:.4f} (network {errors.network.absrel:.4f}), "
+        f"δ<1.25 {errors.dense.delta1:.3f} ({errors.network.delta1:.3f}); {levels}; "
+        f"worse by more than a tenth of the depth at {errors.worse:.2%}"
+    )
+
+
 def _cells(metrics: "Metrics") -> list[str]:
     values = [(getattr(metrics, name), decimals) for name, (_, decimals) in COLUMNS.items()]
     return ["-" if value is None else f"{value:.{decimals}f}" for value, decimals in values]
@@ -183,3 +210,15 @@ def summary_lines(evaluations: "list[Evaluation]") -> list[str]:
                 f"best trivial baseline {summary.best_trivial:.4f}{share}"
             )
     return lines
+
+
+def _check_json(path: Path) -> None:
+    """Raises OutputError where a file is not an earlier one of ``--json``."""
+    if not path.exists() and not path.is_symlink():
+        return
+    try:
+        record = parse_json(read_file(path))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or "sequences" not in record:
+        raise OutputError(f"--json {path} exists and is no earlier evaluation: move it, or choose another name")

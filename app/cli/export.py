@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
-from stream_recon.app.cli.options import Folder, Overwrite, option
+from stream_recon.app.cli.options import Confidence, Folder, Overwrite, Voxel, option
 from stream_recon.configs.errors import ConfigError, OutputError
+from stream_recon.configs.schema import points_overrides
 
 if TYPE_CHECKING:
     from stream_recon.app.export.render.camera_path import CameraPath
@@ -38,14 +39,19 @@ def export_command(
     max_side: Annotated[
         int | None, option("Longer side of images and upsampled depth; default: as in the source.", min=16)
     ] = None,
-    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=0)] = 1_000_000,
+    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=1)] = 1_000_000,
     faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
     up: Annotated[
         Literal["auto", "keep"], option("Up axis of GLB files: estimated, or that of the first camera.")
     ] = "auto",
     dense: Annotated[
-        int | None, option("colmap: most points from depth maps; default: 0, or 100000 without tracks.", min=0)
+        int | None,
+        option(
+            "colmap: most points from depth maps, and dense depth maps; default: 0, or 100000 without tracks.", min=0
+        ),
     ] = None,
+    confidence: Confidence = None,
+    voxel: Voxel = None,
 ) -> int:
     """Write a result for other programs.
 
@@ -56,7 +62,10 @@ def export_command(
     from stream_recon.app.export.formats import export
     from stream_recon.app.export.job import ExportOptions
 
-    options = ExportOptions(frames, max_side, points, faces, up, dense)
+    selection = points_overrides(confidence, voxel)
+    options = ExportOptions(
+        frames, max_side, points, faces, up, dense, selection.get("points.confidence"), selection.get("points.voxel")
+    )
     out, err = result_consoles()
     with step_bars(out, err) as show:
         progress = partial(show, "frames")

@@ -34,7 +34,8 @@ def scale_command(
 
     Cameras, depth, points, tracks and all later exports are in metres then. The scale comes from a printed ArUco or
     AprilTag marker with a known side, the distance between the cameras of two frames, the camera's height above ground,
-    a track of positions (GPX, CSV, TUM), or the GPS positions of photographs. run.json records the scale and its error.
+    a track of positions (GPX, NMEA, CSV, TUM), or the GPS positions of photographs. run.json records the scale and its
+    error.
     A second call replaces the first. Ctrl-C leaves the result as it was.
     """
     return scale_folder(folder, what)

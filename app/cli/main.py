@@ -92,10 +92,27 @@ def main() -> None:
     arguments = sys.argv[1:]
     if len(arguments) == 1 and arguments[0] in COMMANDS and Path(arguments[0]).exists():
         _leave(exit_code(lambda: _refuse_name(arguments[0])))
+    if arguments and arguments[0] not in COMMANDS:
+        _leave_where_names_are_misread(arguments)
     try:
         typer.main.get_command(app).main(arguments, prog_name=PROGRAM)
     except SystemExit as end:
         _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _leave_where_names_are_misread(arguments: list[str]) -> None:
+    """Exit with a hint where a shell expanded a pattern, or a file's name begins like an option."""
+    first = arguments[0]
+    if first.startswith("-") and Path(first).exists():
+        _leave(exit_code(lambda: _refuse(f"for the file {first} write ./{first}")))
+    images = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
+    if len(arguments) > 1 and all(name.lower().endswith(images) and Path(name).is_file() for name in arguments[:2]):
+        folder = Path(first).parent
+        _leave(exit_code(lambda: _refuse(f"several images: give their folder, {folder}, or a pattern in quotes")))
+
+
+def _refuse(message: str) -> int:
+    raise InputError(message)
 
 
 def _refuse_name(word: str) -> int:

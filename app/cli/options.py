@@ -57,6 +57,17 @@ Keyframes = Annotated[
     str | None,
     option("Keyframes by optical flow, every frame, or every N-th frame.", panel=NETWORK, metavar="flow|every|N"),
 ]
+Confidence = Annotated[
+    str | None,
+    option(
+        "Least confidence of points: low (0.05, all but sky), medium (0.5), high (0.9), or a number from 0 to 1.",
+        panel=OUTPUT,
+        metavar="LEVEL",
+    ),
+]
+Voxel = Annotated[
+    float | None, option("Distance of points, in units of the result; default: 0.01, or the run's.", panel=OUTPUT)
+]
 Mapping = Annotated[
     Literal["full", "stream", "off"],
     option("off: network only; stream: also SLAM back end; full: also offline refinement at the end.", panel=MAPPING),

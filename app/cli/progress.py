@@ -201,8 +201,8 @@ class TerminalObserver(RunObserver):
         self._status(line)
 
     def on_mesh(self, done: int, total: int) -> None:
-        self._update("mesh", "mesh", done, total)
-        self._status(f"making the mesh, {done / total:.0%}")
+        left = self._update("mesh", "mesh", done, total)
+        self._status(f"making the mesh, {done / total:.0%}{left}")
 
     def on_meshed(self, report: MeshReport | None) -> None:
         self.stop()

@@ -15,7 +15,7 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
 from stream_recon.app.cli.ending import print_ending
-from stream_recon.app.cli.view import ViewerChoice, show_result
+from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def reconstruct_command(
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
     mesh: shared.Mesh = True,
+    confidence: shared.Confidence = None,
+    voxel: shared.Voxel = None,
     dense: shared.Dense = "on",
     dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: Annotated[
@@ -115,7 +117,7 @@ def reconstruct_command(
     job = ReconstructJob(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
-        ModelChoice(preset, weights, device, attention, keyframes, cache),
+        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
         view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
         output=output,
         overwrite=overwrite,
@@ -185,6 +187,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         # Imports and weights take seconds: a user should see at once that something happens.
         out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.pipeline.process import memory_errors
@@ -219,7 +222,11 @@ def reconstruct_source(job: ReconstructJob) -> int:
             check_choice(folder, earlier.record, source.name, job.recorded)
             source.close()
             return _finish_later(folder, open_again, steps.remaining(earlier.record, folder), job)
+        if earlier.partial is not None:
+            check_source(folder, earlier.partial.cameras, open_again)
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
+        if viewer:
+            viewer.name(result_name(folder))
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = job.model.load()
@@ -288,6 +295,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
         viewer = stack.enter_context(job.view.open(result.points, out, err)) if job.view else None
         out.print("resumed after all its frames")
         if viewer:
+            viewer.name(result_name(folder))
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:

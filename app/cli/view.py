@@ -11,14 +11,13 @@ from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_t
 from stream_recon.app.cli.options import Folder, Host, Port, Token
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from stream_recon.app.core.types import FrameResult
     from stream_recon.app.result.folder import ResultFolder
     from stream_recon.app.viewer.viewer import Viewer
     from stream_recon.configs.errors import OutputError
     from stream_recon.configs.schema import PointsConfig
+
+FILM_SECONDS = 10.0
+"""Length of a film that a page asks for."""
 
 
 @reported
@@ -73,9 +72,16 @@ class ViewerChoice:
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
         """Show and offer what the finished result has, and serve on where that was chosen."""
+        from stream_recon.app.result.folder import read_result
+        from stream_recon.configs.errors import StreamReconError
+
         offer_result(viewer, folder)
         if self.keep_open:
             out.print(f"The viewer stays open at {viewer.url}; Ctrl-C ends it.")
+            with suppress(StreamReconError):
+                result = read_result(folder)
+                if not result.dense:  # those were shown as they were made
+                    show_surfaces(viewer, result)
             viewer.wait()
 
 
@@ -96,7 +102,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.finish()
         show_surfaces(viewer, result)
         offer_result(viewer, folder)
-        verdict = recorded_verdict(result.run) or judge(result.run)
+        verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):
             viewer.show_verdict(verdict.level, verdict.explanation)
         out.print(verdict_text(verdict, "verdict: "))
@@ -136,41 +142,22 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
 def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
 
-    Nothing is shown where the result has a mesh. Call after `show_result`. Frames that cannot be read are left out.
+    Nothing is done where the result has a mesh. Call after `show_result`.
     """
     from stream_recon.app.export.job import ExportJob
-    from stream_recon.app.export.source_images import source_of
+    from stream_recon.app.export.surface_images import surface_images
     from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.configs.errors import StreamReconError
 
     if (result.folder / MESH_NAME).exists():
         return
-
-    def show(shown: "FrameResult", image: "NDArray[np.uint8]") -> None:
-        viewer.wait_for_dense()
-        viewer.show_dense(shown, image)
-
-    try:
-        if result.dense:
-            for camera in result.cameras:
-                if camera.index in result.dense:
-                    dense = result.dense_map(camera.index)
-                    show(dense.result(camera), dense.image)
-            return
-        open_again = source_of(result)
-        if open_again is None:
-            return
-        cameras = {camera.index: camera for camera in ExportJob(result).cameras("keyframes")}
-        with open_again() as source:
-            for frame in source:
-                if frame.index in cameras:
-                    camera = cameras.pop(frame.index)
-                    if (frame.rgb.shape[1], frame.rgb.shape[0]) == camera.source_size:
-                        show(result.surface_of(camera), frame.rgb)
-                if not cameras:
-                    return
-    except (StreamReconError, ValueError):
-        return  # the surfaces with the network's images stay
+    with suppress(StreamReconError):  # then the surfaces with the network's images stay
+        for number, (shown, image) in enumerate(surface_images(ExportJob(result), TEXTURE_SIDE)):
+            if not number:
+                viewer.clear_surfaces()
+            viewer.wait_for_dense()
+            viewer.show_dense(shown, image)
 
 
 def offer_result(viewer: "Viewer", folder: Path) -> None:
@@ -212,5 +199,5 @@ def _film(folder: Path, camera_path: str, target: Path) -> Path:
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
     path = target / f"{result_name(folder)}-{camera_path}.mp4"
-    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=10.0))
+    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=FILM_SECONDS))
     return path

@@ -17,9 +17,9 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
 
-AGREEMENT, MAX_AGREEMENT = 0.02, 0.05
+AGREEMENT, MAX_AGREEMENT = 0.02, 0.08
 """Largest relative difference of depths that agree: where two maps differ more as a whole, up to the second value."""
-TYPICAL = 2.0
+TYPICAL = 2.5
 """The same in medians of all differences between two maps."""
 SLANT = 0.02
 """Largest part of the difference that the slant of a surface within a pixel explains."""
@@ -31,12 +31,18 @@ LEAST_DEVIATION = 0.02
 """Deviation of depth at full confidence, where it is 1 at none: means are weighted by inverse variance."""
 NEIGHBOURS = 4
 """Views that a frame is compared with where earlier and later ones are known: more hardly change the result."""
+MANY = 3
+"""Views with a free sight from which one that agrees may do so by chance."""
 MIN_OVERLAP = 0.25
 """Least share of a view that a neighbour sees."""
 GOOD_ANGLE = np.radians(5.0)
 """Angle between the rays of two views from which depth errors show well."""
 LARGE_ANGLE = np.radians(35.0)
 """Angle from which surfaces look different."""
+SECOND_DIFFERENCE = np.array([[1, 0, -2, 0, 1]], np.float32)
+MAX_BEND = 0.01
+"""Largest second difference of inverse depth on a plane, relative to it, over two pixels on either side."""
+TINY = np.float32(1e-12)
 OUTSIDE = np.float32(-1e4)
 """Coordinate of no pixel."""
 GRID = 5
@@ -77,9 +83,17 @@ class DepthView:
         )
 
     @cached_property
+    def inverse(self) -> NDArray[np.float32]:
+        """Inverse depth [h, w], which is linear over a plane; 0 where there is none."""
+        return np.divide(1, self.depth, out=np.zeros_like(self.depth), where=self.depth > 0)
+
+    @cached_property
     def weight(self) -> NDArray[np.float32]:
-        """Weight [h, w] of the depth in a mean."""
-        return np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level))
+        """Weight [h, w] of the depth in a mean; 0 in creases, where depth between pixels is not that of a plane."""
+        smooth = cv2.blur(self.inverse, (3, 3))
+        bends = [np.abs(cv2.filter2D(smooth, -1, kernel)) for kernel in (SECOND_DIFFERENCE, SECOND_DIFFERENCE.T)]
+        plane = np.maximum(*bends) < np.float32(MAX_BEND) * self.inverse
+        return np.where(plane, np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level)), np.float32(0))
 
     @cached_property
     def nearest(self) -> NDArray[np.float32]:
@@ -107,8 +121,10 @@ class Votes:
     """Views whose depth agrees."""
     through: NDArray[np.uint8]
     """Views that see through the pixel's point."""
+    hidden: NDArray[np.uint8]
+    """Views that show a clearly nearer surface."""
     seen: NDArray[np.uint8]
-    """Views with any depth there: those that neither agree nor see through it show a nearer surface, or are unsure."""
+    """Views with any depth there."""
     depth: NDArray[np.float32]
     """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
 
@@ -120,9 +136,10 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     """
     depth = own.depth[::step, ::step]
     shape = depth.shape
-    agree, through, seen = (np.zeros(shape, np.uint8) for _ in range(3))
+    agree, through, hidden, seen = (np.zeros(shape, np.uint8) for _ in range(4))
     points = result.camera_points[::step, ::step].reshape(-1, 3)
-    total, weights = np.zeros(shape, np.float32), own.weight[::step, ::step].copy()
+    total = np.zeros(shape, np.float32)
+    weights = np.square(1 / (1 + np.float32(LEAST_DEVIATION) - own.level[::step, ::step]))
     for other in others:
         T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
         there = T[:3, :3] @ points.T + T[:3, 3:]
@@ -136,19 +153,20 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         x, y = np.clip(x, OUTSIDE, -OUTSIDE), np.clip(y, OUTSIDE, -OUTSIDE)
         near, far = (_sampled(bound, x, y) for bound in other.bounds)
         # The depth of the other surface along nearly the same ray, and its relative difference.
-        there_depth = np.clip(_sampled(other.depth, x, y, cv2.INTER_LINEAR), near, far)
-        difference = there_depth * inverse - 1
+        surface = np.clip(1 / np.maximum(_sampled(other.inverse, x, y, cv2.INTER_LINEAR), TINY), near, far)
+        difference = surface * inverse - 1
         slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
         known = near > 0
         tolerance = _tolerance(difference[::3, ::3][known[::3, ::3]])
         agrees = known & (np.abs(difference) < tolerance + slack)
         seen += known
         agree += agrees
+        hidden += known & (difference < -FREE_SPACE * tolerance)
         through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
         share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
         total += share * difference
         weights += share
-    return Votes(agree, through, seen, depth * (1 + total / weights))
+    return Votes(agree, through, hidden, seen, np.asarray(depth * (1 + total / weights), np.float32))
 
 
 def _tolerance(differences: NDArray[np.float32]) -> np.float32:
@@ -171,15 +189,17 @@ def consistent_pixels(
 
     With a ``step`` above 1, blocks of so many pixels are judged by one of them, and the depth is the frame's own.
 
-    Of the `sure_pixels`, those stay that some view confirms and not more views see through, and those that no other
-    view sees. Measured stereo stays where no more than one view more sees through it than agrees.
+    Of the `sure_pixels`, those stay that one view confirms, or two where `MANY` have a free sight, and that not more
+    views see through; also those that no other view sees. Measured stereo stays where no more than one view more sees
+    through it than agrees.
     """
     keep = sure_pixels(result, config)
     if not others:
         return keep, own.depth
     votes = compare(result, own, others, step)
     balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
-    free = (votes.seen == 0) | ((votes.agree > 0) & (balance >= 0))
+    needed = np.where(votes.seen - votes.hidden >= MANY, 2, 1)
+    free = (votes.seen == 0) | ((votes.agree >= needed) & (balance >= 0))
     if result.certainty is not None:
         free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
     if step == 1:

@@ -203,3 +203,22 @@ def rotation_matrix(quaternion: NDArray[np.floating]) -> FloatArray:
         [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
     ]
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+MIN_PLANE_WEIGHT = 0.02
+"""Least second eigenvalue of the cameras' x axes for them to span a plane: a deviation of heading of 8 degrees."""
+
+
+def up_direction(R_world_camera: NDArray[np.floating]) -> FloatArray:
+    """Up direction of the world as a unit vector [3], from rotations [n, 3, 3] of one or more cameras.
+
+    A level camera's x axis is horizontal at any heading, so up is the normal of the plane of all x axes. Where the
+    cameras hardly rotated about it, that plane is undefined, and up is the mean of the cameras' up axes.
+    """
+    axes = np.asarray(R_world_camera, np.float64)
+    mean = -axes[:, :, 1].mean(axis=0)
+    mean = mean / max(float(np.linalg.norm(mean)), 1e-9)
+    weights, directions = np.linalg.eigh(axes[:, :, 0].T @ axes[:, :, 0] / len(axes))
+    normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
+    is_plane = weights[1] > MIN_PLANE_WEIGHT and weights[1] > 4 * weights[0] and normal @ mean > 0.5
+    return np.asarray(normal if is_plane else mean)

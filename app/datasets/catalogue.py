@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from stream_recon.app.datasets import colmap, nerfstudio, recording, rgbd, rigs, rooms
+from stream_recon.app.datasets import colmap, kitti_raw, nerfstudio, recording, rgbd, rigs, rooms
 from stream_recon.app.datasets.recording import Recording, images_in
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.configs.errors import ConfigError, InputError
@@ -42,6 +43,14 @@ class DatasetReader:
 
 def _count(images: Callable[[Path], tuple[Path, ...]]) -> Callable[[Path], int]:
     return lambda path: len(images(path))
+
+
+T = TypeVar("T")
+
+
+def _kitti(path: Path, odometry: Callable[[Path], T], raw: Callable[[Path], T]) -> T:
+    """Call the reader of the layout that a KITTI folder has."""
+    return raw(path) if kitti_raw.is_kitti_raw(path) else odometry(path)
 
 
 COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
@@ -96,10 +105,11 @@ READERS: tuple[DatasetReader, ...] = (
     DatasetReader(
         "kitti",
         "KITTI odometry",
-        "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt; poses/NN.txt",
-        rigs.is_kitti,
-        _count(rigs.kitti_images),
-        rigs.load_kitti,
+        "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt, poses/NN.txt; or a drive with "
+        "image_02/data, image_02/timestamps.txt, oxts/ and calib_*.txt",
+        lambda path: rigs.is_kitti(path) or kitti_raw.is_kitti_raw(path),
+        _count(lambda path: _kitti(path, rigs.kitti_images, kitti_raw.kitti_raw_images)),
+        lambda path: _kitti(path, rigs.load_kitti, kitti_raw.load_kitti_raw),
     ),
     DatasetReader(
         "7scenes",

@@ -6,7 +6,7 @@ Schönberger and Frahm, CVPR 2016; colmap.github.io/format.html. Poses there are
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthPoints
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.transforms import FloatArray, invert_pose
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
-from stream_recon.app.sources.calibration import Calibration, colmap_camera
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, natural_key
+from stream_recon.app.sources.calibration import Calibration, one_camera
+from stream_recon.app.sources.camera_files import colmap_camera
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, fits_stored, input_errors, natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {
@@ -38,6 +40,8 @@ MODELS = {
     11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
 }
 """Name and number of parameters of camera models by their id in binary files."""
+LARGEST_MODEL = 1 << 33
+"""Bytes of a model's file that are read: points of a hundred thousand images."""
 ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
 TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
 
@@ -53,31 +57,49 @@ class PosedImage:
     points: NDArray[np.int64]  # [K], -1 for a keypoint without a point
 
 
-def read_calibration(model: Path) -> Calibration | None:
-    """The model's camera with its distortion; None where it has several, or one of an unsupported model.
+def read_calibrations(model: Path) -> dict[int, Calibration | str]:
+    """Cameras by id, with their distortion; a text says why a camera cannot be used.
 
     Raises InputError: a malformed file.
     """
+    found: dict[int, Calibration | str] = {}
+    for key, name, size, values in _camera_rows(model):
+        try:
+            found[key] = colmap_camera(name, values, size)
+        except (ValueError, IndexError, ConfigError) as error:
+            found[key] = f"camera {key}: {error} cannot be used"
+    return found
+
+
+def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
+    """Id, model, size and parameters of each camera."""
     if (model / "cameras.bin").is_file():
         file = _Bytes(model / "cameras.bin")
-        if int(file.unpack("Q")[0]) != 1:
-            return None
-        _, number, width, height = (int(value) for value in file.unpack("iiQQ"))
-        if number not in MODELS:
-            return None
-        name, count = MODELS[number]
-        values = [float(value) for value in file.unpack(f"{count}d")]
-    else:
-        lines = content_lines(model / "cameras.txt")
-        if len(lines) != 1:
-            return None
-        name, *rest = lines[0][1].split()[1:]
-        wide, high, *values = numbers(" ".join(rest), f"{model / 'cameras.txt'}", 3)
-        width, height = int(wide), int(high)
+        for _ in range(int(file.unpack("Q")[0])):
+            key, number, width, height = (int(value) for value in file.unpack("iiQQ"))
+            if number not in MODELS:
+                raise InputError(f"{file.path}: unknown camera model {number}")
+            name, count = MODELS[number]
+            yield key, name, (width, height), list(file.unpack(f"{count}d"))
+        return
+    for number, line in content_lines(model / "cameras.txt"):
+        where, words = f"{model / 'cameras.txt'} line {number}", line.split()
+        if len(words) < 5:
+            raise InputError(f"{where}: the line must be 'number MODEL width height parameters'")
+        camera, width_, height_, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
+        yield integer(camera, where), words[1], (integer(width_, where), integer(height_, where)), values
+
+
+def common_calibration(found: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
+    """The camera that images have in common, or why they have none."""
+    faults = [camera for camera in found if isinstance(camera, str)]
+    if faults:
+        return None, faults[0]
+    known = [camera for camera in found if not isinstance(camera, str)]
     try:
-        return colmap_camera(name, values, (width, height))
-    except (ValueError, IndexError, ConfigError):
-        return None
+        return (one_camera(known), None) if known else (None, None)
+    except InputError as error:
+        return None, str(error)
 
 
 def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
@@ -85,17 +107,7 @@ def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
 
     Raises InputError: a malformed file.
     """
-    if (model / "cameras.bin").is_file():
-        return _binary_cameras(_Bytes(model / "cameras.bin"))
-    cameras = {}
-    for number, line in content_lines(model / "cameras.txt"):
-        where, words = f"{model / 'cameras.txt'} line {number}", line.split()
-        if len(words) < 5:
-            raise InputError(f"{where}: the line must be 'number MODEL width height parameters'")
-        key, width, height, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
-        size = integer(width, where), integer(height, where)
-        cameras[integer(key, where)] = _camera(words[1], size, values, where)
-    return cameras
+    return {key: _camera(name, size, values, str(model)) for key, name, size, values in _camera_rows(model)}
 
 
 def read_images(model: Path) -> list[PosedImage]:
@@ -149,7 +161,7 @@ class _Bytes:
     def __init__(self, path: Path) -> None:
         self.path = path
         with input_errors(path):
-            self._data = path.read_bytes()
+            self._data = read_file(path, LARGEST_MODEL)
         self._position = 0
 
     def unpack(self, layout: str) -> tuple[float, ...]:
@@ -184,17 +196,6 @@ def _camera(model: str, size: tuple[int, int], values: list[float], where: str) 
     if model in TWO_FOCAL_LENGTHS:
         return PinholeCamera(Intrinsics(values[0], values[1], values[2], values[3]), size)
     return None
-
-
-def _binary_cameras(file: _Bytes) -> dict[int, PinholeCamera | None]:
-    cameras = {}
-    for _ in range(int(file.unpack("Q")[0])):
-        key, model, width, height = (int(value) for value in file.unpack("iiQQ"))
-        if model not in MODELS:
-            raise InputError(f"{file.path}: unknown camera model {model}")
-        name, count = MODELS[model]
-        cameras[key] = _camera(name, (width, height), list(file.unpack(f"{count}d")), str(file.path))
-    return cameras
 
 
 def _binary_images(file: _Bytes) -> list[PosedImage]:
@@ -281,11 +282,14 @@ def load_colmap(path: Path) -> Recording:
         if image.camera not in cameras:
             raise InputError(f"{model} has no camera {image.camera}, which {image.name} refers to")
     lost = len(posed) - len(found)
+    calibrations = read_calibrations(model)
+    calibration, unusable = common_calibration([calibrations[image.camera] for image in found.values()])
     return Recording(
         images=images,
         poses={i: invert_pose(image.T_camera_world) for i, image in found.items()},
         camera=common_camera([cameras[image.camera] for image in found.values()]),
-        calibration=read_calibration(model),
+        calibration=calibration,
+        unusable=unusable,
         read_depth=_SparseDepth(model, images, found, cameras) if has_points(model) else None,
         metric=False,
         warnings=(f"{lost} images of the COLMAP model are not in images/",) if lost else (),
@@ -303,28 +307,31 @@ class _SparseDepth:
         cameras: dict[int, PinholeCamera | None],
     ) -> None:
         self._model, self._images, self._posed, self._cameras = model, images, posed, cameras
+        self._size: tuple[int, int] | None = None
 
     def __call__(self, index: int) -> DepthPoints | None:
         image = self._posed.get(index)
         if image is None:
             return None
         rows = self._points.rows(image.points)
-        known = rows >= 0
-        if not known.any():
+        seen = rows >= 0
+        if not seen.any():
             return None
-        z = self._points.xyz[rows[known]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
+        z = self._points.xyz[rows[seen]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
         camera = self._cameras[image.camera]
         # The model may be of the same images at another size.
-        scale = np.ones(2) if camera is None or camera.size is None else np.divide(self._size, camera.size)
-        return DepthPoints(np.column_stack([image.uv[known] * scale, z]))
+        known = None if camera is None else camera.size
+        scale = np.ones(2) if known is None else np.divide(self._image_size(known), known)
+        return DepthPoints(np.column_stack([image.uv[seen] * scale, z]))
 
     @cached_property
     def _points(self) -> SparsePoints:
         return read_points(self._model)
 
-    @cached_property
-    def _size(self) -> tuple[int, int]:
-        return image_size(self._images)
+    def _image_size(self, known: tuple[int, int]) -> tuple[int, int]:
+        if self._size is None:
+            self._size = image_size(self._images, as_stored=fits_stored(self._images, known))
+        return self._size
 
 
 def _model(path: Path) -> Path | None:

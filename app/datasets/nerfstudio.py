@@ -11,12 +11,12 @@ from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, read_json, rigid
-from stream_recon.app.sources.calibration import Calibration, nerfstudio_camera
+from stream_recon.app.sources.calibration import Calibration, one_camera
+from stream_recon.app.sources.camera_files import FOCAL_KEYS, UnsupportedError, nerfstudio_camera
 from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
-FOCAL_KEYS = {"fl_x", "camera_angle_x"}
 DEPTH_UNITS = 1000.0
 """Steps of depth images in one unit of the poses, nerfstudio's default."""
 
@@ -34,28 +34,37 @@ def load_nerfstudio(path: Path) -> Recording:
     table, frames = _frames(path)
     images = tuple(_image(path, frame) for frame in frames)
     named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
-    depth = {i: path / name for i, name in named if isinstance(name, str)}
+    depth = {i: _named(path, name) for i, name in named if isinstance(name, str)}
     tables = [table | frame for frame in frames]
     lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
-    size = image_size(images) if lacks_size else None
+    # As stored: the programs that write this file ignore the EXIF orientation.
+    size = image_size(images, as_stored=True) if lacks_size else None
+    calibration, unusable = _calibrations(tables, size)
     units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
     return Recording(
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
         camera=common_camera([_camera(t, path, size) for t in tables]),
-        calibration=_calibration(table) if "fl_x" in table and not lacks_size else None,
+        calibration=calibration,
+        unusable=unusable,
         read_depth=DepthImages(depth, units) if depth else None,
         # Poses from structure from motion have arbitrary scale; measured depth comes from a metric sensor.
         metric=bool(depth),
     )
 
 
-def _calibration(table: Mapping[str, Any]) -> Calibration | None:
-    """The common camera of all frames with its distortion; None for an unsupported model."""
+def _calibrations(tables: list[dict[str, Any]], size: tuple[int, int] | None) -> tuple[Calibration | None, str | None]:
+    """The common camera of all frames with its distortion, or why there is none."""
+    if not all(FOCAL_KEYS & table.keys() for table in tables):
+        return None, None
     try:
-        return nerfstudio_camera(table)
-    except (ValueError, KeyError, TypeError, ConfigError):
-        return None
+        return one_camera(list(dict.fromkeys(nerfstudio_camera(table, size) for table in tables))), None
+    except UnsupportedError as error:
+        return None, f"transforms.json has {error}, which is not supported"
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        return None, f"the camera in transforms.json is damaged: {error}"
+    except InputError as error:
+        return None, str(error)
 
 
 def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -71,9 +80,15 @@ def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _image(path: Path, frame: Mapping[str, Any]) -> Path:
-    image = path / str(frame["file_path"])
+    image = _named(path, str(frame["file_path"]))
     # Synthetic scenes omit the suffix.
     return image if image.suffix else image.with_suffix(".png")
+
+
+def _named(path: Path, name: str) -> Path:
+    """File of a name relative to the scene; Windows separates folders by a backslash."""
+    file = path / name
+    return path / name.replace("\\", "/") if "\\" in name and not file.exists() else file
 
 
 def _pose(frame: Mapping[str, Any], path: Path) -> FloatArray:
@@ -96,7 +111,9 @@ def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> f
 
 def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
     """Pinhole camera; None without intrinsics, or for fisheye models. ``size``: of the images, if known."""
-    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or not FOCAL_KEYS & table.keys():
+    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or table.get("is_fisheye"):
+        return None
+    if not FOCAL_KEYS & table.keys():
         return None
     if size is None:
         size = int(_number(table, "w", 1, path)), int(_number(table, "h", 1, path))

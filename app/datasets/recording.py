@@ -7,6 +7,7 @@ command ``eval``, folders of images, video files.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,20 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import (
     IMAGE_FOLDER_FPS,
+    OTHER_WORDS,
     ImageReader,
+    fits_stored,
     input_errors,
+    is_map,
     list_images,
+    only_photographs,
     read_depth_image,
     read_image,
+    unread_images,
 )
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -65,7 +71,7 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
 def images_in(folder: Path) -> tuple[Path, ...]:
     """Images directly in a folder, in natural order. Raises InputError: none, or the folder cannot be read."""
     with input_errors(folder):
-        images = tuple(list_images(folder))
+        images = tuple(only_photographs(list_images(folder))[0])
     if not images:
         raise InputError(f"no images in {folder}")
     return images
@@ -140,11 +146,13 @@ class PinholeCamera:
 class TimedImageReader(ImageReader):
     """Reader of image files with given timestamps in seconds, ascending."""
 
-    def __init__(self, paths: list[Path], name: str, timestamps: NDArray[np.float64]) -> None:
+    def __init__(
+        self, paths: list[Path], name: str, timestamps: NDArray[np.float64], *, as_stored: bool = False
+    ) -> None:
         assert len(paths) == len(timestamps)
         gaps = np.diff(timestamps)
         assert (gaps > 0).all(), "sorted when the scene was read"
-        super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None)
+        super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None, as_stored=as_stored)
         self._timestamps = timestamps
 
     def grab(self) -> tuple[int, float] | None:
@@ -163,21 +171,36 @@ class Recording:
     camera: PinholeCamera | None = None
     calibration: Calibration | None = None
     """The camera with its distortion, where the files have it."""
+    unusable: str | None = None
+    """Why the cameras in the files cannot be used to undistort the images, if so."""
     read_depth: Callable[[int], DepthTruth | None] | None = None
     metric: bool = True
     warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def as_stored(self) -> bool:
+        """Whether images are read without their EXIF orientation, because camera and poses are those of stored images.
+
+        Images alone are turned for display.
+        """
+        if not self.poses and self.camera is None and self.calibration is None and self.read_depth is None:
+            return False
+        sizes = (None if c is None else c.size for c in (self.calibration, self.camera))
+        return fits_stored(self.images, next((size for size in sizes if size is not None), None))
 
     def source(self, name: str, choice: FrameChoice) -> Source:
         """The frames, see `Scene.open`."""
         times = self.timestamps
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
-        reader = TimedImageReader(list(self.images), name, times)
+        reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored)
         reader.warnings.extend(self.warnings)
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:
         """The calibration in the files. Raises InputError where there is none."""
+        if self.unusable is not None:
+            raise InputError(f"--dataset-intrinsics: {name}: {self.unusable}")
         if self.calibration is not None:
             return self.calibration
         if self.camera is None:
@@ -189,7 +212,7 @@ class Recording:
         """Ground truth of the frames; None where the files have none. Raises InputError: no image is readable."""
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
-        size = image_size(self.images)
+        size = image_size(self.images, as_stored=self.as_stored)
         return GroundTruth(
             source_size=size,
             poses=self.poses,
@@ -205,12 +228,15 @@ class Recording:
             return self.read_depth(index)
 
 
-def image_size(images: Sequence[Path]) -> tuple[int, int]:
+def image_size(images: Sequence[Path], *, as_stored: bool = False) -> tuple[int, int]:
     """Width and height of the first readable image. Raises InputError: none is readable."""
+    missing = next((path for path in images if not path.exists()), None)
     for path in images:
-        rgb = read_image(path)
+        rgb = read_image(path, as_stored=as_stored)
         if rgb is not None:
             return rgb.shape[1], rgb.shape[0]
+    if missing is not None:
+        raise InputError(f"not one image is readable; the first missing one is {missing}")
     raise InputError(f"not one image in {images[0].parent} is readable")
 
 
@@ -231,8 +257,8 @@ VIDEO_SUFFIXES = frozenset(
 )
 MIN_IMAGES = 2
 """Fewest images of a scene: a single one in a folder is seldom meant as a scene."""
-OTHER_IMAGES = frozenset({"depth", "depths", "mask", "masks", "normal", "normals", "semantic", "instance", "label"})
-"""Names of folders whose images are not photographs."""
+MAPS_PROBED = 3
+"""Images of a folder whose content is looked at."""
 
 
 def is_sequence(path: Path) -> bool:
@@ -241,7 +267,25 @@ def is_sequence(path: Path) -> bool:
 
 
 def is_image_folder(path: Path) -> bool:
-    return path.name.lower() not in OTHER_IMAGES and len(list_images(path)) >= MIN_IMAGES
+    if OTHER_WORDS.search(path.name.lower().replace("_", " ").replace("-", " ")):
+        return False
+    images = list_images(path)
+    if len(images) < MIN_IMAGES:
+        return False
+    return not (all(map(is_map, images[:: -(-len(images) // MAPS_PROBED)])) and _has_twin(path, images))
+
+
+def _has_twin(path: Path, images: Sequence[Path]) -> bool:
+    """Whether a video, or a folder of images that are no maps and have the same names, stands next to a folder."""
+    stems = {image.stem for image in images}
+    for other in path.parent.iterdir():
+        if is_video(other):
+            return True
+        if other != path and other.is_dir():
+            same = [image for image in list_images(other) if image.stem in stems]
+            if len(same) >= MIN_IMAGES and not is_map(same[0]):
+                return True
+    return False
 
 
 def is_video(path: Path) -> bool:
@@ -256,7 +300,7 @@ def count_video(path: Path) -> int | None:
     """Number of frames as the container has it, which may be wrong."""
     capture = open_capture(path, path.name)
     try:
-        return capture_frame_count(capture)
+        return shown_frame_count(capture, path)
     finally:
         capture.release()
 
@@ -275,4 +319,7 @@ def load_sequence(path: Path) -> Recording:
 
 
 def load_image_folder(path: Path) -> Recording:
-    return Recording(images=images_in(path))
+    with input_errors(path):
+        warnings = only_photographs(list_images(path))[1]
+    left_out = unread_images(path)
+    return Recording(images=images_in(path), warnings=(*warnings, *([left_out] if left_out else [])))

@@ -17,16 +17,19 @@ from stream_recon.app.datasets.text import (
     associate,
     content_lines,
     number_rows,
+    numbers,
     read_tum_trajectory,
     rigid,
     timed_files,
 )
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, read_depth_image
 from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0
 """Steps of depth images in a metre, in all of these benchmarks."""
+MOST_PROBED = 20
+"""Lines whose files are looked at: the first ones may be missing."""
 VGA = (640, 480)
 """Image size of the Kinect and of ICL-NUIM."""
 
@@ -114,33 +117,66 @@ def load_eth3d(path: Path) -> Recording:
 
 
 def load_icl(path: Path) -> Recording:
-    """ICL-NUIM: associations.txt (``number depth number colour``) and NAME.gt.freiburg, by frame number.
+    """ICL-NUIM, or any pairs of colour and depth: associations.txt, and NAME.gt.freiburg or groundtruth.txt.
 
-    The published trajectory and camera, with a negative fy, have left-handed axes right, up, forward. The images are
-    upright, so with a positive fy both world and camera are reflected in y.
+    Lines are ``stamp file stamp file``, in either order of colour and depth. Whole numbers are frame numbers, as in
+    ICL-NUIM, other stamps are seconds. ICL-NUIM's published trajectory and camera, with a negative fy, have left-handed
+    axes right, up, forward. The images are upright, so with a positive fy both world and camera are reflected in y.
     """
-    timed, depth = _icl_images(path)
-    truth = next(iter(sorted(path.glob("*.gt.freiburg"))), None)
-    poses = {} if truth is None else read_tum_trajectory(truth).nearest(timed.times)
+    timed, depth, numbered = _associated(path)
+    rendered, measured = next(iter(sorted(path.glob("*.gt.freiburg"))), None), path / "groundtruth.txt"
+    poses = {}
+    if rendered is not None:
+        found = read_tum_trajectory(rendered).nearest(timed.times)
+        poses = {i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in found.items()}
+    elif measured.is_file():
+        poses = read_tum_trajectory(measured).nearest(timed.times)
+    camera = ICL_CAMERA if numbered or rendered is not None else _tum_camera(path)
     return Recording(
         images=timed.images,
-        timestamps=timed.times / IMAGE_FOLDER_FPS,
-        poses={i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in poses.items()},
-        camera=PinholeCamera(ICL_CAMERA, VGA),
+        timestamps=timed.times / IMAGE_FOLDER_FPS if numbered else timed.times,
+        poses=poses,
+        camera=None if camera is None else PinholeCamera(camera, VGA),
         read_depth=depth,
         warnings=timed.warnings,
     )
 
 
-def _icl_images(path: Path) -> tuple[TimedImages, DepthImages]:
+def _associated(path: Path) -> tuple[TimedImages, DepthImages, bool]:
+    """Images and depth of associations.txt, and whether its stamps are frame numbers."""
     table = path / "associations.txt"
     rows = [(number, line.split()) for number, line in content_lines(table)]
     for number, row in rows:
-        if len(row) != 4 or not (row[0].isdecimal() and row[2].isdecimal()):
-            raise InputError(f"{table} line {number}: the line must be 'number depth-file number colour-file'")
-    timed = in_time_order([path / r[3] for _, r in rows], np.array([float(r[2]) for _, r in rows]), table)
-    depth = {i: path / rows[row][1][1] for i, row in enumerate(timed.kept)}
-    return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE)
+        if len(row) != 4:
+            raise InputError(f"{table} line {number}: the line must be 'stamp file stamp file', of colour and depth")
+    if not rows:
+        raise InputError(f"{table} lists no images")
+    colour = _colour_column(path, [row for _, row in rows], table)
+    times = np.array([numbers(row[colour - 1], f"{table} line {number}", 1)[0] for number, row in rows])
+    timed = in_time_order([path / row[colour] for _, row in rows], times, table)
+    depth = {i: path / rows[row][1][4 - colour] for i, row in enumerate(timed.kept)}
+    numbered = all(row[colour - 1].isdecimal() for _, row in rows)
+    return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE), numbered
+
+
+def _colour_column(path: Path, rows: list[list[str]], table: Path) -> int:
+    """Column, 1 or 3, of the colour images: by the names of folders, else by the content of the first files.
+
+    Raises InputError: both are colour, or both are depth.
+    """
+    by_name = [["depth" in row[column].lower() for row in rows] for column in (1, 3)]
+    if all(by_name[0]) != all(by_name[1]) and any(by_name[0]) != any(by_name[1]):
+        return 3 if all(by_name[0]) else 1
+    for row in rows[:MOST_PROBED]:
+        first, second = (read_depth_image(path / row[column]) is not None for column in (1, 3))
+        if first != second:
+            return 3 if first else 1
+    raise InputError(f"{table}: it cannot be told which of its two columns of files is depth (16-bit images)")
+
+
+def _tum_camera(path: Path) -> Intrinsics | None:
+    names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
+    return TUM_CAMERAS[names.group(1)] if names else None
 
 
 def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | None = VGA) -> Recording:

@@ -15,6 +15,7 @@ from stream_recon.app.datasets.recording import (
     TimedImages,
     frame_numbers,
     has_images,
+    image_size,
     images_in,
     in_time_order,
 )
@@ -22,6 +23,7 @@ from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import (
     Trajectory,
     content_lines,
+    integer,
     number_rows,
     numbers,
     pose_from_quaternion,
@@ -30,7 +32,8 @@ from stream_recon.app.datasets.text import (
     read_tum_trajectory,
     rigid,
 )
-from stream_recon.app.sources.calibration import Calibration, Distortion
+from stream_recon.app.sources.calibration import SAME_ASPECT, Calibration
+from stream_recon.app.sources.camera_files import UnsupportedError, distortion
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
@@ -117,10 +120,12 @@ def load_euroc(path: Path) -> Recording:
     timed = in_time_order([table.parent / "data" / row[1] for _, row in rows], times, table)
     truth = base / "state_groundtruth_estimate0" / "data.csv"
     sensor = table.with_name("sensor.yaml")
-    poses, camera, calibration, T_body_camera = {}, None, None, np.eye(4)
+    poses, camera, calibration, unusable, T_body_camera = {}, None, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
-        T_body_camera, (camera, calibration) = _euroc_extrinsics(text, sensor), _euroc_cameras(text, sensor)
+        T_body_camera = _euroc_extrinsics(text, sensor)
+        camera, calibration, unusable = _euroc_cameras(text, sensor)
+        camera = _if_resized(camera, timed.images)
         poses = _euroc_truth(truth).nearest(timed.times) if truth.is_file() else {}
     elif truth.is_file():
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
@@ -130,6 +135,7 @@ def load_euroc(path: Path) -> Recording:
         poses={i: pose @ T_body_camera for i, pose in poses.items()},
         camera=camera,
         calibration=calibration,
+        unusable=unusable,
         warnings=timed.warnings,
     )
 
@@ -204,23 +210,37 @@ def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
     return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
 
 
-def _euroc_cameras(text: str, sensor: Path) -> tuple[PinholeCamera | None, Calibration | None]:
-    """Pinhole camera without distortion, None for a fisheye model (equidistant); camera with distortion, if any."""
+def _euroc_cameras(text: str, sensor: Path) -> tuple[PinholeCamera | None, Calibration | None, str | None]:
+    """Pinhole camera without distortion, None for a fisheye model; camera with distortion, if any; why it has none."""
     focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    distortion = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    listed = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
+    resolution = re.search(r"^resolution:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     if not focal:
-        return None, None
+        return None, None, None
     fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
     if min(fx, fy) <= 0:
         raise InputError(f"{sensor}: focal lengths must be above 0")
-    fisheye = model is not None and model.group(1) == "equidistant"
-    camera = None if fisheye else PinholeCamera(centred(fx, fy, cx, cy))
-    if not distortion:
-        return camera, None
-    coefficients = tuple(numbers(distortion.group(1), f"{sensor}, distortion_coefficients", 4)[:4])
-    kind: Distortion = "fisheye" if fisheye else "perspective"
-    return camera, Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, coefficients)
+    sides = numbers(resolution.group(1), f"{sensor}, resolution", 2) if resolution else []
+    size = (integer(sides[0], f"{sensor}"), integer(sides[1], f"{sensor}")) if sides else None
+    coefficients = numbers(listed.group(1), f"{sensor}, distortion_coefficients", 4) if listed else []
+    try:
+        kind, used = distortion(model.group(1) if model is not None else None, coefficients)
+    except UnsupportedError as error:
+        return None, None, f"{sensor.name} has {error}, which is not supported"
+    camera = None if kind == "fisheye" else PinholeCamera(centred(fx, fy, cx, cy), size)
+    if not listed:
+        return camera, None, None
+    return camera, Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, size), None
+
+
+def _if_resized(camera: PinholeCamera | None, images: tuple[Path, ...]) -> PinholeCamera | None:
+    """The camera without its size where images of another shape are not those of the sensor, resized."""
+    if camera is None or camera.size is None:
+        return camera
+    width, height = image_size(images)
+    same = abs(width * camera.size[1] / (height * camera.size[0]) - 1) < SAME_ASPECT
+    return camera if same else PinholeCamera(camera.intrinsics)
 
 
 def _spires_folder(path: Path) -> Path | None:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.text import dataset_errors, read_text, rigid
-from stream_recon.app.sources.readers import list_images, read_depth_image, read_image
+from stream_recon.app.sources.calibration import SAME_ASPECT
+from stream_recon.app.sources.readers import fits_stored, list_images, read_depth_image, read_image
 from stream_recon.configs.errors import InputError
 
 ROTATION_TOLERANCE = 0.01
@@ -72,11 +73,13 @@ def read_sequence(folder: Path) -> TruthSequence:
             f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png "
             "(and poses.txt, intrinsics.txt, depth/ or sparse/)"
         )
-    first = read_image(images[0])
-    if first is None:
-        raise InputError(f"{images[0]} cannot be read as an image")
-    size = (first.shape[1], first.shape[0])
     with dataset_errors(folder):
+        stated = _stated_size(folder / "intrinsics.txt")
+        described = stated is not None or (folder / "poses.txt").is_file()
+        first = read_image(images[0], as_stored=described and fits_stored(images, stated))
+        if first is None:
+            raise InputError(f"{images[0]} cannot be read as an image")
+        size = (first.shape[1], first.shape[0])
         return TruthSequence(
             folder=folder,
             images=images,
@@ -127,6 +130,12 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     return {i: rigid(pose, f"{where} {images[i].name}", ROTATION_TOLERANCE) for i, pose in known.items()}
 
 
+def _stated_size(path: Path) -> tuple[int, int] | None:
+    """Image size in intrinsics.txt; None without the file."""
+    rows = _read_rows(path, 6) if path.is_file() else []
+    return (int(rows[0][4]), int(rows[0][5])) if len(rows) == 1 and np.isfinite(rows).all() else None
+
+
 def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
     if not path.is_file():
         return None
@@ -135,4 +144,6 @@ def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
         raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
     fx, fy, cx, cy, width, height = rows[0]
     sx, sy = size[0] / width, size[1] / height
+    if abs(sx / sy - 1) > SAME_ASPECT:
+        raise InputError(f"{path} is for {width:g}x{height:g} pixels; the images are {size[0]}x{size[1]}")
     return Intrinsics(fx * sx, fy * sy, cx * sx, cy * sy)

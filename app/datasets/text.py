@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
 from stream_recon.app.sources.readers import input_errors
@@ -45,7 +46,7 @@ def read_text(path: Path) -> str:
     """Content of a UTF-8 file. Raises InputError."""
     try:
         with input_errors(path):
-            return path.read_text(encoding="utf-8-sig")
+            return read_file(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file") from error
 

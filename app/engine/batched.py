@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
-from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
+from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
 from stream_recon.app.engine.stream import (
     SHORT_TOKENS,
     OdometrySlots,
@@ -182,8 +182,7 @@ class StreamBatch:
             prediction, state = self._network(images[:, None], memory, last, rotation_search=self._searches)
         if not self._policies[0].needs_flow:
             return StepOutput(prediction, state, torch.zeros(len(images), device=self._device))
-        references = self._last.head_pose.index_select(0, slots)
-        flow = mean_flow(prediction.head_pose[-1, :, -1], prediction.head_depth[:, -1], references)
+        flow = flow_since(prediction, self._last.head_pose, slots, by_kernel=self._images is not None)
         return StepOutput(prediction, state, flow)
 
     def _autocast(self) -> torch.autocast:

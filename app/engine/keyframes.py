@@ -8,6 +8,7 @@ from torch import Tensor
 
 from stream_recon.configs.schema import StreamConfig
 from stream_recon.models.pose import focal_lengths, pose_to_matrix
+from stream_recon.models.prediction import Prediction
 
 PIXEL_STEP = 8
 """Every 8th pixel along each axis is projected: the mean needs no more."""
@@ -47,6 +48,22 @@ def mean_flow(pose: Tensor, depth: Tensor, reference_pose: Tensor) -> Tensor:
     dv = reference[..., 1] / z * fy + height / 2 - v
     valid = (depth > NEAR) & (reference[..., 2] > NEAR)
     return torch.where(valid, torch.hypot(du, dv), 0).sum((-2, -1)) / valid.sum((-2, -1)).clamp_min(1)
+
+
+def flow_since(prediction: Prediction, references: Tensor, rows: Tensor | None, *, by_kernel: bool) -> Tensor:
+    """`mean_flow` [B] of the last frame of B clips, by the heads' poses and depths.
+
+    Args:
+        references: pose codes [M, 9] of the last keyframes.
+        rows: [B], each clip's reference; None: in order.
+        by_kernel: as one Triton kernel, on a GPU.
+    """
+    pose, log_depth = prediction.head_pose[-1, :, -1], prediction.head_maps[:, -1, 0]
+    if by_kernel:
+        from stream_recon.app.engine.flow_kernel import mean_flow_of_rows  # needs Triton
+
+        return mean_flow_of_rows(pose, log_depth, references, rows, PIXEL_STEP, NEAR)
+    return mean_flow(pose, log_depth.exp(), references if rows is None else references.index_select(0, rows))
 
 
 def _per_image(numbers: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

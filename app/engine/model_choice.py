@@ -2,9 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, keyframe_overrides, load_preset
+from stream_recon.configs.schema import (
+    AttentionChoice,
+    CacheChoice,
+    Preset,
+    keyframe_overrides,
+    load_preset,
+    points_overrides,
+)
 from stream_recon.models.embedded import EMBEDDED_PRESET, weights_file
 
 if TYPE_CHECKING:
@@ -24,10 +31,19 @@ class ModelChoice:
     keyframes: str | None = None
     """``flow``, ``every`` or a number N for every N-th frame; None: the preset's."""
     cache: CacheChoice = "full"
+    confidence: str | None = None
+    """Least confidence of points, see `points_overrides`; None: the preset's."""
+    voxel: float | None = None
+    """Edge of the cloud's voxels; None: the preset's."""
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Changed values of the preset. Raises ConfigError."""
+        return keyframe_overrides(self.keyframes) | points_overrides(self.confidence, self.voxel)
 
     def load_preset(self) -> Preset:
-        """The preset with this choice of keyframes. Raises ConfigError."""
-        return load_preset(self.preset, keyframe_overrides(self.keyframes))
+        """The preset with these choices. Raises ConfigError."""
+        return load_preset(self.preset, self.overrides)
 
     def weights_file(self) -> Path:
         """The weights to load. Raises ConfigError, WeightsError."""
@@ -46,7 +62,7 @@ class ModelChoice:
             weights=self.weights,
             device=self.device,
             attention=self.attention,
-            overrides=keyframe_overrides(self.keyframes),
+            overrides=self.overrides,
             cache=self.cache,
             weights_sha256=weights_sha256,
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
-from stream_recon.app.engine.keyframes import Decision, keyframe_policy, mean_flow
+from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
 from stream_recon.cache.attention import AttentionSizes
 from stream_recon.cache.cache_dtypes import cache_policy
 from stream_recon.cache.kernels.choose import runs_triton
@@ -173,8 +173,8 @@ class Stream:
             prediction, state = self._network(images[None], self.memory, last, rotation_search=self._searches)
         if not self._policy.needs_flow:
             return StepOutput(prediction, state, torch.zeros((), device=self._device))
-        pose, depth = prediction.head_pose[-1, 0, -1], prediction.head_depth[0, -1]
-        return StepOutput(prediction, state, mean_flow(pose, depth, self._last.head_pose[0]))
+        flow = flow_since(prediction, self._last.head_pose, None, by_kernel=self._image is not None)
+        return StepOutput(prediction, state, flow[0])
 
 
 def searches_rotation(config: StreamConfig, device: torch.device) -> bool:

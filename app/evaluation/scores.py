@@ -10,6 +10,7 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Frame
 from stream_recon.app.evaluation import baselines
+from stream_recon.app.evaluation.dense_depth import DenseDepthErrors
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import DepthErrors, Metrics, PoseErrors, depth_errors
 from stream_recon.app.evaluation.pixel_sample import PixelSample
@@ -42,12 +43,15 @@ class Evaluation:
     online_final: Metrics
     """Of the result at the end of the stream, before refinement."""
     baselines: Mapping[str, Metrics]
+    dense: DenseDepthErrors | None = None
+    """Of dense depth; None without it, or without true depth."""
 
     def to_json(self) -> dict[str, Any]:
         """The metrics of the final result, and objects with those of the other stages and baselines."""
         stages = {name: self._row(getattr(self, name)) for name in ("network", "causal", "online_final")}
         rows = {name: self._row(metrics) for name, metrics in self.baselines.items()}
-        return {**self._row(self.final), **stages, "baselines": rows}
+        dense = {} if self.dense is None else {"dense": dataclasses.asdict(self.dense)}
+        return {**self._row(self.final), **stages, "baselines": rows, **dense}
 
     def _row(self, metrics: Metrics) -> dict[str, Any]:
         return {"frames": self.frames, **{name: getattr(metrics, name) for name in SEQUENCE_METRICS}}

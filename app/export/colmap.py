@@ -4,13 +4,16 @@ Poses there are world-to-camera with the same camera axes as here, and pixel (0,
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cv2
 import numpy as np
 
+from stream_recon.app.core.depth_points import sure_pixels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.depth import MASKS_NOTE, excluded_pixels, frame_name, has_masks, missing_frames, write_mask
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -21,6 +24,7 @@ from stream_recon.app.export.observations import (
     no_observations,
     track_observations,
 )
+from stream_recon.app.export.points import write_points
 from stream_recon.app.export.pose_formats import save_rgb
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.view import PinholeView
@@ -34,6 +38,12 @@ CAMERA_ID = 1
 DENSE_NOTE = (
     "{} points come from depth maps: their observations are their projections in frames whose depth agrees. They show "
     "surfaces, and do not constrain the cameras."
+)
+
+
+STEREO_NOTE = (
+    "stereo/depth_maps/: dense depth maps in COLMAP's format (width&height&1&, then float32 row by row), along the "
+    "optical axis; 0: none, or unsure. They have the views of the images at their own size. fused.ply: the dense cloud."
 )
 
 
@@ -66,8 +76,11 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     most = job.options.dense if job.options.dense is not None else 0 if sparse else DENSE_POINTS
     if most:
         observed = observed.joined(
-            dense_points(job.result, most, cameras, images.view, lambda done: job.progress(done, len(cameras)))
+            dense_points(job, most, cameras, images.view, lambda done: job.progress(done, len(cameras)))
         )
+    fused = 0
+    if job.options.dense and job.result.dense:
+        fused = _write_depth_maps(job, cameras, images.view, folder)
     model = folder / MODEL
     model.mkdir(parents=True)
     _reconstruction(pycolmap, cameras, images.view, observed).write_binary(model)
@@ -75,7 +88,10 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     counts = statistics.images, statistics.points, statistics.observations
     if counts != (len(cameras), len(observed.xyz), len(observed.point)):
         raise OutputError(f"{model} is incomplete: is the disk full?")
-    return _report(job, images, statistics, sparse)
+    report = _report(job, images, statistics, sparse)
+    if fused:
+        report.notes.append(STEREO_NOTE)
+    return report
 
 
 def read_back(model: Path) -> ModelStatistics:
@@ -93,6 +109,29 @@ def read_back(model: Path) -> ModelStatistics:
         float(read.compute_mean_reprojection_error()) if read.num_points3D() else 0.0,
         float(read.compute_mean_track_length()),
     )
+
+
+def _write_depth_maps(job: ExportJob, cameras: Sequence[Camera], view: PinholeView, folder: Path) -> int:
+    """Write the dense depth maps as COLMAP's stereo does, and the cloud as ``fused.ply``; returns how many maps.
+
+    A map has the view of its image, at its own resolution.
+    """
+    maps = folder / "stereo" / "depth_maps"
+    maps.mkdir(parents=True)
+    written = 0
+    for camera in cameras:
+        if camera.index not in job.result.dense:
+            continue
+        with suppress(OutputError):
+            dense = job.result.surface_of(camera)
+            small = view.scaled(max(dense.transform.network_size))
+            sure = np.where(sure_pixels(dense, job.points), dense.depth, np.float32(0))
+            depth = np.ascontiguousarray(small.from_map(sure, dense, cv2.INTER_NEAREST), "<f4")
+            path = maps / f"{frame_name(camera.index)}.jpg.geometric.bin"
+            path.write_bytes(f"{depth.shape[1]}&{depth.shape[0]}&1&".encode("ascii") + depth.tobytes())
+            written += 1
+    write_points(folder / "fused.ply", job.cloud())
+    return written
 
 
 def _library() -> ModuleType:

@@ -8,13 +8,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
-from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 RADIUS = 2
@@ -104,28 +104,32 @@ PER_UNIT = 1000
 MAX_DEPTH = (2**16 - 1) / PER_UNIT
 """Largest depth in 16 bits."""
 CAMERAS = "cameras.csv"
-Maps = Iterator[tuple[Camera, tuple[NDArray[np.float32], Intrinsics] | None]]
-"""Depth [h, w] and its pinhole camera in pixels of the map; None where a frame cannot be read."""
+Map = tuple[NDArray[np.float32], NDArray[np.float32], Intrinsics]
+"""Depth [h, w], confidence [h, w] from 0 to 1, and their pinhole camera in pixels of the map."""
+Maps = Iterator[tuple[Camera, Map | None]]
+"""The map of each frame; None where it cannot be read."""
 
 
 def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     """Write the depth maps of frames and their cameras.
 
-    They have the network's resolution, or with ``max_side`` that of the source's images up to it. Raises
-    StreamReconError: nothing to export. OSError for system errors.
+    They have the size of the dense depth maps or else of the network's, or with ``max_side`` that of the source's
+    images up to it. Raises StreamReconError: nothing to export. OSError for system errors.
     """
     cameras = job.cameras("all")
-    (folder / "depth").mkdir()
+    for name in ("depth", "confidence"):
+        (folder / name).mkdir()
     warnings: list[str] = []
-    maps = _network_maps(job, cameras) if job.options.max_side is None else _upsampled_maps(job, cameras, warnings)
+    maps = _stored_maps(job, cameras) if job.options.max_side is None else _upsampled_maps(job, cameras, warnings)
     written = 0
     with (folder / CAMERAS).open("w") as table:
         table.write("file,index,timestamp,width,height,fx,fy,cx,cy\n")
         for done, (camera, found) in enumerate(maps, start=1):
             if found is not None:
-                depth, k = found
+                depth, level, k = found
                 name = f"depth/{frame_name(camera.index)}.png"
                 write_image(folder / name, depth_units(depth))
+                write_image(folder / "confidence" / f"{frame_name(camera.index)}.png", level_steps(level))
                 height, width = depth.shape
                 numbers = ",".join(f"{value:.9g}" for value in (k.fx, k.fy, k.cx, k.cy))
                 table.write(f"{name},{camera.index},{camera.timestamp:.6f},{width},{height},{numbers}\n")
@@ -135,6 +139,7 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
         f"{written} depth maps.",
         [
             DEPTH_NOTE,
+            CONFIDENCE_NOTE,
             *([UPSAMPLED_NOTE] if job.options.max_side is not None else []),
             f"{CAMERAS}: of each map the frame number, time in seconds, size and pinhole camera in pixels of the map; "
             "pixel (0, 0) covers [0, 1) x [0, 1).",
@@ -143,14 +148,14 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     )
 
 
-def _network_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
+def _stored_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
     for camera in cameras:
         try:
-            result = result_of(job.result.folder, camera)
+            result = job.result.surface_of(camera)
         except OutputError:
             yield camera, None
         else:
-            yield camera, (result.depth, result.network_intrinsics)
+            yield camera, (result.depth, confidence_levels(result), result.network_intrinsics)
 
 
 def _upsampled_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
@@ -158,27 +163,40 @@ def _upsampled_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[st
     warnings += [images.warning] if images.warning else []
     for camera, rgb, _ in images:
         try:
-            yield camera, (view_depth(job, camera, images.view, rgb), images.view.intrinsics)
+            depth, level = view_depth(job, camera, images.view, rgb)
+            yield camera, (depth, level, images.view.intrinsics)
         except OutputError:
             yield camera, None
 
 
-def view_depth(job: ExportJob, camera: Camera, view: PinholeView, image: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Depth [h, w] of a frame in ``view``, upsampled by the exported ``image`` where the network's map is smaller.
+def view_depth(
+    job: ExportJob, camera: Camera, view: PinholeView, image: NDArray[np.uint8]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Best depth [h, w] of a frame in ``view``, and its confidence [h, w] from 0 to 1.
 
-    Raises OutputError.
+    Depth is upsampled by the exported ``image`` where the map is smaller than the view. Raises OutputError.
     """
-    result = result_of(job.result.folder, camera)
+    result = job.result.surface_of(camera)
     small = view.scaled(max(result.transform.network_size))
     # Interpolation would put depth between two surfaces.
-    depth = np.asarray(small.from_network(result.depth, result.transform, cv2.INTER_NEAREST), np.float32)
+    depth, level = (
+        np.asarray(small.from_map(values, result, cv2.INTER_NEAREST), np.float32)
+        for values in (result.depth, confidence_levels(result))
+    )
     if max(view.size) <= max(small.size):
-        return depth
-    return upsample_depth(depth, np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8))
+        return depth, level
+    guide = np.asarray(cv2.resize(image, view.size, interpolation=cv2.INTER_AREA), np.uint8)
+    fine = upsample_depth(depth, guide)
+    level = np.asarray(cv2.resize(level, view.size, interpolation=cv2.INTER_NEAREST), np.float32)
+    return fine, np.where(fine > 0, level, np.float32(0))
 
 
 DEPTH_NOTE = (
     f"Depth: 16-bit PNG, along the optical axis, {PER_UNIT} steps a unit; 0: no depth, or farther than {MAX_DEPTH:g}."
+)
+CONFIDENCE_NOTE = (
+    "confidence/: of each depth map the confidence from 0 to 255. Below 13 it is a guess, as in sky; from 230 it is "
+    "measured, or as good."
 )
 UPSAMPLED_NOTE = "The maps are of one undistorted pinhole camera, upsampled along image edges."
 
@@ -192,6 +210,11 @@ def depth_units(depth: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Depth [h, w] in steps of a PNG; 0 where it does not fit."""
     steps = np.rint(np.asarray(depth, np.float32) * PER_UNIT)
     return np.where((steps > 0) & (steps < 2**16), steps, 0).astype(np.uint16)
+
+
+def level_steps(level: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Confidence [h, w] from 0 to 1 in steps of a PNG."""
+    return np.rint(np.asarray(level, np.float32) * 255).clip(0, 255).astype(np.uint8)
 
 
 def write_image(path: Path, image: NDArray[Any], parameters: tuple[int, ...] = ()) -> None:

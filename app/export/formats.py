@@ -12,7 +12,7 @@ from stream_recon.app.export.mesh.files import write_mesh
 from stream_recon.app.export.page import write_page
 from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording
-from stream_recon.app.export.target import README_NAME, check_target, readme, staged_file, staged_folder
+from stream_recon.app.export.target import README_NAME, check_readme, check_target, readme, staged_file, staged_folder
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 
@@ -86,6 +86,7 @@ def export(
             (part / README_NAME).write_text(readme(name, result, report), encoding="utf-8")
     else:
         readme_path = target.with_name(f"{target.name}.{README_NAME}")
+        check_readme(readme_path)
         with staged_file(target, overwrite) as part:
             report = form.write(job, part)
             with staged_file(readme_path, overwrite=True) as text:

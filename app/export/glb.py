@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.gltf import LINES, POINTS, Primitive, write_glb
 from stream_recon.app.core.ply import positions
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import sample_cloud, uniform_indices
+from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.run_record import PROGRAM
@@ -24,7 +24,7 @@ FRUSTUM_COLOUR, PATH_COLOUR = (0.12, 0.47, 0.86), (0.95, 0.45, 0.1)
 def write_scene(job: ExportJob, path: Path) -> ExportReport:
     """Write points, frusta and trajectory. Raises StreamReconError, or OSError for system errors."""
     cameras = job.cameras("keyframes")
-    vertices = sample_cloud(job.result.folder, job.options.points)
+    vertices = subsample(job.cloud(), job.options.points)
     axes = gltf_axes(job.result.cameras, job.options.up)
     xyz = _rotated(positions(vertices), axes)
     rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)

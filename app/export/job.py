@@ -1,18 +1,24 @@
 """Input and report of an export, and selection of its frames."""
 
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ply import Vertices
 from stream_recon.app.export.view import PinholeView, Up, shared_view
 from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.schema import PointsConfig
 
 MAX_GAP = 2
 """Longest gap between the refinement's keyframes, in median gaps: in longer ones the network's keyframes are used."""
@@ -67,6 +73,10 @@ class ExportOptions:
     """Up direction of formats that define one: estimated, or the first camera's."""
     dense: int | None = None
     """Points from depth maps; None: none where there are tracked points, else `DENSE_POINTS` of colmap."""
+    confidence: float | None = None
+    """Least confidence of points from 0 to 1; None: the run's."""
+    voxel: float | None = None
+    """Edge of a voxel of the cloud, in units of the result; None: the run's."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,29 @@ class ExportJob:
         refined = None if self.tracks is None else np.unique(self.tracks.frame)
         return select(self.result.cameras, self.options.frames or default, refined)
 
+    @property
+    def points(self) -> PointsConfig:
+        """Selection of points, by the options and the run. Raises StreamReconError."""
+        config, options = self.result.points, self.options
+        return replace(
+            config,
+            confidence=config.confidence if options.confidence is None else options.confidence,
+            voxel=config.voxel if options.voxel is None else options.voxel,
+        )
+
+    def cloud(self) -> Vertices:
+        """The points of the result, or a cloud made for this export where its options say so. Raises OutputError."""
+        if self.points == self.result.points:
+            return stored_points(self.result.folder / POINTS_NAME)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / POINTS_NAME
+            write_result_cloud(path, self.result, self.progress, config=self.points)
+            return np.array(stored_points(path))
+
+    def has_depth(self, camera: Camera) -> bool:
+        """Whether the frame has a dense depth map or a depth file."""
+        return camera.index in self.result.dense or depth_path(self.result.folder, camera.index).is_file()
+
     @cached_property
     def tracks(self) -> SparseTracks | None:
         """Tracks of the refinement, if any. Raises OutputError for a damaged file."""
@@ -94,7 +127,9 @@ class ExportJob:
         cameras = self.result.cameras
         size = cameras[0].source_size if cameras else None
         if size is None:
-            first = select(cameras, "all")[0]
+            # A result of an early version: --max-disk may have removed the first files.
+            chosen = select(cameras, "all")
+            first = next((camera for camera in chosen if self.has_depth(camera)), chosen[0])
             size = read_depth(depth_path(self.result.folder, first.index)).transform.source_size
         return shared_view(cameras, self.tracks, size)
 

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_points import depth_edges
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import invert_pose, transform_points
-from stream_recon.app.core.types import FrameResult
+from stream_recon.app.core.types import Certainty, FrameResult
+from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.files import stored_points
-from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import OutputError
 
@@ -140,21 +138,20 @@ MAX_VIEWS = 64
 
 
 def dense_points(
-    result: ResultFolder, most: int, cameras: Sequence[Camera], view: PinholeView, on_frame: Callable[[int], None]
+    job: ExportJob, most: int, cameras: Sequence[Camera], view: PinholeView, on_frame: Callable[[int], None]
 ) -> PointObservations:
     """At most ``most`` points of a result's cloud, sampled uniformly, observed in frames whose depth maps agree.
 
-    A frame whose depth file cannot be read observes nothing. ``on_frame`` is called with the number of frames done.
+    A frame whose depth cannot be read observes nothing. ``on_frame`` is called with the number of frames done.
     Raises OutputError: the cloud's file is missing or damaged.
     """
-    cloud, edge_ratio = stored_points(result.folder / POINTS_NAME), result.points.edge_ratio
-    vertices = subsample(cloud, CANDIDATES * most)
+    vertices, edge_ratio = subsample(job.cloud(), CANDIDATES * most), job.points.edge_ratio
     xyz = positions(vertices)
     views = np.zeros(len(xyz), np.int32)
     point, camera_number, pixel = [], [], []
     for number, camera in enumerate(cameras):
         try:
-            frame = result_of(result.folder, camera)
+            frame = job.result.surface_of(camera)
         except OutputError:
             continue
         visible, xy = _visible(xyz, frame, view, edge_ratio)
@@ -191,10 +188,13 @@ def _visible(
     xy = projected(local[ahead], view)
     in_image = inside(xy, view)
     ahead, xy = ahead[in_image], xy[in_image]
-    column, row = view.to_network(xy, frame.transform).astype(np.intp).T
+    column, row = view.to_map(xy, frame).astype(np.intp).T
     column, row = column.clip(0, depth.shape[1] - 1), row.clip(0, depth.shape[0] - 1)
     known = np.where(depth > 0, depth, np.float32(np.nan))
-    known[depth_edges(known, edge_ratio)] = np.nan
+    edges = depth_edges(known, edge_ratio)
+    if frame.certainty is not None:
+        edges &= frame.certainty < Certainty.CONFIRMED
+    known[edges] = np.nan
     with np.errstate(invalid="ignore"):
         agrees = np.abs(known[row, column] / local[ahead, 2] - 1) < DEPTH_TOLERANCE
     return ahead[agrees], xy[agrees]

@@ -1,25 +1,29 @@
 """Export of a scene as one HTML file that needs no server: viser's client with the scene inside.
 
-It plays the run with a slider: points and cameras are added keyframe by keyframe.
+It shows the result's mesh, or else textured surfaces of its keyframes, and its points where there are none of these.
 """
 
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import OrderedPoints, ordered_points, uniform_indices
-from stream_recon.app.export.view import upright_axes, world_up
+from stream_recon.app.export.surface_images import surface_images
+from stream_recon.app.export.view import gltf_axes, world_up
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.configs.errors import OutputError
 
 MAX_POINTS = 1_800_000
 """Most points: at 13 bytes each a file of less than 30 MB, and no more than browsers draw smoothly."""
-STEPS = 80
-"""Most steps of the slider, each a point cloud of some keyframes: more draw calls are slow."""
-SECONDS = 12.0
-"""Duration of the replay, as of a rendered video."""
+POINTS_WITH_SURFACES = 300_000
+"""Most points beside surfaces, which are hidden at first."""
+MAX_FRUSTA = 24
+"""Most frusta: more hide the scene."""
 HALF_RANGE = 1024
 """Largest coordinate in point spacings for half precision: with 11 bits its steps are then at most half a spacing."""
 
@@ -27,6 +31,7 @@ HALF_RANGE = 1024
 def write_page(job: ExportJob, path: Path) -> ExportReport:
     """Write the HTML file. Raises StreamReconError, or OSError for system errors."""
     # Imported here because other exports start sooner without a web server.
+    from stream_recon.app.viewer.document import with_page
     from stream_recon.app.viewer.server import start_server, stop_server
 
     most = min(job.options.points, MAX_POINTS)
@@ -35,60 +40,94 @@ def write_page(job: ExportJob, path: Path) -> ExportReport:
     found = ordered_points(job, most, job.progress)
     server = start_server("127.0.0.1", 0)
     try:
-        text = _recorded(server, job, found)
+        recording = server.get_scene_serializer()
+        what = _fill(server, job, found)
+        text = with_page(str(recording.as_html(dark_mode=True)), job.result.folder.resolve().name or "stream-recon")
     finally:
         stop_server(server)
     path.write_text(text, encoding="utf-8")
     return ExportReport(
-        f"{len(found.xyz)} points of {len(found.cameras)} frames, {len(text) / 1e6:.1f} MB.",
+        f"{len(found.xyz)} points of {len(found.cameras)} frames, {what}, {len(text) / 1e6:.1f} MB.",
         [
-            "Open it in a browser, from a disk or any web server; it needs no other files. It replays the "
-            "reconstruction; the slider at the bottom selects a time.",
+            "Open it in a browser, from a disk or any web server; it needs no other files. Its panel shows and hides "
+            "surface, points, cameras and path.",
             "The page shows the world upright; its axes are those above.",
         ],
     )
 
 
-def _recorded(server: object, job: ExportJob, found: OrderedPoints) -> str:
-    """HTML text with a recording of the scene, to which keyframes are added one after the other."""
-    scene, extent = server.scene, found.extent  # type: ignore[attr-defined]
-    up = world_up(found.cameras)
-    level = upright_axes(up, found.cameras[0].T_world_camera[:3, 2])
-    scene.set_up_direction(tuple(up.tolist()))
-    camera = server.initial_camera  # type: ignore[attr-defined]
-    camera.look_at = tuple(found.centre.tolist())
-    camera.position = tuple((found.centre + 0.55 * extent * up - 0.75 * extent * level[2]).tolist())
-    recording = server.get_scene_serializer()  # type: ignore[attr-defined]
+def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
+    """Add the scene to a server; returns what it has beside points."""
+    scene = server.scene
+    what = _add_surface(server, job)
+    if what != "no surface" and len(found.xyz) > POINTS_WITH_SURFACES:
+        kept = uniform_indices(len(found.xyz), POINTS_WITH_SURFACES)
+    else:
+        kept = np.arange(len(found.xyz))
     near = float(np.abs(found.xyz).max()) <= HALF_RANGE * found.spacing
-    steps = np.unique(np.linspace(0, len(found.cameras), min(STEPS, len(found.cameras)) + 1).round().astype(int))
-    ends = [0, *found.point_ends.tolist()]
-    shown = set(uniform_indices(len(found.cameras), 4 * STEPS).tolist())
-    for number, (first, last) in enumerate(pairwise(steps.tolist())):
-        new = slice(ends[first], ends[last])
-        if len(found.xyz[new]):
-            scene.add_point_cloud(
-                f"/points/{number}",
-                found.xyz[new],
-                found.rgb[new],
-                point_size=1.2 * found.spacing,
-                point_shape="rounded",
-                point_shading="flat",
-                precision="float16" if near else "float32",
-            )
-        cameras = [found.cameras[k] for k in range(first, last) if k in shown]
-        if cameras:
-            lines = frusta(cameras, job.view, FRUSTUM_SHARE * extent).reshape(-1, 2, 3)
-            scene.add_line_segments(
-                f"/cameras/{number}", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen"
-            )
-        path = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras[max(first - 1, 0) : last]])
-        if len(path) > 1:
-            segments = np.stack([path[:-1], path[1:]], axis=1).astype(np.float32)
-            scene.add_line_segments(
-                f"/path/{number}", segments, _levels(PATH_COLOUR), thickness=3.0, thickness_units="screen"
-            )
-        recording.insert_sleep(SECONDS / (len(steps) - 1))
-    return str(recording.as_html(dark_mode=True))
+    scene.add_point_cloud(
+        "/points",
+        found.xyz[kept],
+        found.rgb[kept],
+        point_size=1.2 * found.spacing * (len(found.xyz) / len(kept)) ** 0.5,
+        point_shape="rounded",
+        point_shading="flat",
+        precision="float16" if near else "float32",
+        visible=what == "no surface",
+    )
+    cameras = [found.cameras[k] for k in uniform_indices(len(found.cameras), MAX_FRUSTA)]
+    lines = frusta(cameras, job.view, FRUSTUM_SHARE * found.extent).reshape(-1, 2, 3)
+    scene.add_line_segments("/cameras", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen")
+    path = np.array([camera.T_world_camera[:3, 3] for camera in job.result.cameras])
+    if len(path) > 1:
+        segments = np.stack([path[:-1], path[1:]], axis=1).astype(np.float32)
+        scene.add_line_segments("/path", segments, _levels(PATH_COLOUR), thickness=3.0, thickness_units="screen")
+    return what
+
+
+def _add_surface(server: Any, job: ExportJob) -> str:
+    """Add the mesh or the keyframes' surfaces, and set the camera; returns what was added."""
+    from stream_recon.app.viewer.cameras import FreeView, opening_view
+    from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
+    from stream_recon.app.viewer.subject import Subject
+    from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
+    from stream_recon.app.viewer.surfaces import SurfaceStore
+    from stream_recon.app.viewer.timeline import Timeline
+
+    timeline, subject = Timeline(), Subject()
+    surfaces = SurfaceStore(timeline)
+    for camera in job.result.cameras:
+        timeline.add_frame(camera.index, camera.T_world_camera, camera.intrinsics)
+    mesh = job.result.folder / MESH_NAME
+    has_mesh = mesh.exists()
+
+    def add(result: FrameResult, image: Any) -> None:
+        ordinal = timeline.ordinal(result.index)
+        assert ordinal is not None, "the frame is one of the result's"
+        subject.add(ordinal, result)
+        if not has_mesh:
+            surfaces.add(ordinal, result, image, causal=False)
+
+    for result, image in surface_images(job, TEXTURE_SIDE):
+        add(result, image)
+    cameras = job.result.cameras
+    up = world_up(cameras)
+    server.scene.set_up_direction(tuple(up.tolist()))
+    points, rays = subject.world(timeline)
+    half = float(np.tan(server.initial_camera.fov / 2))
+    free = FreeView(16 / 9 * half, 16 / 9 * half, half)
+    view = opening_view(points, rays, timeline.path(len(cameras)), cameras[0].T_world_camera[:3, 2], up, free)
+    camera = server.initial_camera
+    camera.position, camera.look_at, camera.up = view.position, view.target, view.up
+    if has_mesh:
+        x, y, z, w = quaternion_xyzw(gltf_axes(cameras, "auto").T[None])[0]
+        server.scene.add_glb("/surface", mesh.read_bytes(), wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False)
+        return f"the mesh of {mesh.stat().st_size / 1e6:.1f} MB"
+    for ordinal, surface in surfaces.surfaces.items():
+        pose = timeline.poses[ordinal]
+        node = SurfaceNode(server, f"/surface/{ordinal}")
+        node.sync(surface, timeline, pose, wxyz(pose[None, :3, :3])[0])
+    return f"surfaces of {len(surfaces.surfaces)} keyframes" if surfaces.surfaces else "no surface"
 
 
 def _levels(colour: tuple[float, float, float]) -> tuple[int, int, int]:

@@ -1,21 +1,20 @@
 """Uniform samples of a result's point cloud, and its points ordered by frame."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_points import frame_points
 from stream_recon.app.core.ply import Vertices, header
-from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.files import stored_points
-from stream_recon.app.result.folder import result_of
 from stream_recon.configs.errors import OutputError
 
 
@@ -37,8 +36,8 @@ def uniform_indices(count: int, most: int) -> NDArray[np.intp]:
 
     Regular steps would alias with the rows of images, and make visible patterns.
     """
-    if count <= most:
-        return np.arange(count)
+    if count <= most or most < 1:
+        return np.arange(min(count, max(most, 0)))
     jitter = np.random.default_rng(0).random(most)
     return ((np.arange(most) + jitter) * (count / most)).astype(np.intp).clip(0, count - 1)
 
@@ -78,7 +77,7 @@ class OrderedPoints:
 
 
 def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> OrderedPoints:
-    """Reliable points of keyframes, one a voxel. Frames that cannot be read have none.
+    """Points of keyframes that other frames confirm, one a voxel. Frames that cannot be read have none.
 
     Args:
         most: maximum number of points; where there are more, every second one is left out, repeatedly.
@@ -86,24 +85,23 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
 
     Raises StreamReconError: no frames, or no points in them.
     """
-    cameras, config = job.cameras("keyframes"), job.result.points
+    cameras, config = job.cameras("keyframes"), job.points
     table = VoxelTable(config.voxel)
+    frames = ConsistentFrames(job.result.surface_of, config)
+    neighbours = {camera.index: others for camera, others in with_neighbours(job.result.surface_cameras)}
     xyz: list[NDArray[np.float32]] = []  # of each camera
     rgb: list[NDArray[np.uint8]] = []
     every, total = 1, 0
     for done, camera in enumerate(cameras, start=1):
-        try:
-            result = result_of(job.result.folder, camera)
-        except OutputError:
-            xyz.append(np.empty((0, 3), np.float32))
-            rgb.append(np.empty((0, 3), np.uint8))
-        else:
-            found = frame_points(result, config)
-            world = transform_points(result.T_world_camera, found.xyz)
-            new = table.take_new(world)[::every]
-            xyz.append(world[new])
-            rgb.append(found.rgb[new])
-            total += len(new)
+        xyz.append(np.empty((0, 3), np.float32))
+        rgb.append(np.empty((0, 3), np.uint8))
+        # A frame without its own best depth adds nothing, as a frame that cannot be read.
+        with suppress(OutputError):
+            if camera.index in neighbours:
+                world, colours = frames.world_points(camera, neighbours[camera.index])
+                new = table.take_new(world)[::every]
+                xyz[-1], rgb[-1] = world[new], colours[new]
+                total += len(new)
         while total > max(most, done):
             # Points so far and those to come, so that memory stays bounded.
             every, xyz, rgb = 2 * every, [part[::2] for part in xyz], [part[::2] for part in rgb]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.depth import (
+    CONFIDENCE_NOTE,
     DEPTH_NOTE,
     MASKS_NOTE,
     PER_UNIT,
@@ -22,19 +23,21 @@ from stream_recon.app.export.depth import (
     excluded_pixels,
     frame_name,
     has_masks,
+    level_steps,
     missing_frames,
     view_depth,
     write_image,
     write_mask,
 )
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import sample_cloud, write_points
+from stream_recon.app.export.points import subsample, write_points
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.configs.errors import OutputError
 
 TRANSFORMS, POINTS = "transforms.json", "points.ply"
 DEPTH_SIDE = 640
 """Longer side of a depth map in pixels, at most: larger ones hold no more detail."""
+VIEW_NOTE = " It has the view of the image at the same or a lower resolution; edges follow the image's."
 OPENGL_CAMERA = np.diag([1.0, -1.0, -1.0, 1.0])
 """From OpenGL's camera axes to ours."""
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 95, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444)
@@ -49,18 +52,23 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
     masks = has_masks(job)
-    for name in ("images", "depth", *(["masks"] if masks else [])):
+    without = sum(not job.has_depth(camera) for camera in cameras)
+    for name in ("images", *([] if without else ["depth", "confidence"]), *(["masks"] if masks else [])):
         (folder / name).mkdir()
     frames: list[dict[str, Any]] = []
     for done, (camera, rgb, mask) in enumerate(images, start=1):
         name = frame_name(camera.index)
-        try:
-            depth = view_depth(job, camera, images.view.scaled(DEPTH_SIDE), rgb)
-        except OutputError:
-            images.missing.append(camera)  # depth for all frames or for none
-            continue
+        depth_entry = {}
+        if not without:
+            try:
+                depth, level = view_depth(job, camera, images.view.scaled(DEPTH_SIDE), rgb)
+            except OutputError:
+                images.missing.append(camera)  # depth for all frames or for none
+                continue
+            write_image(folder / "depth" / f"{name}.png", depth_units(depth))
+            write_image(folder / "confidence" / f"{name}.png", level_steps(level))
+            depth_entry = {"depth_file_path": f"depth/{name}.png"}
         save_rgb(folder / "images" / f"{name}.jpg", rgb)
-        write_image(folder / "depth" / f"{name}.png", depth_units(depth))
         mask_entry = {}
         if masks:
             mask_entry["mask_path"] = "masks/" + write_mask(
@@ -69,7 +77,7 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         frames.append(
             {
                 "file_path": f"images/{name}.jpg",
-                "depth_file_path": f"depth/{name}.png",
+                **depth_entry,
                 **mask_entry,
                 "transform_matrix": (camera.T_world_camera @ OPENGL_CAMERA).tolist(),
                 "timestamp": camera.timestamp,
@@ -78,7 +86,7 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         job.progress(done, len(cameras))
     if not frames:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")
-    vertices = sample_cloud(job.result.folder, job.options.points)
+    vertices = subsample(job.cloud(), job.options.points)
     write_points(folder / POINTS, vertices)
     view, k = images.view, images.view.intrinsics
     content = {
@@ -91,13 +99,18 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     }
     (folder / TRANSFORMS).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     warnings = [*([images.warning] if images.warning else []), *missing_frames(len(images.missing))]
+    if without:
+        warnings.append(
+            f"no depth maps: the run did not keep those of {without} of {len(cameras)} frames, and trainers need all"
+        )
     return ExportReport(
-        f"{len(frames)} images of {view.size[0]}x{view.size[1]} pixels with depth, {len(vertices)} points.",
+        f"{len(frames)} images of {view.size[0]}x{view.size[1]} pixels {'without' if without else 'with'} depth, "
+        f"{len(vertices)} points.",
         [
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
             "as above. One pinhole camera; images are undistorted.",
             *([MASKS_NOTE] if masks else []),
-            DEPTH_NOTE + " It has the view of the image at the same or a lower resolution; edges follow the image's.",
+            *([] if without else [DEPTH_NOTE + VIEW_NOTE, CONFIDENCE_NOTE]),
             f"{POINTS}: coloured points in the same world.",
         ],
         warnings,

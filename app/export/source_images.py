@@ -2,27 +2,25 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.readers import list_images, only_photographs
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
 GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"
 CHANGED = "the source has changed since the run: the images are the small ones of the result"
-MAX_DIFFERENCE = 16.0
-"""Largest mean difference of two images of one frame, in levels of 255: JPEG compression alone has 1 to 3."""
-
 Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
 """Camera, image [h, w, 3] and pixels excluded by the user's masks [h, w], if any."""
 
@@ -47,21 +45,24 @@ def frame_images(
 ) -> FrameImages:
     """Images of ``cameras`` (one or more, in order) at the size of the source, or with sides of at most ``max_side``.
 
-    Raises OutputError: the result's own images are needed, and the first is missing or damaged.
+    Raises OutputError: the result's own images are needed, and there are none.
     """
     missing: list[Camera] = []
     open_again = source_of(result)
     warning = GONE.format(result.run["source"])
     if open_again is not None:
-        if _is_unchanged(result, cameras[0], view, open_again):
+        if _is_unchanged(result, cameras, view, open_again):
             source_view = view.scaled(max_side)
             return FrameImages(
                 source_view, None, missing, lambda: _from_source(open_again, cameras, source_view, missing)
             )
         warning = CHANGED
-    small = max(read_depth(depth_path(result.folder, cameras[0].index)).transform.network_size)
+    first = _first_stored(result, cameras)
+    if first is None:
+        raise OutputError(f"{warning.split(':')[0]}, and {result.folder} has no readable images of these frames")
+    small = max(max(size) for size in first[1])
     small_view = view.scaled(min(small, max_side or small))
-    return FrameImages(small_view, warning, missing, lambda: _from_result(result.folder, cameras, small_view, missing))
+    return FrameImages(small_view, warning, missing, lambda: _from_result(result, cameras, small_view, missing))
 
 
 def source_of(result: ResultFolder) -> Callable[[], Source] | None:
@@ -86,7 +87,7 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
 
     try:
         open_again().close()
-    except (StreamReconError, TypeError):
+    except (StreamReconError, TypeError, ValueError, AttributeError):
         return None
     return open_again
 
@@ -97,7 +98,7 @@ def image_files(result: ResultFolder) -> list[Path] | None:
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
         return None
-    return list_images(Path(spec).expanduser()) or None
+    return only_photographs(list_images(Path(spec).expanduser()))[0] or None
 
 
 def _exists(spec: str) -> bool:
@@ -108,19 +109,31 @@ def _exists(spec: str) -> bool:
         return False
 
 
-def _is_unchanged(result: ResultFolder, camera: Camera, view: PinholeView, open_again: Callable[[], Source]) -> bool:
-    """Whether the source's image of a frame is still the one that the network had."""
+def _first_stored(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[Camera, list[tuple[int, int]]] | None:
+    """The first frame with an image in the result, and the sizes of its images; None without any."""
+    for camera in cameras:
+        sizes = []
+        with suppress(OutputError):
+            sizes.append(read_depth(depth_path(result.folder, camera.index)).transform.network_size)
+        if camera.index in result.dense:
+            with suppress(OutputError, ValueError):
+                height, width = result.dense_map(camera.index).image.shape[:2]
+                sizes.append((width, height))
+        if sizes:
+            return camera, sizes
+    return None
+
+
+def _is_unchanged(
+    result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, open_again: Callable[[], Source]
+) -> bool:
+    """Whether the source still shows the frames ``cameras``, at the size of ``view``."""
+    if cameras[0].source_size not in (None, view.source_size):
+        return False
     try:
-        stored = read_depth(depth_path(result.folder, camera.index))
-        rgb = next((rgb for _, rgb, _ in _frames_of(open_again, [camera])), None)
+        return source_change(result.folder, cameras, open_again) is None
     except (InputError, OutputError):
         return False
-    if rgb is None or (rgb.shape[1], rgb.shape[0]) != view.source_size:
-        return False
-    left, top, width, height = (round(value) for value in stored.transform.crop)
-    used = np.ascontiguousarray(rgb[top : top + height, left : left + width])
-    small = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA)
-    return float(np.abs(small.astype(np.int16) - stored.rgb).mean()) < MAX_DIFFERENCE
 
 
 def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:
@@ -145,11 +158,23 @@ def _from_source(
     missing.extend(unread.values())
 
 
-def _from_result(folder: Path, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
+def _from_result(result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
     for camera in cameras:
         try:
-            stored = read_depth(depth_path(folder, camera.index))
+            yield camera, stored_image(result, camera, view), None
         except OutputError:
             missing.append(camera)
-        else:
-            yield camera, view.from_network(stored.rgb, stored.transform), None
+
+
+def stored_image(result: ResultFolder, camera: Camera, view: PinholeView) -> NDArray[np.uint8]:
+    """The exported image [h, w, 3] of a frame from the sharpest one in the result. Raises OutputError."""
+    if camera.index in result.dense:
+        with suppress(OutputError, ValueError):
+            dense = result.dense_map(camera.index)
+            shown = dense.result(camera)
+            # The stored image is larger than the dense map, of the same pinhole camera.
+            height, width = dense.image.shape[:2]
+            transform = dataclasses.replace(dense.transform, network_size=(width, height))
+            return np.asarray(view.from_map(dense.image, dataclasses.replace(shown, transform=transform)), np.uint8)
+    stored = read_depth(depth_path(result.folder, camera.index))
+    return np.asarray(view.from_network(stored.rgb, stored.transform), np.uint8)

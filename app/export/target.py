@@ -1,7 +1,7 @@
 """Target of an export: complete under its name or absent, without removing other files. Its README.txt."""
 
-import os
 import re
+import secrets
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -12,17 +12,19 @@ from stream_recon.app.export.job import ExportReport
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE, MetricScale
-from stream_recon.app.result.run_record import REFINEMENT, program_version
+from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, program_version
 from stream_recon.configs.errors import OutputError
 
 README_NAME = "README.txt"
 README_TITLE = "stream-recon export"
 EXPORT_FILES = re.compile(
-    r"README\.txt|images/frame_\d+\.jpg|(depth|masks)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
-    r"|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
+    r"README\.txt|images/frame_\d+\.jpg|(depth|masks|confidence)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
+    r"|stereo/depth_maps/frame_\d+\.jpg\.geometric\.bin|fused\.ply|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
     r"|trajectory_euroc\.csv"
 )
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""
+RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", RUN_NAME})
+"""Names of a result's files, which no export replaces."""
 
 
 def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
@@ -30,6 +32,8 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
 
     Raises OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
     """
+    if target.name in RESULT_FILES and (target.absolute().parent / RUN_NAME).is_file():
+        raise OutputError(f"{target} is a file of the result itself: choose another -o TARGET")
     with output_errors(target):
         if not target.exists() and not target.is_symlink():
             if not target.absolute().parent.is_dir():
@@ -50,6 +54,15 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
             name = path.relative_to(target).as_posix()
             if (not path.is_dir() or path.is_symlink()) and not EXPORT_FILES.fullmatch(name):
                 raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
+
+
+def check_readme(path: Path) -> None:
+    """Raises OutputError where the README of an exported file would replace one of the user."""
+    with output_errors(path):
+        if path.exists() or path.is_symlink():
+            if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(README_TITLE.encode()):
+                return
+            raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
 
 
 @contextmanager
@@ -100,7 +113,7 @@ def _sibling(target: Path, kind: str) -> Path:
     # A path that ends in ".." or "." has no name.
     named = target.resolve() if not target.name else target
     # The suffix comes last because writers choose their format by it.
-    return named.with_name(f".{named.stem}.{os.getpid()}.{kind}{named.suffix}")
+    return named.with_name(f".{named.stem}.{secrets.token_hex(8)}.{kind}{named.suffix}")
 
 
 AXES = {

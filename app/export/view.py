@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import ImageTransform, Intrinsics
+from stream_recon.app.core.transforms import up_direction
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import InputError
@@ -83,6 +84,23 @@ class PinholeView:
         xy = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
         border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
         return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
+
+    def from_map(self, image: NDArray[Any], result: FrameResult, interpolation: int = cv2.INTER_LINEAR) -> NDArray[Any]:
+        """A map of a frame's result, which may be a dense one, resampled to an exported image; see `to_map`."""
+        xy = self.to_map(self._grid, result).astype(np.float32) - np.float32(0.5)
+        border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
+        return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
+
+    def to_map(self, pixels: NDArray[np.floating], result: FrameResult) -> FloatArray:
+        """Pixels [..., 2] of an exported image in the depth map of a frame's result.
+
+        The network's maps are distorted as the source's images are; dense ones are of a pinhole camera.
+        """
+        if result.certainty is None:
+            return self.to_network(pixels, result.transform)
+        k, own = self.intrinsics, result.network_intrinsics
+        rays = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
+        return np.asarray(rays * (own.fx, own.fy) + (own.cx, own.cy))
 
     def to_network(self, pixels: NDArray[np.floating], transform: ImageTransform) -> FloatArray:
         """Pixels [..., 2] of an exported image in the network's image."""
@@ -156,23 +174,11 @@ def _undistortion(distorted: FloatArray, k1: float) -> FloatArray:
 
 
 Up = Literal["auto", "keep"]
-MIN_PLANE_WEIGHT = 0.02
-"""Least second eigenvalue of the cameras' x axes for them to span a plane: a deviation of heading of 8 degrees."""
 
 
 def world_up(cameras: Sequence[Camera]) -> NDArray[np.float64]:
-    """Up direction of the world as a unit vector [3], from one or more cameras.
-
-    A level camera's x axis is horizontal at any heading, so up is the normal of the plane of all x axes. Where the
-    cameras hardly rotated about it, that plane is undefined, and up is the mean of the cameras' up axes.
-    """
-    axes = np.array([camera.T_world_camera[:3, :3] for camera in cameras])
-    mean = -axes[:, :, 1].mean(axis=0)
-    mean = mean / max(float(np.linalg.norm(mean)), 1e-9)
-    weights, directions = np.linalg.eigh(axes[:, :, 0].T @ axes[:, :, 0] / len(axes))
-    normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
-    is_plane = weights[1] > MIN_PLANE_WEIGHT and weights[1] > 4 * weights[0] and normal @ mean > 0.5
-    return np.asarray(normal if is_plane else mean)
+    """Up direction of the world as a unit vector [3], from one or more cameras; see `up_direction`."""
+    return up_direction(np.array([camera.T_world_camera[:3, :3] for camera in cameras]))
 
 
 def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:

@@ -14,6 +14,9 @@ SAMPLES = 300
 """Random triples of the initial estimate: with half of the positions wrong, one triple in eight has no outlier."""
 BLOCKS = 8
 """Blocks of the jackknife: each must leave enough positions for an estimate."""
+STUDENT = 1.35
+"""Factor on the jackknife's error, so that 95 % of the true errors lie within two stated ones: 1.2 by Student's
+distribution for 8 blocks, and the rest for the correlation of neighbouring blocks."""
 MAX_TILT = 0.05
 """Largest standard error in radians, about the main direction of a trajectory, of axes taken from positions."""
 
@@ -30,17 +33,19 @@ class TrajectoryFit:
     """Standard error in radians of the rotation about the main direction; infinite for a straight line."""
 
 
-def fit_trajectory(path: FloatArray, known: FloatArray, up: FloatArray | None = None) -> TrajectoryFit | None:
+def fit_trajectory(
+    path: FloatArray, known: FloatArray, up: FloatArray | None = None, start: Similarity | None = None
+) -> TrajectoryFit | None:
     """Robust similarity from points [N, 3] to points [N, 3] with outliers; None where there is none.
 
     It starts from the best of random triples by the median distance, and goes on by least squares with Cauchy weights.
 
     ``up``: a direction [3] in the trajectory's world that is (0, 0, 1) in the other; then only heading, scale and
-    translation are estimated.
+    translation are estimated. ``start``: a similarity to start from in place of the best of the triples.
     """
     if len(path) < 3:
         return None
-    start = _best_triple(path, known, up)
+    start = _best_triple(path, known, up) if start is None else start
     if start is None:
         return None
     fitted, weights = start, np.ones(len(path))
@@ -74,7 +79,7 @@ def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None]) 
     if any(value is None or not value > 0 for value in values):
         return None
     logs = np.log(np.array(values, np.float64))
-    return float(np.sqrt((len(logs) - 1) / len(logs) * np.square(logs - logs.mean()).sum()))
+    return float(STUDENT * np.sqrt((len(logs) - 1) / len(logs) * np.square(logs - logs.mean()).sum()))
 
 
 def _best_triple(path: FloatArray, known: FloatArray, up: FloatArray | None) -> Similarity | None:

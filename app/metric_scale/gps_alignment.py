@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
+from stream_recon.app.metric_scale.clock_offset import AMBIGUOUS, NOISE_FLOOR, ClockOffset, find_offset
 from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions, geodetic_positions
 from stream_recon.app.result.cameras import Camera
@@ -15,12 +16,12 @@ from stream_recon.configs.errors import InputError
 
 OVERLAP = 0.8
 """Least common time of trajectory and track, as a share of the shorter one: a lesser one may be a chance match."""
-STEPS = 200
-"""Clock offsets tried in each search: below 1 % of the range, where the fit still improves smoothly."""
-SEARCHES = 4
-"""Searches for the clock offset, each within two steps of the best of the last one: 1e-7 of the range."""
 ROUNDS = 4
 """Iterations of reweighted least squares for each offset: enough to rank offsets."""
+SINCE_1970 = 1e8
+"""Times above this number of seconds are those of a clock of the world."""
+CLOCK_ERROR = 30.0
+"""Seconds by which the clock of a camera is wrong, beside the length of the video: some write the time of its end."""
 MAX_GAP = 5.0
 """Largest time between two known positions that is interpolated, in medians: beyond it the path is unknown."""
 MIN_POSITIONS = 4
@@ -40,7 +41,12 @@ class _Pairs:
 
 
 def scale_by_track(
-    cameras: Sequence[Camera], up: FloatArray, positions: Positions, begins: float | None, given: str
+    cameras: Sequence[Camera],
+    up: FloatArray,
+    positions: Positions,
+    begins: float | None,
+    given: str,
+    recorded: float | None = None,
 ) -> MetricScale:
     """Metric scale by a track; the axes become those of the track.
 
@@ -49,6 +55,7 @@ def scale_by_track(
         up: the up direction [3] of the world, estimated from the cameras.
         begins: seconds after the track's first position at which the source begins; None: it is estimated.
         given: the user's words, for messages and the record.
+        recorded: seconds since 1970 at which the video says that it was recorded, at its begin or end.
 
     Raises InputError: trajectory and track have too little time in common, or do not fit.
     """
@@ -58,9 +65,8 @@ def scale_by_track(
         both = [(row[int(frame)], n) for n, frame in enumerate(positions.frames) if int(frame) in row]
         pairs, clock = _Pairs(path[[a for a, _ in both]], positions.metres[[b for _, b in both]]), ""
     else:
-        assert positions.times is not None
         times = np.array([camera.timestamp for camera in cameras])
-        pairs, clock = _synchronized(times, path, positions.times, positions.metres, begins)
+        pairs, clock = _synchronized(times, path, positions, begins, given, recorded)
     return _scale_by_positions(pairs.path, pairs.known, up, positions, given, clock)
 
 
@@ -88,12 +94,14 @@ def _scale_by_positions(
         raise InputError(f"--scale-from {given}: the camera or the track does not move, so it has no scale")
 
     def scale_of(rows: NDArray[np.intp]) -> float | None:
-        part = fit_trajectory(path[rows], known[rows], up if upright else None)
+        part = fit_trajectory(path[rows], known[rows], up if upright else None, found.transform)
         return None if part is None else part.transform.scale
 
     error = jackknife(len(path), scale_of)
     _check(found, known, error, given)
     how = f"{len(path)} positions, RMS error {found.rms:.3g} m{clock}"
+    if positions.left_out:
+        how += f"; {positions.left_out} lines of the track without a position, time or fix were left out"
     world, transform = positions.world, found.transform
     if positions.world != EAST_NORTH_UP and found.tilt > MAX_TILT:
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)
@@ -114,25 +122,72 @@ def _check(found: TrajectoryFit, known: FloatArray, error: float | None, given: 
 
 
 def _synchronized(
-    times: FloatArray, path: FloatArray, track_times: FloatArray, metres: FloatArray, begins: float | None
+    times: FloatArray,
+    path: FloatArray,
+    positions: Positions,
+    begins: float | None,
+    given: str,
+    recorded: float | None,
 ) -> tuple[_Pairs, str]:
     """Pairs of positions at the same times, and a note on the clocks for the record."""
+    assert positions.times is not None, "positions by frame need no clock"
+    track_times, metres = positions.times, positions.metres
     span, track_span = np.ptp(times), np.ptp(track_times)
     least = OVERLAP * min(span, track_span)
     if begins is not None:
         offset = track_times[0] + begins
         return _pairs(times + offset, path, track_times, metres), ""
+
+    def misfit(offset: float) -> float:
+        pairs = _pairs(times + offset, path, track_times, metres)
+        return _misfit(pairs) if np.ptp(times) and len(pairs.path) else float("inf")
+
+    found = find_offset(times, path, track_times, metres, misfit, least) if least > 0 else None
     if _overlap(times, track_times) >= max(least, 1e-9):
+        _check_clock(found, misfit(0.0), float(track_times[0]), times[0] - track_times[0], given)
         return _pairs(times, path, track_times, metres), ""
     # The clocks differ, such as by the time of day: the offset of the best fit.
-    first, last = track_times[0] - times[0] - span + least, track_times[-1] - times[0] - least
-    best, reach = 0.5 * (first + last), 0.5 * (last - first)
-    for _ in range(SEARCHES):
-        tried = np.linspace(best - reach, best + reach, STEPS + 1)
-        best = float(min(tried, key=lambda offset: _misfit(_pairs(times + offset, path, track_times, metres))))
-        reach = 2 * (tried[1] - tried[0])
-    clock = f"; the source begins {best + times[0] - track_times[0]:.1f} s after the track (found by the fit)"
-    return _pairs(times + best, path, track_times, metres), clock
+    how = "found by the fit"
+    if recorded is not None and (found is None or found.ambiguous):
+        near = np.abs(track_times - recorded - 0.5 * span) <= 1.5 * span + CLOCK_ERROR
+        if near.sum() > MIN_POSITIONS:
+            found, how = find_offset(times, path, track_times[near], metres[near], misfit, least), "by the video's time"
+    if found is None:
+        raise InputError(
+            f"--scale-from {given}: the track does not fit the camera's trajectory at any time: give the second of the "
+            "track at which the source begins, as track:FILE@SECONDS"
+        )
+    begin = found.seconds + times[0] - track_times[0]
+    if found.ambiguous:
+        assert found.other is not None, "an ambiguous offset has another one"
+        raise InputError(
+            f"--scale-from {given}: the track fits about as well from {begin:.1f} s as from "
+            f"{found.other + times[0] - track_times[0]:.1f} s on: give the second of the track at which the source "
+            "begins, as track:FILE@SECONDS"
+        )
+    clock = f"; the source begins {begin:.1f} s after the track ({how})"
+    return _pairs(times + found.seconds, path, track_times, metres), clock
+
+
+def _check_clock(found: ClockOffset | None, misfit: float, first: float, begins: float, given: str) -> None:
+    """Raises InputError where times may agree by chance: the track fits better, or about as well, at another time.
+
+    Args:
+        misfit: with the times as they are; ``first``: of the track. Clocks that count from their own start, as those of
+            loggers and videos do, agree by chance.
+    """
+    if found is None or found.misfit > MAX_MISFIT / 2:
+        return
+    another = found.seconds if abs(found.seconds) > found.apart else None
+    if another is None and first < SINCE_1970 and found.ambiguous:
+        another = found.other
+    far_better = max(found.misfit, NOISE_FLOOR) * AMBIGUOUS < misfit
+    if another is not None and (far_better or first < SINCE_1970):
+        raise InputError(
+            f"--scale-from {given}: by its times the source begins {begins:.1f} s after the track, but the track fits "
+            f"{'better' if far_better else 'about as well'} from {begins + another:.1f} s on: give the second of the "
+            "track at which the source begins, as track:FILE@SECONDS"
+        )
 
 
 def _overlap(a: FloatArray, b: FloatArray) -> float:

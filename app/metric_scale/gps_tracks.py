@@ -1,10 +1,8 @@
-"""Readers of position tracks with times or frame numbers: GPX, CSV with a header, and TUM files.
+"""Readers of position tracks with times or frame numbers: GPX, NMEA, CSV with a header, and TUM files.
 
 Geodetic positions are converted to local east, north, up coordinates in metres by the WGS 84 ellipsoid.
 """
 
-import csv
-import io
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +12,10 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.metric_scale.nmea import is_nmea, read_nmea
+from stream_recon.app.metric_scale.track_tables import ANGLES, LENGTHS, Column, epoch_unit, read_table
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
 EQUATOR = 6_378_137.0
@@ -61,7 +62,7 @@ MAX_FILE_BYTES = 1 << 28
 """Bytes that are read of a file: days of positions, and no more memory than a machine has."""
 MAX_FROM_ORIGIN_M = 10_000.0
 """Distance beyond which an origin is subtracted: national grid coordinates lose digits in the files of a result."""
-TIME = ("time", "timestamp", "t", "seconds", "sec", "utc", "date", "datetime")
+TIME = ("time", "timestamp", "t", "seconds", "sec", "utc", "datetime", "date", "elapsed", "stamp")
 FRAME = ("frame", "index")
 LATITUDE, LONGITUDE = ("lat", "latitude"), ("lon", "lng", "long", "longitude")
 HEIGHT = ("alt", "altitude", "ele", "elevation", "height")
@@ -80,18 +81,39 @@ class Positions:
     frames: FloatArray | None = None  # [N] frame numbers, where the file has these instead of times
     origin: tuple[float, float, float] | None = None
     """See `MetricScale`."""
+    left_out: int = 0
+    """Lines or points of the file without a position, a time or a fix."""
 
 
 def read_positions(path: Path) -> Positions:
     """Read positions from a file. Raises OSError, or ValueError with what is missing."""
-    with path.open("rb") as file:
-        text = file.read(MAX_FILE_BYTES).decode("utf-8-sig", errors="replace")
+    text = _decoded(read_file(path, MAX_FILE_BYTES))
     if text.lstrip().startswith("<"):
         return _gpx(text)
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    everything = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in everything if not line.lstrip().startswith("#")]
     if not lines:
         raise ValueError("it has no positions")
-    return _tum(lines) if all(_is_number(word) for word in lines[0].split()) else _csv(lines)
+    if is_nmea(lines[0]):
+        degrees, height, times, damaged = read_nmea(lines)
+        return replace(geodetic_positions(degrees, height, times), left_out=damaged)
+    if all(_is_number(word) for word in lines[0].split()):
+        return _tum(lines)
+    first = re.split(r"[,;\t]", lines[0])
+    if everything[0].lstrip().startswith("#") and all(_is_number(word) for word in first):
+        # A header behind a comment sign, as in EuRoC's files.
+        heads = [line for line in everything[: everything.index(lines[0])] if re.search(r"[,;\t]", line)]
+        lines = [*(head.lstrip().lstrip("#") for head in heads[-1:]), *lines]
+    return _csv(lines)
+
+
+def _decoded(data: bytes) -> str:
+    """Text in UTF-8 or, by its first bytes, UTF-16."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", errors="replace")
+    if data[:200].count(0) > len(data[:200]) // 4:
+        return data.decode("utf-16-le" if data[1:2] == b"\0" else "utf-16-be", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
 
 
 def geodetic_positions(
@@ -101,24 +123,20 @@ def geodetic_positions(
 
     Unknown heights (nan) are replaced by the median, so a track without heights is level. Raises ValueError.
     """
+    # Longitudes may go to 360. Receivers without a fix write zeros.
+    degrees = degrees - np.where((degrees > 180) & (degrees <= 360), 360.0, 0.0) * (0, 1)
     good = np.asarray(np.isfinite(degrees).all(axis=1) & (np.abs(degrees) <= (90, 180)).all(axis=1))
+    good &= (degrees != 0).any(axis=1)
     known = height[good & np.isfinite(height)]
     height = np.where(np.isfinite(height), height, np.median(known) if len(known) else 0.0)
     metres, origin = east_north_up(_at_least_three(degrees[good]), height[good])
-    return _sorted(Positions(metres, EAST_NORTH_UP, _rows(times, good), _rows(frames, good), origin))
+    return _sorted(
+        Positions(metres, EAST_NORTH_UP, _rows(times, good), _rows(frames, good), origin, int((~good).sum()))
+    )
 
 
-def seconds(word: str) -> float:
-    """A time in seconds, from a number or an ISO 8601 date (UTC where it has no zone); nan for other words.
-
-    Large numbers are taken for milli-, micro- or nanoseconds.
-    """
-    if _is_number(word):
-        value = float(word)
-        for limit in (1e17, 1e14, 1e11):
-            if abs(value) > limit:
-                return value / (limit / 1e8)
-        return value
+def _seconds(word: str) -> float:
+    """A time of a GPX, in ISO 8601 (UTC where it has no zone), in seconds; nan for other words."""
     try:
         moment = datetime.fromisoformat(word.strip())
     except ValueError:
@@ -133,63 +151,67 @@ def _gpx(text: str) -> Positions:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         raise ValueError(f"it is no GPX ({error})") from error
+    if _name(root) != "gpx":
+        raise ValueError(f"it is no GPX, but {_name(root)[:40]}")
     rows = []
-    for point in root.iter():
-        if _name(point) not in ("trkpt", "rtept", "wpt"):
+    points = list(root.iter())
+    # Waypoints are places that were marked, not the path, unless there is nothing else.
+    kinds = [kind for kind in ("trkpt", "rtept", "wpt") if any(_name(point) == kind for point in points)]
+    for point in points:
+        if not kinds or _name(point) != kinds[0]:
             continue
         inner = {_name(child): child.text or "" for child in point}
         words = point.get("lat", ""), point.get("lon", ""), inner.get("ele", "")
-        rows.append([*(_number(word) for word in words), seconds(inner.get("time", ""))])
+        rows.append([*(_number(word) for word in words), _seconds(inner.get("time", ""))])
     values = np.array(rows, np.float64).reshape(-1, 4)
-    values = values[np.isfinite(values[:, 3])]
-    if not len(values):
+    timed = np.isfinite(values[:, 3])
+    if not timed.any():
         raise ValueError("it has no points with a time")
-    return geodetic_positions(values[:, :2], values[:, 2], values[:, 3])
+    found = geodetic_positions(values[timed, :2], values[timed, 2], values[timed, 3])
+    return replace(found, left_out=found.left_out + int((~timed).sum()))
 
 
 def _tum(lines: list[str]) -> Positions:
     """Positions from lines ``time x y z ..``."""
+    columns = len(lines[0].split())
+    if columns not in (4, 7, 8):
+        raise ValueError(f"its lines have {columns} numbers, not 'seconds x y z', or with a quaternion")
     try:
         rows = np.array([[float(word) for word in line.split()[:4]] for line in lines], np.float64)
     except ValueError as error:
         raise ValueError("its lines are not 'seconds x y z ..'") from error
     if rows.ndim != 2 or rows.shape[1] != 4:
         raise ValueError("its lines are not 'seconds x y z ..'")
-    return _cartesian_positions(rows[:, 1:], rows[:, 0], None)
+    return _cartesian_positions(rows[:, 1:], rows[:, 0] * epoch_unit(rows[:, 0]), None)
 
 
 def _csv(lines: list[str]) -> Positions:
-    delimiter = max(",;\t ", key=lines[0].count)
-    try:
-        table = list(csv.reader(io.StringIO("\n".join(lines)), delimiter=delimiter, skipinitialspace=True))
-    except csv.Error as error:
-        raise ValueError(f"it is no table: {error}") from error
-    names = [re.sub(r"[\s\[(_].*", "", name.strip().casefold()) for name in table[0]]
-    rows = [row for row in table[1:] if len(row) == len(names)]
+    columns, left_out = read_table(lines)
 
-    def column(wanted: tuple[str, ...]) -> int | None:
-        return next((names.index(name) for name in wanted if name in names), None)
+    def column(wanted: tuple[str, ...]) -> Column | None:
+        exact = (c for name in wanted for c in columns if c.name == name)
+        begins = (c for name in wanted for c in columns if re.match(rf"{name}[ _\-.]", c.name))
+        return next(exact, None) or next(begins, None)
 
-    def values(index: int | None) -> FloatArray:
-        return np.array([float("nan") if index is None else _number(row[index]) for row in rows], np.float64)
-
+    titles = ", ".join(" ".join(c.title.split()) for c in columns)[:200]
     time, frame = column(TIME), column(FRAME)
     if time is None and frame is None:
-        raise ValueError(f"it has no column time and no column frame, but {_listed(table[0])}")
-    times = None if time is None else np.array([seconds(row[time]) for row in rows])
-    frames = None if time is not None else values(frame)
+        raise ValueError(f"it has no column time and no column frame, but {titles}")
+    times = None if time is None else time.seconds()
+    frames = None if time is not None or frame is None else frame.numbers({"": 1.0})
     latitude, longitude = column(LATITUDE), column(LONGITUDE)
     if latitude is not None and longitude is not None:
-        degrees = np.stack([values(latitude), values(longitude)], axis=1)
-        return geodetic_positions(degrees, values(column(HEIGHT)), times, frames)
-    x, y, z = column(EAST), column(NORTH), column(UP)
-    if x is None or y is None or z is None:
-        raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {_listed(table[0])}")
-    return _cartesian_positions(np.stack([values(x), values(y), values(z)], axis=1), times, frames)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(" ".join(name.split()) for name in names)[:200]
+        degrees = np.stack([latitude.numbers(ANGLES), longitude.numbers(ANGLES)], axis=1)
+        known = column(HEIGHT)
+        height = np.full(len(degrees), np.nan) if known is None else known.numbers(LENGTHS)
+        found = geodetic_positions(degrees, height, times, frames)
+    else:
+        x, y, z = column(EAST), column(NORTH), column(UP)
+        if x is None or y is None or z is None:
+            raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {titles}")
+        metres = np.stack([x.numbers(LENGTHS), y.numbers(LENGTHS), z.numbers(LENGTHS)], axis=1)
+        found = _cartesian_positions(metres, times, frames)
+    return replace(found, left_out=found.left_out + left_out)
 
 
 def _cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:
@@ -199,7 +221,7 @@ def _cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: F
     if np.abs(median).max() > MAX_FROM_ORIGIN_M:
         origin = (float(np.floor(median[0])), float(np.floor(median[1])), float(np.floor(median[2])))
         metres = metres - origin
-    return _sorted(Positions(metres, OF_FILE, _rows(times, good), _rows(frames, good), origin))
+    return _sorted(Positions(metres, OF_FILE, _rows(times, good), _rows(frames, good), origin, int((~good).sum())))
 
 
 def _sorted(positions: Positions) -> Positions:
@@ -213,7 +235,14 @@ def _sorted(positions: Positions) -> Positions:
     order = np.asarray(good[first], np.intp)
     if len(order) < 3:
         raise ValueError("it has fewer than three positions with a time or frame")
-    return replace(positions, metres=positions.metres[order], times=_rows(times, order), frames=_rows(frames, order))
+    left_out = positions.left_out + len(keys) - len(order)
+    return replace(
+        positions,
+        metres=positions.metres[order],
+        times=_rows(times, order),
+        frames=_rows(frames, order),
+        left_out=left_out,
+    )
 
 
 def _at_least_three(rows: FloatArray) -> FloatArray:

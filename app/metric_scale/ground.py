@@ -41,24 +41,10 @@ def camera_height(xyz: FloatArray, cameras: FloatArray, up: FloatArray, given: s
     eye = cameras @ up
     below = xyz[height < np.median(eye)]
     below = below[:: max(1, len(below) // MAX_POINTS)]
-    found: list[tuple[float, int, FloatArray, float]] = []
-    rng = np.random.default_rng(0)
-    for _ in range(SAMPLES if len(below) >= MIN_POINTS else 0):
-        a, b, c = below[rng.choice(len(below), 3, replace=False)]
-        normal = np.cross(b - a, c - a)
-        length = np.linalg.norm(normal)
-        if not length > 0:
-            continue
-        normal = normal / length * (1 if normal @ up > 0 else -1)
-        far = float(np.median((cameras - a) @ normal))
-        if normal @ up < np.cos(np.radians(MAX_SLOPE_DEG)) or far <= 0:
-            continue
-        count = int((np.abs((below - a) @ normal) < THICKNESS * far).sum())
-        found.append((far, count, normal, float(normal @ a)))
-    large = max((count for _, count, _, _ in found), default=0)
-    if large < MIN_POINTS:
+    planes = _level_planes(below, cameras, up)
+    if not planes:
         raise InputError(f"--scale-from {given}: there is no ground below the camera in the point cloud")
-    normal, offset = max((entry for entry in found if entry[1] >= MIN_SHARE * large), key=lambda e: e[0])[2:]
+    normal, offset = max(planes, key=lambda plane: float(np.median(cameras @ plane[0] - plane[1])))
     thickness = THICKNESS * float(np.median(cameras @ normal - offset))
     ground = below
     for _ in range(10):
@@ -79,3 +65,34 @@ def camera_height(xyz: FloatArray, cameras: FloatArray, up: FloatArray, given: s
         raise InputError(f"--scale-from {given}: there is no ground below the camera in the point cloud")
     variation = 1.4826 * float(np.median(np.abs(heights - median))) / median
     return GroundHeight(median, max(variation, THICKNESS / 3), len(ground))
+
+
+def _level_planes(points: FloatArray, cameras: FloatArray, up: FloatArray) -> list[tuple[FloatArray, float]]:
+    """Level planes (normal, offset) below the cameras, none of which shares points with a larger one.
+
+    They have at least `MIN_SHARE` of the largest one's points: a plane tilted across floor and wall has some of both.
+    """
+    candidates: list[tuple[FloatArray, float, float]] = []
+    rng = np.random.default_rng(0)
+    for _ in range(SAMPLES if len(points) >= MIN_POINTS else 0):
+        a, b, c = points[rng.choice(len(points), 3, replace=False)]
+        normal = np.cross(b - a, c - a)
+        length = np.linalg.norm(normal)
+        if not length > 0:
+            continue
+        normal = normal / length * (1 if normal @ up > 0 else -1)
+        far = float(np.median((cameras - a) @ normal))
+        if normal @ up >= np.cos(np.radians(MAX_SLOPE_DEG)) and far > 0:
+            candidates.append((normal, float(normal @ a), THICKNESS * far))
+    found: list[tuple[FloatArray, float]] = []
+    largest, left = 0, points
+    while candidates and len(left) >= MIN_POINTS:
+        counts = [int((np.abs(left @ normal - offset) < thick).sum()) for normal, offset, thick in candidates]
+        best = int(np.argmax(counts))
+        largest = max(largest, counts[best])
+        if counts[best] < max(MIN_POINTS, MIN_SHARE * largest):
+            break
+        normal, offset, thick = candidates[best]
+        found.append((normal, offset))
+        left = left[np.abs(left @ normal - offset) >= thick]
+    return found

@@ -1,6 +1,7 @@
 """Measurement of the metric scale of a result from the source of scale that the user gave."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -18,12 +19,15 @@ from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
+from stream_recon.app.sources.containers import creation_time
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
 MAX_MARKER_FRAMES = 1000
 """Most frames in which markers are detected, every n-th of the result: more take longer without a better scale."""
+LARGEST_SCALE = 1e5
+"""Largest number of metres in a unit of a reconstruction, and its inverse the smallest: first surfaces are at 1."""
 MAX_CLOUD_POINTS = 300_000
 """Most points in which the ground is searched for: more take longer without a better plane."""
 
@@ -49,6 +53,24 @@ def measure_scale(
     cameras = _longest_segment(result.cameras)
     if not cameras:
         raise InputError(f"{result.folder} has no frames")
+    return _in_range(_measured(result, cameras, source, text, open_again, on_progress), text)
+
+
+def _in_range(found: MetricScale, text: str) -> MetricScale:
+    scale = found.T_metric_own.scale
+    if not 1 / LARGEST_SCALE < scale < LARGEST_SCALE:
+        raise InputError(f"--scale-from {text}: one unit of the reconstruction cannot be {scale:.3g} m")
+    return found
+
+
+def _measured(
+    result: ResultFolder,
+    cameras: list[Camera],
+    source: ScaleSource,
+    text: str,
+    open_again: Callable[[], Source] | None,
+    on_progress: Progress,
+) -> MetricScale:
     match source:
         case Marker():
             return _by_markers(result, source, text, open_again or source_of(result), on_progress)
@@ -57,9 +79,17 @@ def measure_scale(
         case Height():
             return _by_height(result, cameras, source, text)
         case Track():
-            return scale_by_track(cameras, world_up(cameras), source.positions, source.begins, text)
+            recorded = _recorded(result)
+            return scale_by_track(cameras, world_up(cameras), source.positions, source.begins, text, recorded)
         case Photographs():
             return _by_photographs(result, cameras, text)
+
+
+def _recorded(result: ResultFolder) -> float | None:
+    """Seconds since 1970 at which the result's video was recorded, where its file says so."""
+    options = result.run.get("options")
+    spec = options.get("source") if isinstance(options, dict) else None
+    return creation_time(Path(spec).expanduser()) if isinstance(spec, str) and "\0" not in spec else None
 
 
 def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:

@@ -12,8 +12,8 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 FORMS = (
     "marker:METRES, the side of a printed ArUco or AprilTag marker; frames:A,B,METRES, the distance between the "
-    "cameras of two frames; height:METRES of the camera above the ground; track:FILE[@SECONDS], positions as GPX, CSV "
-    "or TUM; "
+    "cameras of two frames; height:METRES of the camera above the ground; track:FILE[@SECONDS], positions as GPX, "
+    "NMEA, CSV or TUM; "
     "exif, the GPS positions of photographs"
 )
 

@@ -47,8 +47,8 @@ MIN_DISTORTION_PX = 0.1
 """Least radial distortion at the image's corner that is removed."""
 MIN_KEYFRAMES = 3
 """Least number of keyframes: fewer confirm nothing."""
-MIN_BASELINE = 0.05
-"""Least extent of the positions that observe a triangulated point, as a share of its distance."""
+EXACT_BASELINE = 0.15
+"""Extent of the cameras that observe a triangulated point, as a share of its distance, from which its weight is 1."""
 MAX_TRACK_ERROR_PX = 1.5
 """Largest mean reprojection error of a triangulated point that corrects depth, in pixels of the refinement."""
 
@@ -187,7 +187,7 @@ class _Job:
         full = stored.transform.source_size
         sx, sy = size[0] / full[0], size[1] / full[1]
         k = camera.intrinsics
-        pixels, depths = self._points(camera)
+        pixels, depths, weights = self._points(camera)
         view = StereoView(
             camera.index,
             grey.astype(np.float32),
@@ -196,6 +196,7 @@ class _Job:
             self._prior(stored, size, camera),
             (pixels * (sx, sy)).astype(np.float32),
             depths.astype(np.float32),
+            weights.astype(np.float32),
         )
         return view, image
 
@@ -217,15 +218,16 @@ class _Job:
         return x.astype(np.float32), y.astype(np.float32)
 
     @cached_property
-    def _is_exact(self) -> NDArray[np.bool_]:
-        """Whether the cameras that observe a triangulated point are far enough apart for its depth."""
+    def _point_weights(self) -> NDArray[np.float64]:
+        """Weights [M] of the triangulated points: the inverse variance of depth, by the extent of their cameras."""
         centres = {camera.index: camera.T_world_camera[:3, 3] for camera in self.result.cameras}
         seen = np.array([centres.get(index, np.zeros(3)) for index in self.tracks.frame.tolist()])
         starts = np.flatnonzero(np.diff(self.tracks.point, prepend=-1))
         extent = np.maximum.reduceat(seen, starts) - np.minimum.reduceat(seen, starts)
         distance = np.linalg.norm(self.tracks.points[self.tracks.point[starts]] - seen[starts], axis=1)
-        found = np.zeros(len(self.tracks.points), bool)
-        found[self.tracks.point[starts]] = np.linalg.norm(extent, axis=1) > MIN_BASELINE * distance
+        found = np.zeros(len(self.tracks.points))
+        baseline = np.linalg.norm(extent, axis=1) / np.maximum(distance, 1e-12)
+        found[self.tracks.point[starts]] = np.minimum((baseline / EXACT_BASELINE) ** 2, 1)
         return found
 
     def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:
@@ -249,19 +251,19 @@ class _Job:
         depth = stored.depth[row.clip(0, height - 1), column.clip(0, width - 1)]
         return np.where(inside & np.isfinite(depth) & (depth > 0), depth, np.float32(0))
 
-    def _points(self, camera: Camera) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Undistorted source pixels [N, 2] and depths [N] of the triangulated points that a keyframe observes."""
+    def _points(self, camera: Camera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Undistorted source pixels [N, 2], depths [N] and weights [N] of the points that a keyframe observes."""
         first, last = self.observed[camera.index]
         points = np.unique(self.tracks.point[self.order[first:last]])
         full = camera.source_size or (1, 1)
         limit = MAX_TRACK_ERROR_PX * max(1.0, max(full) / 800)
-        points = points[(self.tracks.errors[points] < limit) & self._is_exact[points]]
+        points = points[self.tracks.errors[points] < limit]
         T = invert_pose(camera.T_world_camera)
         local = self.tracks.points[points] @ T[:3, :3].T + T[:3, 3]
-        local = local[local[:, 2] > 0]
+        points, local = points[local[:, 2] > 0], local[local[:, 2] > 0]
         k = camera.intrinsics
         pixels = local[:, :2] / local[:, 2:] * (k.fx, k.fy) + (k.cx, k.cy)
-        return pixels, local[:, 2]
+        return pixels, local[:, 2], self._point_weights[points]
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Evaluation run: the complete pipeline on a sequence with ground truth, measured while it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -9,13 +9,15 @@ from tempfile import TemporaryDirectory
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.evaluation.dense_depth import DenseDepthErrors, dense_depth_errors
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics
+from stream_recon.app.pipeline.dense import DenseOptions
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import revision_since_causal
-from stream_recon.app.result.folder import ResultFolder, causal_result
+from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, result_of
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.source import Source
@@ -63,6 +65,7 @@ def evaluate_scene(
     limit: int | None = None,
     mapping: MappingChoice = "off",
     observer: RunObserver | None = None,
+    dense: DenseOptions | None = None,
 ) -> Evaluation:
     """Run the pipeline on every ``stride``-th image, at most ``limit``, and compare the results with ground truth.
 
@@ -98,6 +101,7 @@ def evaluate_scene(
             raise KeyboardInterrupt
         network = network_evaluator.metrics() if recording is not None else causal
         final = evaluator.metrics()
+        dense_errors = _dense_errors(output.folder, open_again, dense, truth) if output and dense and truth else None
     with open_again() as frames:
         rows = baseline_metrics(evaluator, frames)
     return Evaluation(
@@ -110,7 +114,20 @@ def evaluate_scene(
         causal=causal,
         online_final=online_final,
         baselines=rows,
+        dense=dense_errors,
     )
+
+
+def _dense_errors(
+    folder: Path, open_again: Callable[[], Source], options: DenseOptions, truth: GroundTruth
+) -> DenseDepthErrors | None:
+    """Errors of the dense depth of a refined result; None where it has none."""
+    if not truth.has_depth or not Finisher(folder, open_again).densify(options):
+        return None
+    result = read_result(folder)
+    cameras = [camera for camera in result.cameras if camera.index in result.dense]
+    pairs = ((result.surface_of(camera), result_of(folder, camera)) for camera in cameras)
+    return dense_depth_errors(pairs, truth)
 
 
 def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluator:

@@ -251,7 +251,7 @@ class _PipelineRun:
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             network_focal=float(np.median(focals)) if self._source.intrinsics is not None and len(focals) else None,
-            focal_change=None if (change := focal_change(np.asarray(focals))) is None else round(change, 4),
+            focal_change=focal_change(np.asarray(focals)),
             submaps=self._engine.submaps,
             reference_frames=self._engine.reference_frames,
             blank_frames=self._discontinuities.blank_frames,

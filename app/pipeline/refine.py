@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.datasets.source_identity import source_change
+from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
@@ -79,6 +81,10 @@ def refine_result(
     every = [camera.as_network for camera in result.cameras]
     cameras = result.with_depth(every)
     images = images_of(result, cameras, open_again)
+    if images.change is not None:
+        if _used_source(result):
+            raise InputError(f"{images.change}; {result.folder} stays as it was refined with the source's images")
+        observer.on_message(f"{images.change}: refined with the result's small images", warning=True)
     views = []
     for number, camera in enumerate(cameras):
         views.append(FrameData.from_result(result_of(result.folder, camera), images.scale))
@@ -99,11 +105,18 @@ def refine_result(
             on_state=show_state if page else None,
         )
         found = refine(views, images, images.scale, options)
+        if found.fit is None and REFINEMENT in result.run:
+            raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
-        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
-        record = {"id": _refinement_id(found), **_record(found.report, images.warning), "parallax_deg": angle}
         focal = found.lens.focal / found.scale.factor if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
+        record = {
+            "id": _refinement_id(found),
+            **_record(found.report, images.warning),
+            "parallax_deg": angle,
+            "network_difference": _difference(every, moved),
+        }
         revision = _with_fields(moved, cameras, found.depth_fields)
         for listener in listeners:
             listener.revise(revision)
@@ -112,7 +125,7 @@ def refine_result(
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
-        changes[VERDICT] = judge({**result.run, **changes}).to_json()
+        changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
@@ -153,7 +166,9 @@ class _Images:
         self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
     ) -> None:
         self.scale = scale
-        self.warning = None if open_again is not None else STORED_IMAGES
+        self.warning: str | None = None if open_again is not None else STORED_IMAGES
+        self.change: str | None = None
+        """How the source differs from the one that the result was made from, if it does."""
         self._folder, self._cameras, self._open = result.folder, cameras, open_again
 
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
@@ -182,21 +197,27 @@ def images_of(result: ResultFolder, cameras: Sequence[Camera], open_again: Calla
         raise InputError(f"{result.folder} has no frames to refine")
     first = result_of(result.folder, cameras[0])
     size = first.transform.source_size
-    if open_again is not None and _is_there(open_again, cameras[0].index, size):
-        return _Images(result, cameras, open_again, Scale.from_source_size(size))
+    change_message = None
+    if open_again is not None:
+        try:
+            change = source_change(result.folder, cameras, open_again)
+        except InputError:
+            open_again = None
+        else:
+            if change is None:
+                return _Images(result, cameras, open_again, Scale.from_source_size(size))
+            change_message = f"the source has changed since the run ({change})"
     factor = min(Scale.from_source_size(size).factor, sum(first.transform.scale) / 2)
     small = Scale(factor, (max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)))
-    return _Images(result, cameras, None, small)
+    images = _Images(result, cameras, None, small)
+    images.change = change_message
+    return images
 
 
-def _is_there(open_again: Callable[[], Source], index: int, size: tuple[int, int]) -> bool:
-    """Whether the source still begins with this frame."""
-    try:
-        with open_again() as source:
-            frame = next(iter(source), None)
-    except InputError:
-        return False
-    return frame is not None and frame.index == index and (frame.rgb.shape[1], frame.rgb.shape[0]) == size
+def _used_source(result: ResultFolder) -> bool:
+    """Whether an earlier refinement had the source's images."""
+    earlier = result.run.get(REFINEMENT)
+    return isinstance(earlier, dict) and not earlier.get("warning")
 
 
 def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
@@ -272,6 +293,14 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )
+
+
+def _difference(cameras: Sequence[Camera], moved: Revision) -> float | None:
+    """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
+    network = np.array([camera.T_world_camera for camera in cameras])
+    refined = np.array([frame.T_world_camera for frame in moved.frames])
+    share = pose_errors(network, refined, np.zeros(len(network) - 1, bool)).ate_over_path
+    return None if share is None else round(share, 5)
 
 
 def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:

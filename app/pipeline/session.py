@@ -19,6 +19,7 @@ from stream_recon.app.pipeline.pipeline import ResumeState, RunSetup, reconstruc
 from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.metric_scale import metric_scale_of
 from stream_recon.app.result.resume import PartialResult, finished_record, read_partial_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary, now_text
 from stream_recon.app.result.writer import ResultWriter, check_output
@@ -190,13 +191,19 @@ def _resume_state(partial: PartialResult, overlap_error: OverlapError) -> Resume
         frames=len(partial.cameras),
         keyframes=partial.keyframes,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
-        warnings=tuple(str(line) for line in partial.recorded_value("warnings", list)),
+        warnings=(*(str(line) for line in partial.recorded_value("warnings", list)), *_dropped_scale(partial)),
         resumed=(*partial.recorded_value("resumed", list), {"at": now_text(), **dataclasses.asdict(overlap_error)}),
         low_quality=tuple(low_quality_intervals(partial.recorded_value("health", dict))),
         segments=tuple(_segments(partial)),
         blank_frames=_count(partial.recorded_value("frames", dict).get("blank")),
         last=partial.last_frame(),
     )
+
+
+def _dropped_scale(partial: PartialResult) -> list[str]:
+    unit = metric_scale_of(partial.record)
+    again = "the resumed run is in its own unit again; run 'stream-recon scale' at its end"
+    return [] if unit is None else [f"the interrupted result was in metres, by {unit.given}: {again}"]
 
 
 def _count(value: object) -> int:

@@ -14,35 +14,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_run
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT
 
 Level = Literal["good", "doubtful", "failed"]
-DENSE = "dense"
-"""Key of the report of dense depth."""
 LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
 
 FOCAL_PARTS = 6
 """Parts of a video whose focal lengths are compared."""
-CONTRADICTED = (0.3, 0.55)
-"""Shares of the image that held-out matches contradict, from which a result is doubtful, and failed."""
-DEPTH_DISAGREES = (0.15, 0.5)
-"""Shares of the image on whose depth neighbouring keyframes disagree, from which a result is doubtful, and failed."""
-DEPTH_ERROR = 0.08
-"""Median log error of the network's depth at triangulated points from which the camera model is doubtful."""
-FOCAL_CHANGE = 1.15
-"""Ratio of the largest to the smallest focal length from which the lens has zoomed."""
+CONTRADICTED = 0.65
+"""Share of the image that held-out matches contradict. Nothing has verified these matches, so that right results of
+hand-held phones have up to 0.6."""
+DEPTH_DISAGREES = 0.15
+"""Share of the image on whose depth neighbouring keyframes disagree."""
+DEPTH_ERROR = 0.095
+"""Median log error of depth at triangulated points."""
+DIFFERENCE = 0.03
+"""Difference of the refined path from the network's, over its length. Right results had at most 0.028."""
+FOCAL_CHANGE, FOCAL_STEADINESS = 1.05, 0.95
+"""`focal_change` that means a zoom. The network's focal lengths scatter by up to 1.42 where the view changes, but not
+steadily: right results had at most 0.91."""
+PARALLAX_DEG = 0.3
+"""Median angle under which points are seen."""
 UNREFINED = 0.02
-"""Share of the frames that refinement left to the network, from which a result is doubtful."""
-PARTS_LOST = 0.1
-"""Share of frames that were damaged, dropped or blank, from which a result is doubtful."""
-INCONSISTENT = (0.15, 0.5)
-"""Shares of frames of low tracking quality from which a result is doubtful, and failed."""
+"""Share of the frames that refinement left to the network."""
+LOST = 0.1
+"""Share of frames that were damaged or blank."""
+INCONSISTENT = 0.15
+"""Share of frames of low tracking quality."""
 CONFIRMED = 0.04
-"""Share of the pixels that stereo confirms, below which surfaces are doubtful."""
+"""Share of the pixels that stereo confirms."""
 FEW_KEYFRAMES = 3
 """Fewest keyframes that can be checked."""
+FAILED = 2
+"""Number of independent findings from which a result has failed."""
 
+MAX_REASONS = 2
+"""Findings that a verdict names."""
 OVERLAP = "Film with more overlap: move more slowly, in smaller turns, with the same things in view for longer"
 TEXTURE = "Keep edges and patterns in view, in good light"
 
@@ -70,15 +78,19 @@ class Verdict:
         return asdict(self)
 
 
-def focal_change(focals: NDArray[np.floating]) -> float | None:
-    """Ratio of the largest to the smallest focal length over `FOCAL_PARTS` parts of a video; None with few frames.
+def focal_change(focals: NDArray[np.floating]) -> dict[str, float] | None:
+    """How the focal length changes, for ``run.json``; None with few frames. ``focals`` [N]: the network's, in any unit.
 
-    ``focals`` [N] are the network's for each frame, in any unit. A part has its median, since single frames scatter.
+    Returns:
+        ``ratio`` of the largest to the smallest median over `FOCAL_PARTS` parts of the video; ``steadiness``, the
+        absolute correlation of the focal length and the number of the frame.
     """
-    if len(focals) < FOCAL_PARTS:
+    if len(focals) < FOCAL_PARTS or focals.min() <= 0:
         return None
     medians = [float(np.median(part)) for part in np.array_split(focals, FOCAL_PARTS)]
-    return max(medians) / min(medians) if min(medians) > 0 else None
+    scatter = float(np.std(focals))
+    steadiness = abs(float(np.corrcoef(np.arange(len(focals)), focals)[0, 1])) if scatter > 0 else 0.0
+    return {"ratio": round(max(medians) / min(medians), 4), "steadiness": round(steadiness, 4)}
 
 
 def recorded_verdict(record: Mapping[str, Any]) -> Verdict | None:
@@ -91,114 +103,140 @@ def recorded_verdict(record: Mapping[str, Any]) -> Verdict | None:
 
 def record_verdict(folder: Path) -> Verdict:
     """Judge a result folder, whose lock the caller holds, and keep the verdict in ``run.json``. Raises OutputError."""
-    record = read_run(folder)
-    verdict = judge(record)
+    result = read_result(folder)
+    record = result.run
+    verdict = judge(record, len(result))
     if record.get(VERDICT) != verdict.to_json():
         replace_json(folder / RUN_NAME, {**record, VERDICT: verdict.to_json()})
     return verdict
 
 
-def judge(record: Mapping[str, Any]) -> Verdict:
+def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
     """Verdict on a result by its ``run.json``; entries that are missing or damaged are no evidence.
 
-    The worst finding decides; of several equally bad ones, the first.
+    ``frames``: number of frames in the result; None: as recorded, which is less after a kill.
+    One finding makes a result doubtful, several independent ones mean that it failed. The first one is the reason.
     """
-    evidence = _Evidence(record)
-    found = [*evidence.losses(), *evidence.refinement(), *evidence.consistency()]
-    if not found:
-        return Verdict("good", evidence.praise)
-    return max(found, key=lambda verdict: LEVELS.index(verdict.level))
+    evidence = _Evidence(record, frames)
+    if not evidence.frames:
+        return Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
+    findings = [*evidence.refinement(), *evidence.geometry(), *evidence.lens(), *evidence.losses(), *evidence.others()]
+    if not findings:
+        whole = f"{evidence.frames:.0f} of {evidence.frames:.0f} frames"
+        return Verdict("good", f"{whole} were confirmed by points kept aside to check it")
+    first = max(findings, key=lambda finding: finding.weight)
+    others = [finding.reason for finding in findings if finding is not first]
+    reason = "; ".join([first.reason, *others[: MAX_REASONS - 1]])
+    failed = sum(finding.weight for finding in findings) >= FAILED
+    return Verdict("failed" if failed else "doubtful", reason, first.advice)
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What speaks against a result."""
+
+    reason: str
+    advice: str
+    weight: int = 1
+    """0: evidence that is missing, which makes no result a failed one."""
 
 
 class _Evidence:
     """Evidence in a ``run.json``; each method yields what speaks against the result."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: Mapping[str, Any], frames: int | None) -> None:
         self._record = record
         self._refinement = _table(record, REFINEMENT)
-        self._frames = _number(_table(record, "frames"), "reconstructed") or 0.0
+        self._counts = _table(record, "frames")
+        self.frames = float(frames) if frames is not None else _number(self._counts, "reconstructed") or 0.0
         segments = self._refinement.get("fallback_segments")
-        self._left = min(sum(_length(each) for each in segments) if isinstance(segments, list) else 0, self._frames)
+        self._left = min(sum(_length(each) for each in segments) if isinstance(segments, list) else 0, self.frames)
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None
 
-    @property
-    def praise(self) -> str:
-        """Why a result is good."""
-        return f"{self._frames:.0f} of {self._frames:.0f} frames were confirmed by matches kept aside"
-
-    def losses(self) -> Iterator[Verdict]:
-        """Frames that are not there, and parts whose place is a guess."""
-        counts = _table(self._record, "frames")
-        if not self._frames:
-            yield Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
-            return
-        lost = {name: _number(counts, name) or 0.0 for name in ("blank", "damaged", "dropped")}
-        words = {"blank": "black or covered", "damaged": "damaged", "dropped": "dropped"}
-        name = max(lost, key=lambda key: lost[key])
-        # A live source drops frames by design; the rest still overlaps, or matches tell.
-        seen = self._frames + lost["blank"] + lost["damaged"]
-        if name != "dropped" and lost[name] >= PARTS_LOST * seen:
-            yield Verdict(
-                "doubtful", f"{lost[name]:.0f} of {seen:.0f} frames are {words[name]}", "Film again without the gap"
+    def refinement(self) -> Iterator[_Finding]:
+        """What points say that nothing was fitted to."""
+        if not self._refinement:
+            stopped = self._record.get("interrupted") is True
+            yield _Finding(
+                f"{'the run was stopped' if stopped else 'not refined'}: nothing has checked its path",
+                "Continue it with --resume" if stopped else "'stream-recon refine' refines and checks it",
+                weight=0,
             )
-        parts = _number(self._refinement, "segments") if self._refinement else None
+            return
+        contradicted = _number(self._refinement, "disagreement")
+        if (_number(self._refinement, "keyframes") or 0.0) < FEW_KEYFRAMES or contradicted is None:
+            yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
+            return
+        unconfirmed = f"{self._left:.0f} of {self.frames:.0f} frames could not be confirmed"
+        if self._left >= UNREFINED * self.frames:
+            yield _Finding(unconfirmed, OVERLAP)
+        if contradicted >= CONTRADICTED and not self._rejected:
+            yield _Finding(
+                f"points kept aside contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}"
+            )
+
+    def geometry(self) -> Iterator[_Finding]:
+        """Depth and parallax of a refinement, and its path next to the network's."""
+        agreement = _number(self._refinement, "depth_agreement_before" if self._rejected else "depth_agreement")
+        if agreement is not None and 1 - agreement >= DEPTH_DISAGREES:
+            yield _Finding(f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
+        error = _number(self._refinement, "depth_error")
+        if error is not None and error >= DEPTH_ERROR:
+            yield _Finding(
+                f"depth and points differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
+                "Use the video as the camera wrote it, or give the camera with --intrinsics",
+            )
+        difference = _number(self._refinement, "network_difference")
+        if difference is not None and difference >= DIFFERENCE:
+            yield _Finding(
+                f"two ways to find the path differ by {difference:.0%} of its length",
+                f"Keep moving things out of view, or mask them. {OVERLAP}",
+            )
+        parallax = _number(self._refinement, "parallax_deg")
+        if parallax is not None and parallax < PARALLAX_DEG:
+            yield _Finding(
+                f"the camera hardly moved: points are seen under {parallax:.1g} degrees",
+                "Walk sideways or around things; turning on the spot shows no depth",
+            )
+
+    def lens(self) -> Iterator[_Finding]:
+        """A focal length that changes."""
+        change = _table(self._record, "focal_change")
+        ratio, steadiness = (_number(change, name) or 0.0 for name in ("ratio", "steadiness"))
+        if ratio >= FOCAL_CHANGE and steadiness >= FOCAL_STEADINESS:
+            yield _Finding("the lens seems to have zoomed", "Film without zoom")
+
+    def losses(self) -> Iterator[_Finding]:
+        """Frames that are missing, and parts whose place is a guess."""
+        parts = _number(self._refinement, "segments")
         if parts is None:
             breaks = self._record.get("segments")
-            parts = 1 + len(breaks) if isinstance(breaks, list) else 1
+            parts = 1.0 + (len(breaks) if isinstance(breaks, list) else 0)
         if parts > 1:
-            yield Verdict(
-                "doubtful",
+            yield _Finding(
                 f"it has {parts:.0f} parts that nothing connects: where they lie relative to each other is a guess",
                 "Film without cuts, or show the same place before and after",
             )
+        # A live source drops frames by design. Those that are left overlap, or points tell that they do not.
+        for name, word in (("blank", "black or covered"), ("damaged", "damaged")):
+            lost = _number(self._counts, name) or 0.0
+            if lost >= LOST * (self.frames + lost):
+                yield _Finding(
+                    f"{lost:.0f} of {self.frames + lost:.0f} frames are {word}", "Film again without the gap"
+                )
 
-    def refinement(self) -> Iterator[Verdict]:
-        """What matches say that nothing was fitted to."""
-        if not self._refinement:
-            stopped = self._record.get("interrupted") is True
-            yield Verdict(
-                "doubtful",
-                "the run was stopped: nothing has checked its path"
-                if stopped
-                else "not refined: nothing has checked its path",
-                "Continue it with --resume" if stopped else "'stream-recon refine' checks and refines it",
-            )
-            return
-        contradicted = _number(self._refinement, "disagreement_before" if self._rejected else "disagreement")
-        if (_number(self._refinement, "keyframes") or 0) < FEW_KEYFRAMES or contradicted is None:
-            yield Verdict("doubtful", f"too few matches to check {self._frames:.0f} frames", OVERLAP)
-        elif contradicted >= CONTRADICTED[0]:
-            level: Level = "failed" if contradicted >= CONTRADICTED[1] else "doubtful"
-            yield Verdict(level, f"matches contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}")
-        if self._left >= UNREFINED * self._frames:
-            yield Verdict("doubtful", f"{self._left:.0f} of {self._frames:.0f} frames could not be confirmed", OVERLAP)
-        agreement = _number(self._refinement, "depth_agreement_before" if self._rejected else "depth_agreement")
-        if agreement is not None and 1 - agreement >= DEPTH_DISAGREES[0]:
-            level = "failed" if 1 - agreement >= DEPTH_DISAGREES[1] else "doubtful"
-            yield Verdict(level, f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
-        error = _number(self._refinement, "depth_error_before")
-        if error is not None and error >= DEPTH_ERROR:
-            yield Verdict(
-                "doubtful",
-                f"depth and matches differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
-                "Use the video as the camera wrote it, or give the camera with --intrinsics",
-            )
-
-    def consistency(self) -> Iterator[Verdict]:
-        """What each frame says about the one before, and the lens."""
-        change = _number(self._record, "focal_change")
-        if change is not None and change >= FOCAL_CHANGE:
-            yield Verdict("doubtful", f"the lens seems to have zoomed by {change - 1:.0%}", "Film without zoom")
-        low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / max(self._frames, 1.0)
-        if low >= INCONSISTENT[0]:
-            yield Verdict(
-                "failed" if low >= INCONSISTENT[1] else "doubtful",
-                f"{low:.0%} of the frames do not fit the frame before",
-                OVERLAP,
-            )
-        confirmed = _number(_table(self._record, DENSE), "confirmed")
+    def others(self) -> Iterator[_Finding]:
+        """What consecutive frames and stereo say."""
+        low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / self.frames
+        # Of the online poses, which an accepted refinement replaces.
+        if low >= INCONSISTENT and (self._rejected or not self._refinement):
+            yield _Finding(f"{low:.0%} of the frames do not fit the frame before", OVERLAP)
+        dense = _table(self._record, DENSE)
+        # Of an earlier refinement: its maps do not count.
+        is_current = dense.get("refinement") == self._refinement.get("id")
+        confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < CONFIRMED:
-            yield Verdict("doubtful", f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
+            yield _Finding(f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
 
 
 def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

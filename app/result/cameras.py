@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field, validated_field
 from stream_recon.app.core.disk_table import AscendingColumn
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
-from stream_recon.app.result.files import GrowingFile, replace_file
+from stream_recon.app.result.commit import FolderChange
+from stream_recon.app.result.files import GrowingFile
 from stream_recon.configs.errors import OutputError
 
 CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
 FORMAT = 3
+LONGEST_LINE = 1 << 20
+"""Bytes of a line that are read: one has some kilobytes, and a sparse file is one endless line."""
 LARGEST_LENGTH = 1e6
 """Bound of coordinates and depth scales that are read: beyond it, voxel numbers overflow."""
 _RENAMED = {
@@ -280,11 +284,18 @@ class CameraFiles:
 
 
 def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
-    """Replace both files of a finished result: first ``cameras.json``, then the trajectory. Raises OutputError."""
+    """Replace both files of a finished result. Raises OutputError."""
+    with FolderChange(folder) as change:
+        change_cameras(change, cameras, revisions)
+        change.commit()
+
+
+def change_cameras(change: FolderChange, cameras: Sequence[Camera], revisions: int) -> None:
+    """Replace both files of a finished result as part of a change. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]
-    replace_file(folder / CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
+    change.replace(CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
     trajectory = [camera.to_tum().encode() for camera in cameras]
-    replace_file(folder / TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
+    change.replace(TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
 
 
 def revision_since_causal(cameras: Iterable[Camera], scale: float = 1.0) -> Revision:
@@ -307,15 +318,17 @@ def iterate_cameras(path: Path) -> Iterator[Camera]:
     Raises OutputError where it is missing, damaged, of another program, or of a later version of this one.
     """
     try:
-        with path.open("rb") as file:
-            version, previous = _version(path, file.readline(), file.readline()), -1
-            for line in file:
+        with open_regular(path) as file:
+            version, previous = _version(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE)), -1
+            while line := file.readline(LONGEST_LINE):
                 if line.startswith(b"{"):
                     camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
                     if camera.index <= previous:
                         raise ValueError("its frames are not in order")
                     previous = camera.index
                     yield camera
+                elif len(line) == LONGEST_LINE:
+                    raise ValueError("a line is too long")
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 

@@ -27,14 +27,15 @@ from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras, write_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, change_cameras, iterate_cameras
+from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.depth import depth_path
-from stream_recon.app.result.files import PART_SUFFIX, PlyFile, in_order, output_errors, replace_json
+from stream_recon.app.result.files import PlyFile, in_order, output_errors, temporary_name
 from stream_recon.app.result.folder import ResultFolder, read_run, result_of
-from stream_recon.app.result.mesh import remove_mesh
+from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, write_tracks
+from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, change_tracks
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
@@ -64,7 +65,7 @@ class PointCloud:
         self._ends = array("q", [0])
         self._keyframes = RecentKeyframes(config)
         path = folder / POINTS_NAME
-        part = path.with_name(path.name + PART_SUFFIX)
+        part = temporary_name(path)
         self._ply = PlyFile(part)
         try:
             for camera in known:
@@ -96,7 +97,7 @@ class PointCloud:
         See `write_cloud`. The old file stays where it was cancelled (False), and after an OutputError.
         """
         path = self._folder / POINTS_NAME
-        part = path.with_name(path.name + PART_SUFFIX)
+        part = temporary_name(path)
         try:
             if not write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled):
                 return False
@@ -203,8 +204,7 @@ def amend(
     """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
 
     The cloud is built from the existing depth maps: frames without one lose their points. A kill leaves the old result
-    or the new one, except in the moment when files are renamed. The numbers under ``revisions`` in ``run.json`` then
-    differ, see `FileRevisions`.
+    or the new one, see `FolderChange`.
 
     Args:
         record: entries to set in ``run.json``.
@@ -216,24 +216,23 @@ def amend(
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
-    part = folder / (POINTS_NAME + PART_SUFFIX)
+    part = temporary_name(folder / POINTS_NAME)
     try:
         if not write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled):
             return False
-        # The rest writes little and is not cancelled. The mesh is of the old poses.
-        remove_mesh(folder)
+        # The rest writes little and is not cancelled.
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
-        numbers = {"cameras": number, "trajectory": number - 1, "points": number - 1}
-        replace_json(folder / RUN_NAME, {**result.run, "revisions": numbers})
-        write_cameras(folder, cameras, number)
-        if tracks is not None:
-            write_tracks(folder, tracks)
-        else:
-            (folder / TRACKS_NAME).unlink(missing_ok=True)
-        with output_errors(part):
-            part.replace(folder / POINTS_NAME)
-        numbers = dict.fromkeys(numbers, number)
-        replace_json(folder / RUN_NAME, {**result.run, **record, "revisions": numbers})
+        numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
+        with FolderChange(folder) as change:
+            change.adopt(part, POINTS_NAME)
+            change_cameras(change, cameras, number)
+            if tracks is not None:
+                change_tracks(change, tracks)
+            else:
+                change.remove(TRACKS_NAME)
+            change.remove(MESH_NAME)  # it is of the old poses
+            change.replace_json(RUN_NAME, {**result.run, **record, "revisions": numbers})
+            change.commit()
     finally:
         part.unlink(missing_ok=True)
     return True
@@ -249,19 +248,19 @@ def rebuild_cloud(
     ``on_progress``, ``cancelled``: see `write_cloud`; the result is unchanged where it was cancelled (False), and after
     a kill. Raises OutputError: no space, or a damaged file; the result is unchanged.
     """
-    path = result.folder / POINTS_NAME
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = temporary_name(result.folder / POINTS_NAME)
     try:
         if not write_result_cloud(part, result, on_progress, cancelled):
             return False
-        with output_errors(part):
-            part.replace(path)
-        numbers = result.run.get("revisions")
-        if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
-            # Another step may have changed the file since the result was read.
-            record = read_run(result.folder)
-            record["revisions"] = {**numbers, "points": numbers.get("cameras")}
-            replace_json(result.folder / RUN_NAME, record)
+        with FolderChange(result.folder) as change:
+            change.adopt(part, POINTS_NAME)
+            numbers = result.run.get("revisions")
+            if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
+                # Another step may have changed the file since the result was read.
+                record = read_run(result.folder)
+                record["revisions"] = {**numbers, "points": numbers.get("cameras")}
+                change.replace_json(RUN_NAME, record)
+            change.commit()
     finally:
         part.unlink(missing_ok=True)
     return True

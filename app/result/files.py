@@ -1,11 +1,14 @@
 """Files that stay readable when the process is killed at any moment, and ordered work in threads.
 
-Small files are written under a temporary name and renamed. Growing files are extended by one write at a time; a write
-that fails (disk full) is undone. There is no fsync, so a power cut may lose data.
+Small files are written under a temporary name, which is new and cannot be guessed, and renamed. Growing files are
+extended by one write at a time; a write that fails (disk full) is undone. There is no fsync, so a power cut may lose
+data.
 """
 
 import json
 import os
+import re
+import secrets
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,11 +20,15 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.core.ply import VERTEX, Vertices, header, vertices_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 PART_SUFFIX = ".part"
+_TEMPORARY = re.compile(r".+\.[0-9a-f]{16}\.part")
+LONGEST_NAME = 200
+"""Characters of a name that a temporary one repeats: file systems allow 255 bytes."""
 COPY_BYTES = 2**20
 """Bytes copied at a time: large enough for disk speed, small in memory."""
 
@@ -44,19 +51,53 @@ def _holds_result(path: Path) -> bool:
     return False
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def temporary_name(path: Path) -> Path:
+    """A name next to ``path`` that nobody can guess: a link that waits there would lead the writing elsewhere."""
+    return path.with_name(f"{path.name[:LONGEST_NAME]}.{secrets.token_hex(8)}{PART_SUFFIX}")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name is one that `temporary_name` gives."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove temporary files that killed processes left; the caller has locked the folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_temporary(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    Path(entry.path).unlink()
+
+
+def open_new(path: Path) -> int:
+    """Descriptor of a new file, for reading and writing. Raises OSError where the name exists, also as a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    return os.open(path, flags, 0o644)
+
+
+def new_file(path: Path) -> BinaryIO:
+    """A new file for writing. Raises OSError where the name exists, also as a link."""
+    return os.fdopen(open_new(path), "w+b")
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object], *, durable: bool = False) -> None:
     """Write a file under a temporary name in its folder, then rename it: readers see the old or the new file.
 
-    Raises OutputError; the old file then stays.
+    ``durable``: wait until the content is on the disk. Raises OutputError; the old file then stays.
     """
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = temporary_name(path)
     with output_errors(path):
         try:
-            with part.open("wb") as file:
+            with new_file(part) as file:
                 write(file)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
             raise
 
 
@@ -70,24 +111,29 @@ class GrowingFile:
     """A file of a head, any number of entries and a tail, which is complete after every `append`."""
 
     def __init__(self, path: Path, head: bytes, tail: bytes = b"") -> None:
-        """Create or truncate ``path``. Raises OutputError."""
+        """Create ``path``. Raises OutputError, also where the name exists."""
         self.path = path
         self._tail = tail
         self._end = 0
         self._ends = array("q")
         with output_errors(path):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._file = open_new(path)
         self.append(head)
 
     @classmethod
     def replacing(cls, path: Path, head: bytes, entries: Iterable[bytes], tail: bytes = b"") -> "GrowingFile":
         """Replace the file at ``path``, in one step, by one with these entries. Raises OutputError; it then stays."""
-        part = path.with_name(path.name + PART_SUFFIX)
-        file = cls(part, head, tail)
-        with output_errors(path):
+        part = temporary_name(path)
+        try:
+            file = cls(part, head, tail)
             for entry in entries:
                 file.append(entry)
-            part.replace(path)
+            with output_errors(path):
+                part.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
         file.path = path
         return file
 
@@ -122,10 +168,10 @@ class GrowingFile:
 
         Raises OutputError; the old file then stays and can still be appended to.
         """
-        part = self.path.with_name(self.path.name + PART_SUFFIX)
+        part = temporary_name(self.path)
         with output_errors(self.path):
             try:
-                with part.open("wb") as file:
+                with new_file(part) as file:
                     file.write(head)
                     ends, copied = array("q", [len(head)]), 0
                     for number in sorted(changed):
@@ -180,7 +226,7 @@ class PlyFile:
     """A binary little-endian PLY that grows. Points are written before the header's count is raised."""
 
     def __init__(self, path: Path) -> None:
-        """Create or truncate ``path``. Raises OutputError."""
+        """Create ``path``. Raises OutputError, also where the name exists."""
         self.count = 0
         self._head_size = len(header(0))
         self._file = GrowingFile(path, header(0))
@@ -210,7 +256,7 @@ def stored_points(path: Path) -> Vertices:
     Raises OutputError where it is missing, damaged, or of another program.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(len(header(0)))
         count = int(head.split(b"element vertex ", 1)[1].split(b"\n", 1)[0])
         if head != header(count):

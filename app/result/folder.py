@@ -1,5 +1,6 @@
 """Reader of a finished or interrupted result folder."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -8,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.core.depth_correction import correct_depth
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.result.commit import is_changing
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, read_dense
 from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
 from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, upgraded
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
+
+SETTLE_TRIES, SETTLE_SECONDS = 30, 0.1
+"""Attempts and seconds between them to see the end of a change, which takes milliseconds."""
 
 
 class ResultFolder:
@@ -26,6 +33,7 @@ class ResultFolder:
         """Raises OutputError where it is not a result folder, or damaged."""
         self.folder = folder
         self.run = read_run(folder)
+        _check_revisions(folder, self.run)
         self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
 
     @property
@@ -161,8 +169,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     """The content of a result's ``run.json``, with the keys of this version. Raises OutputError."""
     if not folder.is_dir():
         raise OutputError(f"no such result folder: {folder}")
+    if is_changing(folder):
+        _settle(folder)
     try:
-        record = parse_json((folder / RUN_NAME).read_bytes())
+        record = parse_json(read_file(folder / RUN_NAME))
     except (OSError, ValueError) as error:
         raise OutputError(f"{folder} is not a result of {PROGRAM}: its {RUN_NAME} is missing or damaged") from error
     if not isinstance(record, dict) or record.get("program") != PROGRAM or "preset" not in record:
@@ -170,3 +180,25 @@ def read_run(folder: Path) -> dict[str, Any]:
     if not isinstance(record.get("source"), str) or not isinstance(record.get("interrupted"), bool):
         raise OutputError(f"{folder}: its {RUN_NAME} is damaged")
     return upgraded(record)
+
+
+def _check_revisions(folder: Path, run: Mapping[str, Any]) -> None:
+    """Raises OutputError for a finished result whose files are of different revisions."""
+    revisions = run.get("revisions")
+    if not run["interrupted"] and isinstance(revisions, dict) and len(set(revisions.values())) > 1:
+        raise OutputError(
+            f"{folder} was left half changed by a kill or a full disk: its files are of different revisions; "
+            "reconstruct it again with --overwrite"
+        )
+
+
+def _settle(folder: Path) -> None:
+    """Wait for a change of the folder, or complete it where its process was killed. Raises OutputError."""
+    for _ in range(SETTLE_TRIES):
+        try:
+            FolderLock(folder).release()
+        except OutputError:
+            time.sleep(SETTLE_SECONDS)
+        if not is_changing(folder):
+            return
+    raise OutputError(f"{folder} is being changed by another command: wait for it")

@@ -8,10 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from stream_recon.app.result.files import output_errors
+from stream_recon.app.result.commit import complete_change
+from stream_recon.app.result.files import output_errors, remove_temporary
 from stream_recon.configs.errors import OutputError
 
 LOCK_NAME = ".stream-recon.lock"
+WRITTEN_FOLDERS = ("depth", "dense")
+"""Folders of a result in which killed processes leave temporary files."""
 UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 """Errors of file systems without locks."""
 
@@ -44,6 +47,15 @@ class FolderLock:
                 os.close(self._file)  # its last holder removed this file in the meantime
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        if name == LOCK_NAME:
+            try:
+                complete_change(folder)
+            except OutputError:
+                self.release()
+                raise
+            for each in (folder, *(folder / inner for inner in WRITTEN_FOLDERS)):
+                if not each.is_symlink():
+                    remove_temporary(each)
 
     def __enter__(self) -> "FolderLock":
         return self

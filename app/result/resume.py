@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stream_recon.app.core.types import FrameResult, Pair, PreparedFrame
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
-from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
+from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth
 from stream_recon.app.result.folder import read_run, result_of
 from stream_recon.app.result.metric_scale import metric_scale_of
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
@@ -27,6 +27,8 @@ class PartialResult:
     """The content of ``run.json``."""
     cameras: tuple[Camera, ...]
     """Cameras in the reconstruction's own unit; each has its depth file."""
+    is_torn: bool = False
+    """Whether a damaged depth file comes after these frames."""
 
     @property
     def last(self) -> Camera:
@@ -114,11 +116,20 @@ def finished_record(folder: Path) -> Mapping[str, Any] | None:
     return None if record["interrupted"] else record
 
 
+def _has_depth(folder: Path, camera: Camera) -> bool:
+    try:
+        read_depth(depth_path(folder, camera.index))
+    except OutputError:
+        return False
+    return True
+
+
 def read_partial_result(folder: Path) -> PartialResult | None:
     """The frames of a killed or interrupted run; None where it finished no frame, or there is no result.
 
-    Frames count as finished up to the first one without a readable camera and a depth file. Raises OutputError where
-    the folder holds something else, a complete result, or one without all depth files.
+    Frames count as finished up to the first one without a readable camera and a readable depth file: a power cut tears
+    the last ones. Raises OutputError where the folder holds something else, a complete result, or one without all depth
+    files.
     """
     if not (folder / RUN_NAME).exists():
         return None
@@ -129,16 +140,20 @@ def read_partial_result(folder: Path) -> PartialResult | None:
     if isinstance(counts, dict) and counts.get("without_depth"):
         raise OutputError(f"{folder} cannot be resumed: its older depth files were not kept (--keep-depth, --max-disk)")
     cameras: list[Camera] = []
+    is_torn = False
+    if not (folder / CAMERAS_NAME).exists():
+        return None  # depth without poses is of no use
     # A run continues in the reconstruction's own unit, also after a metric scale was applied.
     metric_scale = metric_scale_of(record)
     own = None if metric_scale is None else metric_scale.T_metric_own.inverse()
     try:
         for camera in iterate_cameras(folder / CAMERAS_NAME):
-            if not depth_path(folder, camera.index).is_file():
+            if not _has_depth(folder, camera):
+                is_torn = depth_path(folder, camera.index).exists()
                 break
             cameras.append(camera if own is None else camera.moved(own))
     except OutputError:
         # Torn when the machine went down: the lines before are complete.
         if not cameras and any((folder / DEPTH_FOLDER).glob("*.npz")):
             raise
-    return PartialResult(folder, record, tuple(cameras)) if cameras else None
+    return PartialResult(folder, record, tuple(cameras), is_torn) if cameras else None

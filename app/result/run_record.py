@@ -77,8 +77,8 @@ class RunSummary:
     attention: str = "auto"
     network_focal: float | None = None
     """Median of the focal lengths in pixels that the network predicts, where the camera was known."""
-    focal_change: float | None = None
-    """Ratio of the largest to the smallest focal length that the network predicts; see `focal_change`."""
+    focal_change: dict[str, float] | None = None
+    """How the focal length that the network predicts changes; see `stream_recon.app.pipeline.verdict`."""
     submaps: int = 0
     """Number of submaps: more than one where the scale frames went out of view."""
     reference_frames: tuple[int, ...] = ()

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.files import replace_file
 from stream_recon.configs.errors import OutputError
 
@@ -75,6 +76,11 @@ class SparseTracks:
 def write_tracks(folder: Path, tracks: SparseTracks) -> None:
     """Write or replace ``tracks.npz``. Raises OutputError."""
     replace_file(folder / TRACKS_NAME, lambda file: np.savez_compressed(file, **vars(tracks)))
+
+
+def change_tracks(change: FolderChange, tracks: SparseTracks) -> None:
+    """Replace ``tracks.npz`` as part of a change. Raises OutputError."""
+    change.replace(TRACKS_NAME, lambda file: np.savez_compressed(file, **vars(tracks)))
 
 
 def read_tracks(folder: Path) -> SparseTracks | None:

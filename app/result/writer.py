@@ -13,12 +13,14 @@ Revisions change cameras.json and trajectory.txt at checkpoints, and points.ply 
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
@@ -26,7 +28,7 @@ from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
-from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_json
+from stream_recon.app.result.files import PART_SUFFIX, is_temporary, output_errors, replace_json
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.resume import PartialResult
@@ -170,8 +172,9 @@ class ResultWriter:
         """Open the files of an interrupted result; the cloud is rebuilt from the depth files."""
         applied = partial.recorded_value("revisions", dict).get("cameras")
         self._revisions = applied if isinstance(applied, int) else 0
-        for path in (self.folder / DEPTH_FOLDER).glob("*.npz" + PART_SUFFIX):
-            path.unlink(missing_ok=True)
+        _remove_parts(self.folder / DEPTH_FOLDER)
+        with output_errors(self.folder):
+            (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
         self._cloud = PointCloud(self.folder, self._info.preset.points, partial.cameras)
         self._cameras = CameraFiles(self.folder, partial.cameras, self._revisions)
         self._depth.found(partial.cameras)
@@ -202,7 +205,8 @@ def check_output(folder: Path, overwrite: bool) -> None:
         if not folder.exists() and not folder.is_symlink():
             return
         if not folder.is_dir():
-            raise OutputError(f"{folder} is a file: choose another folder with -o")
+            kind = "a link to nothing" if not folder.exists() else "a file"
+            raise OutputError(f"{folder} is {kind}: choose another folder with -o")
         empty = all(path.name == LOCK_NAME for path in folder.iterdir())
     if empty:
         return
@@ -224,7 +228,7 @@ def _check_depth(folder: Path) -> None:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        record = parse_json((folder / RUN_NAME).read_bytes())
+        record = parse_json(read_file(folder / RUN_NAME))
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and record.get("program") == PROGRAM
@@ -239,15 +243,21 @@ def _remove_old_result(folder: Path) -> None:
         for index in _listed_frames(folder / CAMERAS_NAME):
             depth_path(folder, index).unlink(missing_ok=True)
             dense_path(folder, index).unlink(missing_ok=True)
-        for path in (path for depth in folders for path in depth.glob("*.npz" + PART_SUFFIX)):
-            path.unlink()
+        for depth in folders:
+            _remove_parts(depth)
         for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME):
-            (folder / (name + PART_SUFFIX)).unlink(missing_ok=True)
             (folder / name).unlink(missing_ok=True)
-        (folder / (RUN_NAME + PART_SUFFIX)).unlink(missing_ok=True)
         for depth in folders:
             if depth.is_dir() and not any(depth.iterdir()):
                 depth.rmdir()
+
+
+def _remove_parts(depth: Path) -> None:
+    """Remove depth files that killed runs left half written, of this version and of 0.1."""
+    for path in depth.glob("*.npz*" + PART_SUFFIX):
+        old = re.fullmatch(r"\d{6,}\.npz\.part", path.name) is not None
+        if (old or is_temporary(path.name)) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
 
 
 def _listed_frames(cameras: Path) -> Iterator[int]:

@@ -7,21 +7,44 @@ centre of the first pixel at (0, 0), so half a pixel is added to their principal
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import cv2
+import numpy as np
 
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import ConfigError, InputError
 
 Distortion = Literal["perspective", "fisheye"]
-LARGEST_FILE = 1 << 26
-"""Bytes of a calibration file that are read: more than the largest transforms.json."""
 LARGEST = 1e7
 """Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
-COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5), "fisheye": (4,)}
+COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,)}
 """Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
+MOST_STRETCH = 3.0
+"""Largest ratio of the focal lengths in x and y: anamorphic lenses stretch an image at most twice."""
+SAME_ASPECT = 0.01
+"""Relative difference of aspect ratios up to which an image counts as resized: rounding to whole pixels."""
+SAME_LENS = 0.01
+"""Largest difference of two cameras' images of a ray, in widths of the image, up to which they are one camera."""
+CENTRAL = 0.03
+"""Largest distance of most cameras' principal points from the centre, as a share of the image."""
+ORIENTATIONS = {
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, True, False),
+    7: (True, True, True),
+    8: (True, False, True),
+}
+"""By EXIF orientation: whether width and height are exchanged for display, and which axes are mirrored after that."""
+TURNED_BY_90 = (5, 6, 7, 8)
+"""EXIF orientations that exchange width and height."""
+MOST_LISTED = 8
+"""Cameras listed in a message."""
 EXIF = "exif"
 """Value of ``--intrinsics`` for the camera in the files' metadata."""
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -46,38 +69,137 @@ class Calibration:
     size: tuple[int, int] | None = None
     """Width and height of the calibration images; None: those of the source."""
 
+    others: tuple["Calibration", ...] = ()
+    """Further cameras of the same file; `for_size` takes the one whose size fits."""
+
     def __post_init__(self) -> None:
         numbers = (self.fx, self.fy, self.cx, self.cy, *self.coefficients)
         if not all(math.isfinite(value) for value in numbers) or min(self.fx, self.fy) <= 0:
             raise ConfigError("a camera's numbers must be finite, and its focal lengths above 0")
         if max(self.fx, self.fy) > LARGEST or min(self.fx, self.fy) < 1 / LARGEST:
             raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
+        if max(self.fx, self.fy) > MOST_STRETCH * min(self.fx, self.fy):
+            raise ConfigError(f"a camera's focal lengths {self.fx:g} and {self.fy:g} pixels differ too much")
         distorted = any(self.coefficients) or (self.coefficients and self.distortion == "fisheye")
         if distorted and len(self.coefficients) not in COEFFICIENTS[self.distortion]:
             raise ConfigError(f"a camera cannot have {len(self.coefficients)} coefficients of distortion")
-        if self.size is not None and not 0 < min(self.size) <= max(self.size) < LARGEST:
-            raise ConfigError(f"a camera's images cannot be of {self.size[0]:g}x{self.size[1]:g} pixels")
+        if self.size is not None:
+            if not 0 < min(self.size) <= max(self.size) < LARGEST:
+                raise ConfigError(f"a camera's images cannot be of {self.size[0]:g}x{self.size[1]:g} pixels")
+            if not self._is_inside(self.size):
+                raise ConfigError(f"a camera's {self._outside(self.size)}")
 
-    def for_size(self, size: tuple[int, int]) -> "Calibration":
+    def for_size(
+        self, size: tuple[int, int], orientation: int = 1, stored: tuple[int, int] | None = None
+    ) -> "Calibration":
         """The same camera for images resized to ``size`` (width, height).
 
-        Raises InputError: the aspect ratio differs.
+        Args:
+            orientation: EXIF orientation by which the images were turned for display, see `turned`.
+            stored: size of the images before their pixels were made square, if it differs.
+
+        Raises InputError: no camera of the file fits the size, or several different ones do.
         """
-        if self.size is None or self.size == size:
+        fitting = self._fitting(size)
+        if not fitting and orientation in TURNED_BY_90:
+            lying = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
+            fitting = [camera for camera in lying if camera.size is not None]
+        if not fitting and stored is not None:
+            fitting = [camera for camera in self._all if camera.size == stored]
+        if not fitting:
+            known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
+            raise InputError(
+                f"the camera was calibrated at {known} pixels; the source's {size[0]}x{size[1]} have another aspect "
+                "ratio"
+            )
+        scaled = [camera._scaled(size) for camera in fitting]
+        if any(not is_same_camera(scaled[0], other, size) for other in scaled[1:]):
+            listed = "; ".join(camera._line() for camera in fitting[:MOST_LISTED])
+            raise InputError(
+                f"the file has {len(fitting)} different cameras for {size[0]}x{size[1]} pixels ({listed}): give the "
+                "numbers of one"
+            )
+        return scaled[0]
+
+    def turned(self, orientation: int) -> "Calibration":
+        """The same camera for images turned by an EXIF orientation (2 to 8). Raises InputError: prism distortion."""
+        if orientation not in range(2, 9):
+            return self
+        if any(self.coefficients[8:]):
+            raise InputError("a camera with thin prism or tilt coefficients cannot be turned with its images")
+        width, height = self.size or (0, 0)
+        swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
+        fx, fy, cx, cy = (self.fy, self.fx, self.cy, self.cx) if swap else (self.fx, self.fy, self.cx, self.cy)
+        width, height = (height, width) if swap else (width, height)
+        k = list(self.coefficients)
+        if self.distortion == "perspective" and len(k) >= 4:
+            # p1 belongs to y and p2 to x: both go with their axis.
+            p1, p2 = (k[3], k[2]) if swap else (k[2], k[3])
+            k[2:4] = [-p1 if mirror_y else p1, -p2 if mirror_x else p2]
+        return replace(
+            self,
+            fx=fx,
+            fy=fy,
+            cx=width - cx if mirror_x else cx,
+            cy=height - cy if mirror_y else cy,
+            coefficients=tuple(k),
+            size=(width, height) if self.size is not None else None,
+            others=(),
+        )
+
+    @property
+    def _all(self) -> tuple["Calibration", ...]:
+        return (replace(self, others=()), *self.others)
+
+    def _fitting(self, size: tuple[int, int]) -> list["Calibration"]:
+        """Cameras of exactly this size, else those of its aspect ratio or without a size."""
+        exact = [camera for camera in self._all if camera.size == size]
+        return exact or [c for c in self._all if c.size is None or _same_aspect(c.size, size)]
+
+    def _scaled(self, size: tuple[int, int]) -> "Calibration":
+        if self.size is None:
+            if not self._is_inside(size):
+                raise InputError(f"the camera's {self._outside(size)}")
+            if self._is_of_turned(size):
+                raise InputError(
+                    f"the camera's principal point ({self.cx:g}, {self.cy:g}) is that of {size[1]}x{size[0]} pixels, "
+                    f"and the source's images are displayed at {size[0]}x{size[1]}: give the camera of the images as "
+                    "displayed"
+                )
+            return self
+        if self.size == size:
             return self
         sx, sy = size[0] / self.size[0], size[1] / self.size[1]
-        if abs(sx / sy - 1) > 0.01:
-            raise InputError(
-                f"the camera was calibrated at {self.size[0]}x{self.size[1]} pixels; the source's {size[0]}x{size[1]} "
-                "have another aspect ratio"
-            )
         return Calibration(
             self.fx * sx, self.fy * sy, self.cx * sx, self.cy * sy, self.distortion, self.coefficients, size
         )
 
+    def _is_inside(self, size: tuple[int, int]) -> bool:
+        return 0 < self.cx < size[0] and 0 < self.cy < size[1]
+
+    def _outside(self, size: tuple[int, int]) -> str:
+        return (
+            f"principal point ({self.cx:g}, {self.cy:g}) lies outside its images of {size[0]}x{size[1]} pixels: give "
+            "the numbers for this size, or a calibration file that states its own size"
+        )
+
+    def _is_of_turned(self, size: tuple[int, int]) -> bool:
+        """Whether the principal point is central in images turned by 90 degrees alone."""
+
+        def off(width: int, height: int) -> float:
+            return max(abs(self.cx / width - 0.5), abs(self.cy / height - 0.5))
+
+        return off(size[1], size[0]) < CENTRAL and off(*size) > 3 * CENTRAL
+
+    def _line(self) -> str:
+        at = "" if self.size is None else f" at {self.size[0]}x{self.size[1]}"
+        return f"fx {self.fx:.5g}{at}"
+
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""
-        return json.dumps({"bending" if name == "distortion" else name: v for name, v in asdict(self).items()})
+        record = {"bending" if name == "distortion" else name: value for name, value in asdict(self).items()}
+        record["others"] = [parse_json(camera.text().encode()) for camera in self.others]
+        return json.dumps(record if self.others else {name: v for name, v in record.items() if name != "others"})
 
 
 def parse_camera(text: str) -> Calibration:
@@ -95,160 +217,71 @@ def parse_camera(text: str) -> Calibration:
             raise ConfigError(f"--intrinsics {text}: {len(values)} numbers; use {FORMS}")
         fx, fy, cx, cy, *coefficients = values
         return Calibration(fx, fy, cx + 0.5, cy + 0.5, "perspective", tuple(coefficients))
+    from stream_recon.app.sources.camera_files import read_camera
+
     return read_camera(Path(text).expanduser())
-
-
-def read_camera(path: Path) -> Calibration:
-    """Camera from a calibration file. Raises InputError or ConfigError, as `parse_camera`."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"--intrinsics {path} cannot be read ({error.strerror}): use {FORMS}") from error
-    except ValueError as error:  # a name with a zero byte
-        raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
-    try:
-        found = _parse_nerfstudio(text) if text.lstrip().startswith("{") else _parse_yaml(text) or _parse_colmap(text)
-    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"--intrinsics {path}: damaged numbers or an unknown camera model ({error})") from error
-    if found is None:
-        raise InputError(f"--intrinsics {path} has an unknown format: use {FORMS}")
-    return found
 
 
 def _parse_text(text: str) -> Calibration:
     try:
-        content = parse_json(text.encode())
-        size, distortion = content["size"], content["bending"]
-        if distortion not in get_args(Distortion):
-            raise ValueError(distortion)
-        fx, fy, cx, cy = (float(content[name]) for name in ("fx", "fy", "cx", "cy"))
-        coefficients = tuple(float(value) for value in content["coefficients"])
-        return Calibration(
-            fx, fy, cx, cy, distortion, coefficients, None if size is None else (int(size[0]), int(size[1]))
-        )
-    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
+        return _from_record(parse_json(text.encode()))
+    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise ConfigError(f"the camera in run.json is damaged: {error}") from error
 
 
-def _parse_colmap(text: str) -> Calibration | None:
-    """First camera of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
-    ``intrinsics.txt``: fx fy cx cy width height."""
-    for line in text.splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) == 6 and all(re.fullmatch(NUMBER, word) for word in words):
-            fx, fy, cx, cy, width, height = (float(word) for word in words)
-            return Calibration(fx, fy, cx, cy, size=(int(width), int(height)))
-        if len(words) < 7 or not words[0].isdecimal():
-            return None
-        size = int(words[2]), int(words[3])
-        return colmap_camera(words[1], [float(word) for word in words[4:]], size)
-    return None
-
-
-def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
-    """Camera of a COLMAP model, see https://colmap.github.io/cameras.html. Raises ValueError: an unknown model."""
-    if model == "SIMPLE_PINHOLE":
-        return Calibration(p[0], p[0], p[1], p[2], size=size)
-    if model == "PINHOLE":
-        return Calibration(p[0], p[1], p[2], p[3], size=size)
-    if model in ("SIMPLE_RADIAL", "RADIAL"):
-        k2 = p[4] if model == "RADIAL" else 0.0
-        return Calibration(p[0], p[0], p[1], p[2], "perspective", (p[3], k2, 0.0, 0.0), size)
-    if model == "OPENCV":
-        return Calibration(p[0], p[1], p[2], p[3], "perspective", tuple(p[4:8]), size)
-    if model in ("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE"):
-        k2 = p[4] if model == "RADIAL_FISHEYE" else 0.0
-        return Calibration(p[0], p[0], p[1], p[2], "fisheye", (p[3], k2, 0.0, 0.0), size)
-    if model == "OPENCV_FISHEYE":
-        return Calibration(p[0], p[1], p[2], p[3], "fisheye", tuple(p[4:8]), size)
-    raise ValueError(model)
-
-
-def _parse_nerfstudio(text: str) -> Calibration | None:
-    content = parse_json(text.encode())
-    if not isinstance(content, dict) or "fl_x" not in content:
-        return None
-    return nerfstudio_camera(content)
-
-
-def nerfstudio_camera(content: Mapping[str, Any]) -> Calibration:
-    """Camera at the top of a transforms.json. Raises ValueError, KeyError, TypeError or ConfigError."""
-    model = content.get("camera_model", "OPENCV")
-    if model not in ("OPENCV", "PINHOLE", "SIMPLE_PINHOLE", "OPENCV_FISHEYE"):
-        raise ValueError(model)
-    fisheye = model == "OPENCV_FISHEYE"
-    names = ("k1", "k2", "k3", "k4") if fisheye else ("k1", "k2", "p1", "p2", "k3")
-    fx, size = float(content["fl_x"]), (int(content["w"]), int(content["h"]))
+def _from_record(content: Mapping[str, Any]) -> Calibration:
+    size, distortion = content["size"], content["bending"]
+    if distortion not in get_args(Distortion):
+        raise ValueError(distortion)
+    fx, fy, cx, cy = (float(content[name]) for name in ("fx", "fy", "cx", "cy"))
     return Calibration(
         fx,
-        float(content.get("fl_y", fx)),
-        float(content.get("cx", size[0] / 2)),
-        float(content.get("cy", size[1] / 2)),
-        "fisheye" if fisheye else "perspective",
-        tuple(float(content.get(name, 0.0)) for name in names),
-        size,
+        fy,
+        cx,
+        cy,
+        distortion,
+        tuple(float(value) for value in content["coefficients"]),
+        None if size is None else (int(size[0]), int(size[1])),
+        tuple(_from_record(other) for other in content.get("others", ())),
     )
 
 
-def _parse_yaml(text: str) -> Calibration | None:
-    """Camera of a ROS camera_info, a Kalibr camchain (its first camera) or an OpenCV calibration; None for other text.
+def is_same_camera(one: Calibration, other: Calibration, size: tuple[int, int]) -> bool:
+    """Whether two cameras of images of ``size`` show every ray at nearly the same pixel, see `SAME_LENS`."""
+    if one == other:
+        return True
+    from stream_recon.app.sources.undistort import Undistorter
 
-    Only lists and words of YAML are parsed. These formats use nothing else, so no library is needed.
+    try:
+        first, second = Undistorter(one, size), Undistorter(other, size)
+        if abs(first.intrinsics.fx / second.intrinsics.fx - 1) > 5 * SAME_LENS:
+            return False
+        share = np.linspace(-0.45, 0.45, 7)
+        rays = np.stack(np.meshgrid(share * size[0], share * size[1]), axis=-1).reshape(-1, 2) / first.intrinsics.fx
+        apart = np.linalg.norm(first.to_source(rays) - second.to_source(rays), axis=1)
+    except cv2.error:
+        return False
+    return bool(apart.max() <= SAME_LENS * max(size))
+
+
+def one_camera(cameras: Sequence[Calibration]) -> Calibration:
+    """The camera that all of ``cameras`` agree on, as structure from motion fits one for each image.
+
+    Its numbers are the medians. Raises InputError: they differ in size, model, or by more than `SAME_LENS`.
     """
-    matrix = _data(text, "camera_matrix") or _data(text, "K") or _data(text, "Camera_Matrix")
-    if matrix is not None and len(matrix) == 9:
-        fx, fy, cx, cy = matrix[0], matrix[4], matrix[2], matrix[5]
-        coefficients = (
-            _data(text, "distortion_coefficients") or _data(text, "D") or _data(text, "Distortion_Coefficients")
-        )
-        width, height = (_number(text, rf"(?:image_)?{name}|image_{name.title()}") for name in ("width", "height"))
-    else:
-        values = _list(text, "intrinsics")
-        if values is None or len(values) != 4 or _word(text, "camera_model") not in ("pinhole", None):
-            return None
-        fx, fy, cx, cy = values
-        coefficients = _list(text, "distortion_coeffs")
-        width, height = _list(text, "resolution") or (None, None)
-    size = None if width is None or height is None else (int(width), int(height))
-    kind = _word(text, "distortion_model") or "plumb_bob"
-    if kind not in ("plumb_bob", "radtan", "rational_polynomial", "equidistant", "fisheye", "none"):
-        raise ValueError(kind)
-    fisheye = kind in ("equidistant", "fisheye")
-    if kind == "rational_polynomial" and coefficients is not None and any(coefficients[5:]):
-        raise ValueError(kind)
-    used = tuple(coefficients or ())[: 4 if fisheye else 5]
-    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", used, size)
+    first = cameras[0]
+    if any(
+        (c.size, c.distortion, len(c.coefficients)) != (first.size, first.distortion, len(first.coefficients))
+        for c in cameras
+    ):
+        raise InputError("its images have cameras of different sizes or models")
+    fx, fy, cx, cy = (float(np.median([getattr(c, name) for c in cameras])) for name in ("fx", "fy", "cx", "cy"))
+    coefficients = tuple(float(value) for value in np.median([c.coefficients for c in cameras], axis=0))
+    middle = replace(first, fx=fx, fy=fy, cx=cx, cy=cy, coefficients=coefficients)
+    if first.size is not None and not all(is_same_camera(middle, camera, first.size) for camera in cameras):
+        raise InputError(f"its images have {len(cameras)} different cameras")
+    return middle
 
 
-def _data(text: str, name: str) -> list[float] | None:
-    """Numbers of a matrix: ``name:`` and later ``data: [...]``, or the list directly after the name."""
-    found = re.search(
-        rf"^\s*{name}\s*:(?P<rest>.*?)\bdata\s*:\s*(?P<list>\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M | re.S
-    )
-    if found is not None and len(found["rest"]) < 200:
-        return _numbers(found["list"])
-    return _list(text, name)
-
-
-def _list(text: str, name: str) -> list[float] | None:
-    found = re.search(rf"^\s*{name}\s*:\s*(\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M)
-    return None if found is None else _numbers(found[1])
-
-
-def _numbers(text: str) -> list[float]:
-    if text.startswith("["):
-        return [float(part) for part in text.strip("[]").split(",") if part.strip()]
-    return [float(part) for part in re.findall(rf"-\s+({NUMBER})", text)]
-
-
-def _word(text: str, name: str) -> str | None:
-    found = re.search(rf"^\s*{name}\s*:\s*[\"']?(\w+)", text, re.M)
-    return None if found is None else found[1]
-
-
-def _number(text: str, name: str) -> float | None:
-    found = re.search(rf"^\s*(?:{name})\s*:\s*({NUMBER})\s*$", text, re.M)
-    return None if found is None else float(found[1])
+def _same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return abs(one[0] * other[1] / (one[1] * other[0]) - 1) <= SAME_ASPECT

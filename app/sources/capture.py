@@ -3,15 +3,27 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import cv2
+import numpy as np
+from numpy.typing import NDArray
 
+from stream_recon.app.sources.containers import video_tracks
 from stream_recon.configs.errors import InputError
 
 ADDRESS_TIMEOUT_SECONDS = 10.0
 """Time limit for opening and for reading an address; a slow network answers within seconds."""
+EDIT_TOLERANCE_MS = 2.0
+"""Rounding of times in edit lists, which often count milliseconds."""
+PQ = 16
+"""Number of the transfer function PQ in ITU-T H.273."""
+REFERENCE_WHITE, BRIGHTEST = 203.0, 5.0
+"""Reference white in cd/m2, and light that becomes white, as a multiple of it."""
+WIDEST_PIXEL = 4.0
+"""Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
 MAX_PLAUSIBLE_FRAMES = 1e8
 """Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
@@ -51,22 +63,29 @@ def _nameable(path: Path) -> Iterator[str]:
     """Name by which OpenCV can open ``path`` within the block.
 
     The name is absolute, since FFmpeg reads the part of a relative name before a colon as a protocol. OpenCV converts a
-    name that is not UTF-8 to a null pointer and crashes, so such a file is named by its descriptor.
+    name that is not UTF-8 to a null pointer and crashes, and FFmpeg takes one with a percent sign for a series of
+    files. So such a file is named by its descriptor.
     """
     name = str(path.absolute())
+    if _is_plain(name):
+        yield name
+        return
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+def _is_plain(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
-        try:
-            yield f"/proc/self/fd/{file}"
-        finally:
-            os.close(file)
-    else:
-        yield name
+        return False
+    return "%" not in name
 
 
 def _text(address: str, name: str) -> str:
@@ -89,20 +108,101 @@ def capture_rate(capture: cv2.VideoCapture) -> float:
     return float(rate) if 0 < rate < 1000 else 30.0
 
 
-def frame_times(path: Path, name: str) -> list[float] | None:
-    """Times in milliseconds of all packets of a video file, ascending; None if they do not identify frames.
+def shown_frame_count(capture: cv2.VideoCapture, path: Path) -> int | None:
+    """`capture_frame_count` of a file, without the frames that its edit list hides."""
+    count, tracks = capture_frame_count(capture), video_tracks(path)
+    if count is None or len(tracks) != 1 or tracks[0].end is None:
+        return count
+    return max(1, min(count, round((tracks[0].end - tracks[0].begin) * capture_rate(capture))))
+
+
+def packet_times(path: Path, name: str) -> list[float]:
+    """Times in milliseconds of the packets of a video file that are shown, ascending, from the first one shown on.
 
     Nothing is decoded: an hour of video takes less than a second. Packets that cannot be decoded are included. Raises
     InputError: see `open_capture`.
     """
     capture = open_capture(path, name)
+    times = []
     try:
         if not capture.set(cv2.CAP_PROP_FORMAT, -1):  # raw packets, in decoding order
-            return None
-        times = []
+            return []
         while capture.grab():
             times.append(float(capture.get(cv2.CAP_PROP_POS_MSEC)))
     finally:
         capture.release()
     times.sort()
-    return times if all(earlier < later for earlier, later in pairwise(times)) else None
+    tracks = video_tracks(path)
+    if len(tracks) != 1 or tracks[0].end is None or not times:
+        return times
+    # OpenCV gives times from the first packet on, whether it is shown or not.
+    begin, end = (1000 * at + times[0] - EDIT_TOLERANCE_MS for at in (tracks[0].begin, tracks[0].end))
+    shown = [time for time in times if begin <= time < end]
+    hidden = bool(shown) and shown[0] != times[0]
+    return [time - shown[0] for time in shown] if hidden else shown
+
+
+def frame_times(path: Path, name: str) -> list[float] | None:
+    """`packet_times`; None if they do not identify frames."""
+    times = packet_times(path, name)
+    tracks = video_tracks(path)
+    several = len(tracks) > 1 or any(track.edits > 1 for track in tracks)
+    ascending = all(earlier < later for earlier, later in pairwise(times))
+    return times if times and ascending and not several else None
+
+
+@dataclass(frozen=True)
+class PixelShape:
+    """Shape of a video's pixels, which old formats and anamorphic cameras do not make square."""
+
+    aspect: float = 1.0
+    """Width over height of a pixel of the frame as it is shown."""
+    turned: bool = False
+    """Whether frames are turned by 90 degrees for display."""
+
+    @classmethod
+    def of(cls, capture: cv2.VideoCapture) -> "PixelShape":
+        """The shape that the container states; square where it is not plausible."""
+        over, under = (capture.get(key) for key in (cv2.CAP_PROP_SAR_NUM, cv2.CAP_PROP_SAR_DEN))
+        turned = round(capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 180 == 90
+        aspect = over / under if over > 0 and under > 0 else 1.0
+        if not 1 / WIDEST_PIXEL <= aspect <= WIDEST_PIXEL:
+            aspect = 1.0
+        return cls(1 / aspect if turned else aspect, turned)
+
+    def squared(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Image [H, W, 3] with square pixels. The shorter side is enlarged, so that no detail is lost."""
+        if self.aspect == 1:
+            return image
+        return resized(image, (self.aspect, 1.0) if self.aspect > 1 else (1.0, 1 / self.aspect))
+
+    def stored(self, image: NDArray[np.uint8]) -> tuple[int, int] | None:
+        """Width and height before `squared`; None where the pixels were square."""
+        if self.aspect == 1:
+            return None
+        height, width = image.shape[:2]
+        return (round(width / self.aspect), height) if self.aspect > 1 else (width, round(height * self.aspect))
+
+
+def resized(image: NDArray[np.uint8], sides: tuple[float, float]) -> NDArray[np.uint8]:
+    """Image [H, W, 3] with its width and height multiplied by ``sides``."""
+    size = (max(1, round(image.shape[1] * sides[0])), max(1, round(image.shape[0] * sides[1])))
+    shrinks = min(sides) < 1
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC), np.uint8)
+
+
+def tone_curve(path: Path) -> NDArray[np.uint8] | None:
+    """Table [256] that maps the tones of an HDR video in PQ (SMPTE ST 2084) to those of sRGB; None for other videos.
+
+    The reference white of 203 cd/m2 (ITU-R BT.2408) becomes 80 %, and brighter light is compressed.
+    """
+    tracks = video_tracks(path)
+    if not tracks or tracks[0].transfer != PQ:
+        return None
+    signal = np.power(np.arange(256) / 255, 1 / 78.84375)
+    light = np.power(np.maximum(signal - 0.8359375, 0) / (18.8515625 - 18.6875 * signal), 1 / 0.1593017578125)
+    relative = 10_000 * light / REFERENCE_WHITE
+    # The curve of Reinhard et al. (2002) with the brightest light at white.
+    linear = np.clip(relative * (1 + relative / BRIGHTEST**2) / (1 + relative) * 1.2, 0, 1)
+    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.power(linear, 1 / 2.4) - 0.055)
+    return np.asarray(np.rint(255 * srgb), np.uint8)

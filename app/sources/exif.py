@@ -1,30 +1,34 @@
 """Camera metadata in photographs and videos: focal length and GPS position.
 
-Photographs: EXIF 2.3 (JEITA CP-3451C) in JPEG, TIFF, PNG and WebP, within the first `LARGEST` bytes. Videos: the
-metadata keys of QuickTime files, as described by Apple.
+Photographs: EXIF 2.3 (JEITA CP-3451C) in JPEG, TIFF, PNG and WebP, wherever it stands in the file. Videos: the metadata
+keys of QuickTime files, as described by Apple.
 """
 
 import math
+import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.containers import boxes
 from stream_recon.configs.errors import InputError
 
-LARGEST = 1 << 18
-"""Bytes of a photograph that are read: EXIF stands at the front and is at most 64 KiB long."""
+MOST_CHUNKS = 100_000
+"""Parts of a JPEG, PNG or WebP that are passed: an image of a gigabyte has fewer."""
+LARGEST_XMP = 1 << 18
+"""Bytes of a photograph in which XMP is looked for: it stands at the front."""
+LARGEST_EXIF = 1 << 24
+"""Bytes of EXIF that are read of a PNG, JPEG or WebP: cameras write at most 64 KiB, and previews some more."""
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
 """Diagonal of 35 mm film in millimetres, by which the equivalent focal length is defined (CIPA DCG-001)."""
 SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
 MOST_ENTRIES = 1000
 """Entries of a directory, and numbers of an entry, that are read: cameras write fewer than 100."""
-MOST_BOXES = 10_000
-"""Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 LARGEST_METADATA = 1 << 20
 """Bytes of a metadata box that are read: real ones have some kilobytes."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
@@ -34,6 +38,8 @@ _SIZES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 10: "ii"}
 """`struct` codes by EXIF type number; rationals are two integers."""
 _EXIF, _GPS = 0x8769, 0x8825
 """Tags of the directories with camera data and position."""
+_ORIENTATION = 0x0112
+"""Tag of the orientation."""
 _FOCAL, _FOCAL_35MM, _PLANE_X, _PLANE_UNIT, _WIDTH = 0x920A, 0xA405, 0xA20E, 0xA210, 0xA002
 """Tags of the focal length, its 35 mm equivalent, the sensor's pixel density, its unit, and the image width."""
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0}
@@ -52,21 +58,53 @@ class Exif:
     """Focal length in widths of the unrotated image, from the pixel density of the sensor."""
     position: tuple[float, float, float] | None = None
     """Latitude and longitude in degrees, altitude in metres or nan."""
+    orientation: int = 1
+    """1 to 8: how the stored image is turned for display."""
+
+
+class _FileBytes:
+    """Bytes of a file, read where they are looked at."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = file.seek(0, 2)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        begin, end, _ = part.indices(self._size)
+        self._file.seek(begin)
+        return self._file.read(max(0, end - begin))
+
+
+_Data = bytes | _FileBytes
 
 
 def read_exif(path: Path) -> Exif:
     """EXIF of a photograph; empty if it has none or damaged data. Raises InputError if the file is unreadable."""
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path} cannot be read: {reason}") from error
-    block = _block(data)
-    try:
-        return Exif() if block is None else _exif(block)
-    except (struct.error, ValueError, ArithmeticError, IndexError):
+        with open_regular(path) as file:
+            block = _block(_FileBytes(file))
+            return Exif() if block is None else _exif(block)
+    except (struct.error, ArithmeticError, IndexError):
         return Exif()
+    except ValueError as error:
+        if "\0" in str(path):
+            raise InputError(f"{path} cannot be read: {error}") from error
+        return Exif()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def is_panorama(path: Path) -> bool:
+    """Whether the XMP metadata of a photograph (Photo Sphere, by Google) says that it is equirectangular."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(LARGEST_XMP)
+    except (OSError, ValueError):
+        return False
+    return re.search(rb"GPano:ProjectionType(=[\"']|>)\s*equirectangular", head) is not None
 
 
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
@@ -94,7 +132,7 @@ def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str)
 def camera_of_video(path: Path, size: tuple[int, int]) -> Calibration:
     """Camera of a phone's video of ``size`` (width, height) as displayed. Raises InputError: no focal length."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             focal = _video_focal(file)
     except (OSError, ValueError, struct.error):
         focal = None
@@ -107,42 +145,57 @@ def _centred(focal: float, size: tuple[int, int]) -> Calibration:
     return Calibration(focal, focal, size[0] / 2, size[1] / 2, size=size)
 
 
-def _block(data: bytes) -> bytes | None:
+def _block(data: _FileBytes) -> _Data | None:
     """TIFF structure that holds the EXIF of a file; None without one."""
-    if data[:4] in (b"II*\0", b"MM\0*"):
+    head = data[:12]
+    if head[:4] in (b"II*\0", b"MM\0*"):
         return data
-    if data[:2] == b"\xff\xd8":
-        at = 2
-        while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
-            length = int.from_bytes(data[at + 2 : at + 4], "big")
-            if data[at + 1] == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
-                return data[at + 10 : at + 2 + length]
-            at += 2 + max(length, 2)
-        return None
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
+    if head[:2] == b"\xff\xd8":
+        return _jpeg_block(data)
+    if head[:8] == b"\x89PNG\r\n\x1a\n":
         return _chunk(data, 8, b"eXIf", ">I", ahead=True)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         found = _chunk(data, 12, b"EXIF", "<I", ahead=False)
         return None if found is None else found.removeprefix(b"Exif\0\0")
     return None
 
 
-def _chunk(data: bytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
+def _jpeg_block(data: _FileBytes) -> bytes | None:
+    at = 2
+    for _ in range(MOST_CHUNKS):
+        head = data[at : at + 10]
+        if len(head) < 10 or head[0] != 0xFF or head[1] == 0xDA:
+            return None
+        length = int.from_bytes(head[2:4], "big")
+        if head[1] == 0xE1 and head[4:10] == b"Exif\0\0":
+            return data[at + 10 : at + 2 + length]
+        at += 2 + max(length, 2)
+    return None
+
+
+def _chunk(data: _FileBytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
     """Content of a chunk of a PNG (its length comes ``ahead`` of its name) or of a WebP."""
-    while at + 8 <= len(data):
-        first, second = data[at : at + 4], data[at + 4 : at + 8]
+    for _ in range(MOST_CHUNKS):
+        head = data[at : at + 8]
+        if len(head) < 8:
+            return None
+        first, second = head[:4], head[4:]
         (size,) = struct.unpack(length, first if ahead else second)
         if (second if ahead else first) == wanted:
-            return data[at + 8 : at + 8 + size]
+            return data[at + 8 : at + 8 + min(size, LARGEST_EXIF)]
         at += 8 + size + (4 if ahead else size % 2)
     return None
 
 
-def _exif(block: bytes) -> Exif:
+def _unpack(layout: str, block: _Data, at: int) -> tuple[Any, ...]:
+    return struct.unpack(layout, block[at : at + struct.calcsize(layout)])
+
+
+def _exif(block: _Data) -> Exif:
     order = {b"II": "<", b"MM": ">"}[block[:2]] if block[:2] in (b"II", b"MM") else ""
     if not order:
         return Exif()
-    (first,) = struct.unpack_from(order + "I", block, 4)
+    (first,) = _unpack(order + "I", block, 4)
     main = _directory(block, order, first)
     inner = _directory(block, order, int(main[_EXIF][0])) if _EXIF in main else {}
     gps = _directory(block, order, int(main[_GPS][0])) if _GPS in main else {}
@@ -150,24 +203,25 @@ def _exif(block: bytes) -> Exif:
     density, width = _first(inner, _PLANE_X), _first(inner, _WIDTH)
     unit = _MILLIMETRES.get(int(_first(inner, _PLANE_UNIT) or 2), 25.4)
     widths = focal * density / unit / width if focal and density and width else None
-    return Exif(equivalent, widths, _position(gps))
+    turned = int(_first(main, _ORIENTATION) or 1)
+    return Exif(equivalent, widths, _position(gps), turned if 1 <= turned <= 8 else 1)
 
 
-def _directory(block: bytes, order: str, at: int) -> dict[int, tuple[float, ...]]:
+def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]]:
     """Values of an EXIF directory by tag; text as character codes."""
-    (count,) = struct.unpack_from(order + "H", block, at)
+    (count,) = _unpack(order + "H", block, at)
     found: dict[int, tuple[float, ...]] = {}
     for number in range(min(count, MOST_ENTRIES)):
-        tag, kind, length = struct.unpack_from(order + "HHI", block, at + 2 + 12 * number)
+        tag, kind, length = _unpack(order + "HHI", block, at + 2 + 12 * number)
         if kind not in _SIZES or not 0 < length < MOST_ENTRIES:
             continue
         layout = f"{length}s" if kind == 2 else _SIZES[kind] * length
         where = at + 2 + 12 * number + 8
         if struct.calcsize(order + layout) > 4:
-            (where,) = struct.unpack_from(order + "I", block, where)
+            (where,) = _unpack(order + "I", block, where)
         if where + struct.calcsize(order + layout) > len(block):
             continue
-        values = struct.unpack_from(order + layout, block, where)
+        values = _unpack(order + layout, block, where)
         if kind == 2:
             found[tag] = tuple(values[0])
         elif kind in (5, 10):
@@ -198,9 +252,9 @@ def _position(gps: dict[int, tuple[float, ...]]) -> tuple[float, float, float] |
 
 def _video_focal(file: BinaryIO) -> float | None:
     """35 mm equivalent focal length in the metadata of a video or of one of its tracks; None without one."""
-    for films in _boxes(file, 0, file.seek(0, 2), {b"moov"}):
-        for box in _boxes(file, *films[1:], {b"meta", b"trak"}):
-            metas = [box] if box[0] == b"meta" else list(_boxes(file, *box[1:], {b"meta"}))
+    for films in boxes(file, 0, file.seek(0, 2), {b"moov"}):
+        for box in boxes(file, *films[1:], {b"meta", b"trak"}):
+            metas = [box] if box[0] == b"meta" else list(boxes(file, *box[1:], {b"meta"}))
             for _, first, last in metas:
                 found = _key(file, first, last)
                 if found is not None:
@@ -212,7 +266,7 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
     # An ISO box has a version of four bytes before its content, a QuickTime box has not.
     file.seek(begin)
     begin += 0 if file.read(8)[4:] == b"hdlr" else 4
-    parts = {name: (first, last) for name, first, last in _boxes(file, begin, end, {b"keys", b"ilst"})}
+    parts = {name: (first, last) for name, first, last in boxes(file, begin, end, {b"keys", b"ilst"})}
     if len(parts) < 2 or any(last - first > LARGEST_METADATA for first, last in parts.values()):
         return None
     first, last = parts[b"keys"]
@@ -221,8 +275,8 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
     while at + 8 <= len(keys):
         size, number = int.from_bytes(keys[at : at + 4], "big"), number + 1
         if keys[at + 8 : at + size] == VIDEO_FOCAL:
-            for _, inner, outer in _boxes(file, *parts[b"ilst"], {number.to_bytes(4, "big")}):
-                for _, value, stop in _boxes(file, inner, outer, {b"data"}):
+            for _, inner, outer in boxes(file, *parts[b"ilst"], {number.to_bytes(4, "big")}):
+                for _, value, stop in boxes(file, inner, outer, {b"data"}):
                     file.seek(value)
                     return _value(file.read(min(stop - value, 64)))
         at += max(size, 8)
@@ -241,22 +295,3 @@ def _value(data: bytes) -> float | None:
     else:
         return None
     return float(value) if 1 < value < 10_000 else None
-
-
-def _boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """Boxes (ISO 14496-12) of the wanted names: name, and begin and end of the content."""
-    for _ in range(MOST_BOXES):
-        if begin + 8 > end:
-            return
-        file.seek(begin)
-        head = file.read(16)
-        size, name, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
-        if size == 1:
-            size, skip = int.from_bytes(head[8:16], "big"), 16
-        elif size == 0:
-            size = end - begin
-        if size < skip or begin + size > end:
-            return
-        if name in wanted:
-            yield name, begin + skip, begin + size
-        begin += size

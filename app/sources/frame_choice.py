@@ -28,6 +28,9 @@ class FrameChoice:
     """Image topic of a ROS recording; None: the only one."""
 
     def __post_init__(self) -> None:
+        for name, value in (("camera", self.camera), ("masks", self.masks), ("topic", self.topic)):
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} must be text, not {value!r}")
         if self.stride < 1:
             raise ConfigError(f"--stride must be at least 1, not {self.stride}")
         if self.fps is not None and not 0 < self.fps < math.inf:

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.capture import capture_rate
+from stream_recon.app.sources.capture import PixelShape, capture_rate
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.configs.errors import InputError
 
@@ -63,6 +63,7 @@ class LiveReader(Reader):
         self._opened_after = 0
         """Number of frames received when the source was last opened."""
         self._size: tuple[int, int] | None = None
+        self._pixels = PixelShape.of(capture)
         self._ended = False
         self._closed = False
         self._thread = threading.Thread(target=self._receive, name=f"read {name}", daemon=True)
@@ -85,6 +86,7 @@ class LiveReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         assert self._grabbed is not None, "retrieve comes after grab"
+        self.stored_size = self._pixels.stored(self._grabbed)
         return np.asarray(cv2.cvtColor(self._grabbed, cv2.COLOR_BGR2RGB), np.uint8)
 
     def close(self) -> None:
@@ -134,7 +136,7 @@ class LiveReader(Reader):
         elif now - self._last_time > LONGEST_PAUSE_SECONDS:
             self._begin_segment(now)
         self._last_time = now
-        bgr = self._at_first_size(bgr, now)
+        bgr = self._at_first_size(self._pixels.squared(bgr), now)
         with self._changed:
             self._drop_waiting_frame()
             if not self._closed:
@@ -192,6 +194,7 @@ class LiveReader(Reader):
                 tried = True
             else:
                 self._opened_after = self._count
+                self._pixels = PixelShape.of(self._capture)
                 return True
         if not self._closed:
             self.lost = True

@@ -1,15 +1,19 @@
 """Mask images of a source's frames: black pixels are excluded from depth and points."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, read_image
+from stream_recon.app.sources.calibration import TURNED_BY_90
+from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, oriented, read_image
 from stream_recon.configs.errors import InputError
 
+COMPLETE = 0.95
+"""Share of a video's frames that have masks where all of them are meant to; containers state rough numbers."""
 BLACK = 128
 """Grey level below which a pixel is masked: half of the range, so that JPEG artefacts do not matter."""
 
@@ -39,11 +43,41 @@ class MaskFolder:
         if names is not None and not any(_bare(name) in self._by_name for name in names):
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
-    def read(self, name: str | None, index: int, size: tuple[int, int]) -> NDArray[np.bool_] | None:
+    def unused(self, names: list[str]) -> list[str]:
+        """Warning on masks that belong to none of the image ``names``."""
+        known = {_bare(name) for name in names}
+        others = sorted(path.name for bare, path in self._by_name.items() if bare not in known)
+        if not others:
+            return []
+        return [f"{len(others)} of {len(self._by_name)} masks belong to no image, such as {others[0]}"]
+
+    def number(self, frames: int | None) -> list[str]:
+        """Find whether the masks of a video of about ``frames`` frames are numbered from 1; warnings for the user."""
+        numbers = sorted(self._by_number)
+        if numbers[0] != 1 or numbers != list(range(1, len(numbers) + 1)):
+            return []
+        if frames is not None and len(numbers) >= COMPLETE * frames:
+            self._by_number = {number - 1: path for number, path in self._by_number.items()}
+            return ["masks are numbered from 1: the first one is taken for the first frame"]
+        return ["masks are numbered from 1, and frames from 0: the first mask is taken for the second frame"]
+
+    def read(
+        self,
+        name: str | None,
+        index: int,
+        size: tuple[int, int],
+        orientation: Callable[[], int] = lambda: 1,
+        stored: tuple[int, int] | None = None,
+    ) -> NDArray[np.bool_] | None:
         """Masked pixels [h, w] of a frame of ``size`` (width, height); None if it has no mask.
 
-        ``name``: image file of the frame; None: a frame of a video, found by its number. Raises InputError: an
-        unreadable mask, or one of another aspect ratio.
+        Args:
+            name: image file of the frame; None: a frame of a video, found by its number.
+            orientation: gives the EXIF orientation by which the frame was turned; a mask of the image as stored is
+                turned along.
+            stored: width and height of the frame before its pixels were made square, which the mask may have, too.
+
+        Raises InputError: an unreadable mask, or one of another aspect ratio.
         """
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:
@@ -51,8 +85,9 @@ class MaskFolder:
         image = read_image(path)
         if image is None:
             raise InputError(f"--masks: {path.name} is not a readable image")
+        image = _turned_along(image, size, orientation)
         height, width = image.shape[:2]
-        if abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
+        if (width, height) != stored and abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
                 f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: their aspect ratios differ"
             )
@@ -60,6 +95,14 @@ class MaskFolder:
         if (width, height) != size:
             grey = cv2.resize(grey, size, interpolation=cv2.INTER_NEAREST)
         return np.asarray(grey < BLACK)
+
+
+def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: Callable[[], int]) -> NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    if width == height or (width - height) * (size[0] - size[1]) >= 0:
+        return image
+    turned = orientation()
+    return oriented(image, turned) if turned in TURNED_BY_90 else image
 
 
 def _bare(name: str) -> str:

@@ -1,24 +1,44 @@
 """Readers of video files and folders of images, which step through all frames, and reading of single images."""
 
+import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.capture import capture_frame_count, capture_rate, frame_times, open_capture
-from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT, Calibration
+from stream_recon.app.sources.capture import (
+    PixelShape,
+    capture_frame_count,
+    capture_rate,
+    frame_times,
+    open_capture,
+    packet_times,
+    resized,
+    shown_frame_count,
+    tone_curve,
+)
+from stream_recon.app.sources.containers import is_whole
+from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
+from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 """Image formats that OpenCV's wheel decodes."""
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".avif"})
+"""Image formats that need the library pillow-heif."""
+OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
+"""Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -52,6 +72,8 @@ class Reader(ABC):
     """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
     """Camera that the source itself describes; None if it does not."""
+    stored_size: tuple[int, int] | None = None
+    """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
 
@@ -79,6 +101,11 @@ class Reader(ABC):
     @abstractmethod
     def retrieve(self) -> NDArray[np.uint8] | None:
         """Frame of the last ``grab`` as RGB [H, W, 3], or None if it is unreadable."""
+
+    @property
+    def orientation(self) -> int:
+        """EXIF orientation (1 to 8) by which the image of the last ``grab`` was turned for display."""
+        return 1
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         """Camera by the metadata of the files, for frames of ``size`` (width, height).
@@ -108,9 +135,18 @@ class VideoReader(Reader):
 
         Raises InputError: no frame can be decoded, or the file is text.
         """
-        super().__init__(name, capture_rate(capture), capture_frame_count(capture))
+        count = capture_frame_count(capture) if path is None else shown_frame_count(capture, path)
+        super().__init__(name, capture_rate(capture), count)
         self._capture = capture
         self._path = path
+        self._watch = SizeWatch(path, name) if path is not None else None
+        self._pixels = PixelShape.of(capture)
+        self._tones = None if path is None else tone_curve(path)
+        if self._watch is not None and self._watch.interlaced:
+            self.warnings.append(
+                f"{name} is interlaced: moving edges are combs, which costs accuracy; deinterlace it first, for "
+                "example with ffmpeg -vf bwdif"
+            )
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
@@ -148,6 +184,8 @@ class VideoReader(Reader):
         if not ok:
             self.damaged += 1
             return None
+        bgr = self._pixels.squared(self._unstretched(bgr))
+        self.stored_size = self._pixels.stored(bgr)
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
         if size != self._size:
@@ -155,7 +193,12 @@ class VideoReader(Reader):
                 f"{self.name} changes from {self._size[0]}x{self._size[1]} to {size[0]}x{size[1]} "
                 f"at {self._time:.2f} s: use --end {self._time:.2f} or --start {self._time:.2f}"
             )
+        bgr = bgr if self._tones is None else np.asarray(cv2.LUT(bgr, self._tones), np.uint8)
         return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
+
+    @property
+    def orientation(self) -> int:
+        return {90: 6, 180: 3, 270: 8}.get(round(self._capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 360, 1)
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
@@ -164,6 +207,19 @@ class VideoReader(Reader):
 
     def close(self) -> None:
         self._capture.release()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _unstretched(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Image at the aspect ratio of its packet: OpenCV stretches all frames to the size of the first."""
+        if self._watch is None:
+            return bgr
+        self._watch.advance(self._index)
+        first, here = self._watch.first, self._watch.size
+        if first is None or here is None or first == here:
+            return bgr
+        sides = (here[0] / first[0], here[1] / first[1])
+        return resized(bgr, sides[::-1] if self._pixels.turned else sides)
 
     def _step(self) -> tuple[int, float] | None:
         for attempt in range(GRAB_ATTEMPTS):
@@ -194,7 +250,13 @@ class VideoReader(Reader):
         if self.frame_hint is None or self._index + 1 >= self.frame_hint:
             return 0
         short = self.frame_hint - (self._time * self.rate + 1)
-        return round(short) if short > END_TOLERANCE_FRAMES else 0
+        if short <= END_TOLERANCE_FRAMES:
+            return 0
+        # Some containers count from a time before their first frame. A whole file misses only what cannot be decoded.
+        if self._path is not None and is_whole(self._path):
+            last = 1000 * (self._time + END_TOLERANCE_FRAMES / self.rate)
+            return sum(time > last for time in packet_times(self._path, self.name))
+        return round(short)
 
     def _timestamp(self) -> float:
         # Containers without timestamps report 0 for every frame; timestamps must increase.
@@ -209,10 +271,12 @@ class VideoReader(Reader):
 class ImageReader(Reader):
     """Image files as frames. Unreadable files are skipped and counted."""
 
-    def __init__(self, paths: list[Path], name: str, fps: float | None) -> None:
+    def __init__(self, paths: list[Path], name: str, fps: float | None, *, as_stored: bool = False) -> None:
+        """``as_stored``: read images without their EXIF orientation."""
         assert paths, "an empty folder is an InputError of the caller"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
+        self._as_stored = as_stored
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
@@ -223,7 +287,7 @@ class ImageReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         path = self._paths[self._index]
-        rgb = read_image(path)
+        rgb = read_image(path, as_stored=self._as_stored)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
@@ -232,6 +296,10 @@ class ImageReader(Reader):
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
         return rgb
+
+    @property
+    def orientation(self) -> int:
+        return 1 if self._as_stored else read_exif(self._paths[self._index]).orientation
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         chosen = self._paths[:: -(-len(self._paths) // EXIF_SAMPLES)]
@@ -250,17 +318,20 @@ def input_errors(name: object) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def read_image(path: Path) -> NDArray[np.uint8] | None:
+def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | None:
     """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
     Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0..65535, 0..1)
-    to 0..255, and the EXIF orientation is applied.
+    to 0..255, and the EXIF orientation is applied, except ``as_stored``.
     """
     data = image_bytes(path)
     if data is None:
         return None
+    if path.suffix.lower() in HEIF_SUFFIXES and (found := _decoded_heif(data)) is not None:
+        return found
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     try:
-        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+        bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
     except cv2.error:
         return None
     if bgr is None:
@@ -277,6 +348,38 @@ def read_image(path: Path) -> NDArray[np.uint8] | None:
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
+def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
+    """Whether a camera of ``size`` (width, height), or poses (None), describe images without their EXIF orientation.
+
+    Programs for structure from motion read images as stored. The size decides where only one of the two fits.
+    """
+    for path in images[:: -(-len(images) // EXIF_SAMPLES)] if images else ():
+        try:
+            turned = read_exif(path).orientation
+        except InputError:
+            continue
+        if turned == 1:
+            continue
+        stored, shown = read_image(path, as_stored=True), read_image(path)
+        if stored is None or shown is None or size is None:
+            return stored is not None
+        return _same_shape(stored, size) or not _same_shape(shown, size)
+    return False
+
+
+def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
+    return bool(abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT)
+
+
+def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """A stored image [H, W, ...] turned for display by an EXIF orientation (1 to 8)."""
+    if orientation not in ORIENTATIONS:
+        return image
+    swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
+    turned = image.swapaxes(0, 1) if swap else image
+    return np.ascontiguousarray(turned[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1])
+
+
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
     """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
     data = image_bytes(path)
@@ -290,13 +393,10 @@ def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:
     """Content of an image file; None if it is unreadable, empty, not a regular file, or too large."""
     try:
-        # A pipe would block, and a device may never end.
-        if not path.is_file() or not 0 < path.stat().st_size <= MAX_IMAGE_BYTES:
-            return None
-        data = np.fromfile(path, np.uint8)
+        data = np.frombuffer(read_file(path, MAX_IMAGE_BYTES), np.uint8)
     except (OSError, ValueError):  # such as a name with a zero byte
         return None
-    return None if is_truncated_png(data) else data
+    return None if not len(data) or is_truncated_png(data) else data
 
 
 def is_truncated_png(data: NDArray[np.uint8]) -> bool:
@@ -314,9 +414,115 @@ def is_truncated_png(data: NDArray[np.uint8]) -> bool:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files directly in ``folder``, in natural order, without hidden ones."""
-    paths = [p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith(".")]
-    return sorted((p for p in paths if p.is_file()), key=lambda p: natural_key(p.name))
+    """Image files directly in ``folder``, in natural order, without hidden ones. Names that are times are in order."""
+    known = IMAGE_SUFFIXES | readable_suffixes()
+    paths = [p for p in folder.iterdir() if p.suffix.lower() in known and not p.name.startswith(".")]
+    files = [p for p in paths if p.is_file()]
+    values = _values([p.stem for p in files])
+    if values is not None:
+        return [p for _, _, p in sorted(zip(values, (p.name for p in files), files, strict=True))]
+    return sorted(files, key=lambda p: natural_key(p.name))
+
+
+def _values(stems: list[str]) -> list[Decimal] | None:
+    """Numbers at the ends of names that are equal before; None where they are not, or none has a decimal point."""
+    found = [re.fullmatch(r"(.*?)([0-9]+(?:\.[0-9]+)?)", stem) for stem in stems]
+    parts = [match.groups() for match in found if match is not None]
+    if len(parts) < len(stems) or len({prefix for prefix, _ in parts}) != 1 or not any("." in n for _, n in parts):
+        return None
+    return [Decimal(number) for _, number in parts]
+
+
+def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
+    """Images without maps of depth, confidence and the like that stand in the same folder, and warnings on them.
+
+    Images whose names differ by more than numbers are of different kinds. Maps are known by a word in their name, or by
+    their content: 16 bits in one channel beside colour.
+    """
+    kinds: dict[str, list[Path]] = {}
+    for path in images:
+        kinds.setdefault(re.sub(r"[0-9]+", "0", path.name.casefold()), []).append(path)
+    if not 1 < len(kinds) <= MOST_KINDS:
+        return images, []
+    maps = {kind for kind in kinds if OTHER_WORDS.search(kind)}
+    if not maps:
+        maps = {kind for kind, paths in kinds.items() if len(paths) > 1 and is_map(paths[0])}
+    if not maps or len(maps) == len(kinds):
+        return images, []
+    kept = [path for path in images if re.sub(r"[0-9]+", "0", path.name.casefold()) not in maps]
+    example = kinds[min(maps)][0].name
+    return kept, [f"{len(images) - len(kept)} images were left out as maps of depth or labels, such as {example}"]
+
+
+OTHER_WORDS = re.compile(
+    r"(^|[^a-z])(depths?|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
+    r"|thumb(nail)?s?|previews?)([^a-z]|$)"
+)
+"""Words in names of images or folders that are not photographs."""
+MOST_KINDS = 6
+"""Kinds of names in a folder of a capture; more are photographs of any names."""
+FEW_LEVELS = 8
+"""Grey levels of a map of confidence or labels of small scenes."""
+
+
+def is_map(path: Path) -> bool:
+    """Whether an image is a map: 16 bits in one channel, or one channel of few levels."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return False
+    if image is None or image.ndim != 2:
+        return False
+    few = image.size > 1000 and image.max() < 32 and len(np.unique(image)) <= FEW_LEVELS
+    return bool(image.dtype == np.uint16 or few)
+
+
+def unread_images(folder: Path) -> str | None:
+    """Warning on images in formats that cannot be read here; None without any."""
+    try:
+        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable_suffixes()
+        names = [p.name for p in folder.iterdir() if p.suffix.lower() in unread]
+    except OSError:
+        return None
+    if not names:
+        return None
+    suffixes = sorted({Path(name).suffix.lower() for name in names})
+    way = "pip install 'stream-recon[heif]', or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
+    return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
+
+
+def readable_suffixes() -> frozenset[str]:
+    """Those of `HEIF_SUFFIXES` that can be read here: OpenCV may be built with AVIF."""
+    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif() else ())
+
+
+@cache
+def has_avif() -> bool:
+    """Whether OpenCV decodes AVIF."""
+    return bool(cv2.haveImageReader("x.avif")) or re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
+
+
+@cache
+def has_heif() -> bool:
+    """Whether the library for HEIC and AVIF is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """RGB image [H, W, 3] of HEIC or AVIF, as displayed; None for other data."""
+    if data[4:8].tobytes() != b"ftyp" or not has_heif():
+        return None
+    import pillow_heif
+
+    try:
+        found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
+        image = np.asarray(found)
+    except (ValueError, OSError, RuntimeError, SyntaxError, EOFError, MemoryError):
+        return None
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    return np.ascontiguousarray(image[..., :3]) if image.dtype == np.uint8 else None
 
 
 def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:

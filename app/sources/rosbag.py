@@ -1,5 +1,6 @@
 """Reader of ROS recordings: ROS 1 bags, ROS 2 bag folders and files, and MCAP, by the library rosbags."""
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app import MOST_PIXELS
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.sources.calibration import Calibration, Distortion
+from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.readers import Reader, is_truncated_png
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 """Suffixes of single-file recordings."""
+SIGNATURES = {".bag": b"#ROSBAG V2.0", ".mcap": b"\x89MCAP0\r\n", ".db3": b"SQLite format 3\0"}
+"""First bytes of recordings."""
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
 """Message types of images, compressed images and camera calibrations."""
 RATE_FRAMES = 30
@@ -27,7 +32,7 @@ DAMAGE = (
     RecursionError, MemoryError, NotImplementedError, StopIteration, RuntimeError, struct.error, cv2.error,
 )  # fmt: skip
 """Exceptions that the library raises for damaged files, in addition to its own."""
-_GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16}
+_GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16, "16UC1": np.uint16}
 """Data type of grey images by ROS encoding."""
 _COLOURS = {
     "rgb8": (3, None),
@@ -47,6 +52,12 @@ _COLOURS = {
     "bayer_grbg8": (1, cv2.COLOR_BayerGB2RGB),
 }
 """Number of 8-bit channels by ROS encoding, and OpenCV's conversion to RGB."""
+_WIDE = {"rgb16": None, "16UC3": cv2.COLOR_BGR2RGB, "bgr16": cv2.COLOR_BGR2RGB}
+"""OpenCV's conversion to RGB of images of three 16-bit channels, by ROS encoding."""
+_PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
+"""OpenCV's conversion of images with a plane of colour in half resolution below the grey one."""
+_RECTIFIED = re.compile(r"(^|_)(rect|rectified)(_|$)")
+"""Pattern of a rectified topic's last name: image_rect, image_rect_color (image_proc)."""
 
 
 def is_recording(path: Path) -> bool:
@@ -83,6 +94,7 @@ class RecordingReader(Reader):
             *_database_errors(),
         )
         self._closed = True
+        _check_signatures(path)
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
             self._bag = library.highlevel.AnyReader([path], default_typestore=store)
@@ -96,8 +108,15 @@ class RecordingReader(Reader):
         try:
             self._topic = _choose_topic(topics, topic, path.name)
             self._connections = [c for c in self._bag.connections if c.topic == self._topic]
-            times = self._first_times()
+            stamps, logged = self._first_times()
+            # A driver without a clock writes the same stamp into every header.
+            self._by_log = len(stamps) > 1 and stamps[-1] == stamps[0]
+            times = logged if self._by_log else stamps
             super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
+            if self._by_log:
+                self.warnings.append(
+                    f"all stamps of {self._topic} are {stamps[0]:g}: the times at which images were recorded are used"
+                )
             self.calibration = self._camera()
         except BaseException:
             self.close()
@@ -110,7 +129,7 @@ class RecordingReader(Reader):
     def grab(self) -> tuple[int, float] | None:
         while True:
             try:
-                self._message = next(self._messages, None)
+                self._message, logged = next(self._messages, (None, 0.0))
             except self._errors as error:
                 self._message = None
                 self.damaged += 1
@@ -118,7 +137,7 @@ class RecordingReader(Reader):
             if self._message is None:
                 return None
             self._index += 1
-            time = _stamp(self._message, self._origin)
+            time = logged - self._origin if self._by_log else _stamp(self._message) - self._origin
             # A clock may be set back; timestamps must increase.
             self._time = time if time > self._time else self._time + 1 / self.rate
             return self._index, self._time
@@ -144,32 +163,47 @@ class RecordingReader(Reader):
             self._messages = iter(())
             self._bag.close()
 
-    def _read(self, connections: list[Any]) -> Iterator[Any]:
-        for connection, _, data in self._bag.messages(connections):
-            yield self._bag.deserialize(data, connection.msgtype)
+    def _read(self, connections: list[Any]) -> Iterator[tuple[Any, float]]:
+        """Messages, and the times in seconds at which they were recorded."""
+        for connection, logged, data in self._bag.messages(connections):
+            yield self._bag.deserialize(data, connection.msgtype), logged * 1e-9
 
-    def _first_times(self) -> list[float]:
-        times = []
+    def _first_times(self) -> tuple[list[float], list[float]]:
+        """Times of the headers and of recording, of the first images. Raises InputError: an unknown encoding."""
+        times: list[tuple[float, float]] = []
         try:
-            for message in self._read(self._connections):
-                times.append(_stamp(message, 0.0))
+            for message, logged in self._read(self._connections):
+                if not times:
+                    self._check_encoding(message)
+                times.append((_stamp(message), logged))
                 if len(times) == RATE_FRAMES:
                     break
+        except StreamReconError:
+            raise
         except self._errors as error:
             if not times:
                 raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
         if not times:
             raise InputError(f"{self._topic} has no images")
-        return times
+        return [stamp for stamp, _ in times], [logged for _, logged in times]
+
+    def _check_encoding(self, message: Any) -> None:
+        encoding = getattr(message, "encoding", None)
+        known = (*_GREY, *_COLOURS, *_WIDE, *_PLANAR)
+        if encoding is not None and encoding not in known:
+            raise InputError(
+                f"the images of {self._topic} have the encoding {str(encoding)[:40]!r}, which is not supported: "
+                f"convert them to one of {', '.join(known)}"
+            )
 
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
         names = _info_topics(self._topic)
         connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
         try:
-            for message in self._read(connections) if connections else ():
-                return _calibration(message)
-        except (*self._errors, ConfigError) as error:
+            for message, _ in self._read(connections) if connections else ():
+                return _calibration(message, rectified=_is_rectified(self._topic))
+        except (*self._errors, StreamReconError) as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
 
@@ -189,6 +223,14 @@ def decoded(message: Any) -> NDArray[np.uint8] | None:
         if kind.itemsize == 2:
             grey = (grey >> 8).astype(np.uint8)
         return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
+    if message.encoding in _WIDE:
+        wide = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
+        pixels = _rows(data, height, width * 6, step).copy().view(wide).reshape(height, width, 3)
+        narrow, order = (pixels >> 8).astype(np.uint8), _WIDE[message.encoding]
+        return narrow if order is None else np.asarray(cv2.cvtColor(narrow, order), np.uint8)
+    if message.encoding in _PLANAR:
+        planes = np.ascontiguousarray(_rows(data, height + height // 2, width, step))
+        return np.asarray(cv2.cvtColor(planes, _PLANAR[message.encoding]), np.uint8)
     if message.encoding not in _COLOURS:
         return None
     channels, conversion = _COLOURS[message.encoding]
@@ -231,10 +273,14 @@ def _info_topics(topic: str) -> tuple[str, ...]:
     return (f"{base.rpartition('/')[0]}/camera_info", f"{base}/camera_info")
 
 
-def _stamp(message: Any, origin: float) -> float:
-    """Time of the message header in seconds since ``origin``."""
+def _is_rectified(topic: str) -> bool:
+    return _RECTIFIED.search(topic.removesuffix("/compressed").rpartition("/")[2]) is not None
+
+
+def _stamp(message: Any) -> float:
+    """Time of the message header in seconds."""
     stamp = message.header.stamp
-    return float(stamp.sec) - origin + float(stamp.nanosec) * 1e-9
+    return float(stamp.sec) + float(stamp.nanosec) * 1e-9
 
 
 def _rate(times: list[float]) -> float:
@@ -243,25 +289,62 @@ def _rate(times: list[float]) -> float:
     return 1 / interval if 1e-3 < interval < 1e3 else 30.0
 
 
-def _calibration(message: Any) -> Calibration | None:
-    K = np.asarray(getattr(message, "K", None) if hasattr(message, "K") else message.k, np.float64).ravel()
-    D = np.asarray(message.D if hasattr(message, "D") else message.d, np.float64).ravel()
+def _calibration(message: Any, *, rectified: bool) -> Calibration | None:
+    """Camera of a ``camera_info``; None for one of zeros.
+
+    Args:
+        rectified: the images are rectified: their camera is the projection matrix P, without distortion.
+
+    Raises InputError, ConfigError or ValueError: a camera that cannot be applied.
+    """
+    K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
     size = int(message.width), int(message.height)
     if len(K) != 9 or not K[0] > 0 or min(size) < 1:
         return None
-    fisheye = message.distortion_model in ("equidistant", "fisheye")
-    if not fisheye and any(D[5:]):
-        raise ConfigError(f"its distortion model {message.distortion_model} is not supported")
-    coefficients = tuple(float(value) for value in (D[:4] if fisheye else D[:5]))
-    coefficients = coefficients if len(coefficients) in (4, 5) else ()
+    if rectified:
+        if len(P) != 12 or not P[0] > 0:
+            raise InputError("the images are rectified, and it has no projection matrix P")
+        fx, fy, cx, cy, skew = P[0], P[5], P[2], P[6], P[1]
+        kind: Distortion = "perspective"
+        used: tuple[float, ...] = ()
+    else:
+        fx, fy, cx, cy, skew = K[0], K[4], K[2], K[5], K[1]
+        kind, used = distortion(str(message.distortion_model), D)
+    if abs(skew) > SKEW * fx:
+        raise InputError(f"its camera matrix has skew {skew:g}")
+    # The matrix is for the whole sensor. Images may be a part of it (roi), of which pixels were joined (binning).
+    region, across, down = message.roi, max(1, int(message.binning_x)), max(1, int(message.binning_y))
+    left, top = int(region.x_offset), int(region.y_offset)
+    width, height = int(region.width) or size[0], int(region.height) or size[1]
     # In ROS (0, 0) is the centre of the first pixel.
-    fx, fy, cx, cy = (float(K[number]) for number in (0, 4, 2, 5))
-    return Calibration(fx, fy, cx + 0.5, cy + 0.5, "fisheye" if fisheye else "perspective", coefficients, size)
+    centre = (cx + 0.5 - left) / across, (cy + 0.5 - top) / down
+    return Calibration(fx / across, fy / down, *centre, kind, used, (width // across, height // down))
+
+
+def _numbers(message: Any, name: str) -> list[float]:
+    """Numbers of a field, whose name is upper-case in ROS 1."""
+    values = getattr(message, name.upper()) if hasattr(message, name.upper()) else getattr(message, name)
+    return [float(value) for value in np.asarray(values, np.float64).ravel()]
 
 
 def _line(error: BaseException) -> str:
     """First line of an error's message; some contain half of the file."""
     return next((line[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _check_signatures(path: Path) -> None:
+    """Raises InputError for files that are no recordings: the library searches all of a file of zeros."""
+    for file in [path] if path.is_file() else sorted(path.iterdir()):
+        signature = SIGNATURES.get(file.suffix.lower())
+        if signature is None:
+            continue
+        try:
+            with open_regular(file) as opened:
+                head = opened.read(len(signature))
+        except OSError as error:
+            raise InputError(f"{file.name} is not a readable recording: {error.strerror}") from error
+        if head != signature:
+            raise InputError(f"{path.name} is not a readable recording: {file.name} does not begin like one")
 
 
 def _library() -> ModuleType:

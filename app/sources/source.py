@@ -8,9 +8,11 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,10 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.containers import video_tracks
+from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_files import WEB_PAGES, are_read_as_stored, files_of_pattern, hint_for_missing
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.readers import (
@@ -29,6 +34,8 @@ from stream_recon.app.sources.readers import (
     VideoReader,
     input_errors,
     list_images,
+    only_photographs,
+    unread_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.undistort import Undistorter
@@ -36,6 +43,17 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
 """Pattern of stream addresses."""
+_SECRET = re.compile(
+    r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
+    r"|signature|sig|credential|session|sid|jwt|code|hash))=)(?P<value>.*?)(?=$|[&;/?#\s]|_[a-z]+=)",
+    re.IGNORECASE,
+)
+"""Pattern of a parameter that gives access, in the path or query of an address."""
+PANORAMA = (
+    "{} is a panorama of 360 degrees, which no pinhole camera shows: cut perspective views from it first, such as with "
+    "ffmpeg -vf v360=e:flat:h_fov=90:v_fov=90:yaw=0"
+)
+"""Refusal of equirectangular images."""
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
 
@@ -58,6 +76,8 @@ class Source:
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
+            names = reader.image_names
+            reader.warnings += self._masks.number(reader.frame_hint) if names is None else self._masks.unused(names)
         self._frames = self._choose()
 
     @property
@@ -162,6 +182,18 @@ class Source:
         """Continue after frame ``index`` as `resume` does, but read all frames before it."""
         self._resume_index, self._resume_count = index, taken
 
+    @property
+    def has_files(self) -> bool:
+        """Whether frames are image files, whose times are nominal."""
+        return self._reader.image_names is not None
+
+    def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
+        """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""
+        last = max(indices, default=-1)
+        while last >= 0 and (step := self._reader.grab()) is not None and step[0] <= last:
+            if step[0] in indices and (rgb := self._retrieve()) is not None:
+                yield self._frame(*step, rgb)
+
     def interrupt(self) -> None:
         """End a live source at once, from any thread. A file is not affected."""
         if self._reader.live:
@@ -196,14 +228,21 @@ class Source:
         size = rgb.shape[1], rgb.shape[0]
         self._calibration = self._calibration or self._reader.exif_camera(size)
         if self._undistorter is None or self._undistorter.size != size:
-            self._undistorter = Undistorter(self._calibration.for_size(size), size)
+            stored = self._reader.stored_size
+            self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
         return self._undistorter(rgb)
+
+    def _orientation(self, size: tuple[int, int]) -> int:
+        """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""
+        return self._reader.orientation if size[0] != size[1] else 1
 
     def _frame(self, index: int, timestamp: float, rgb: NDArray[np.uint8]) -> Frame:
         mask = None
         if self._masks is not None:
             names = self._reader.image_names
-            mask = self._masks.read(names[index] if names else None, index, (rgb.shape[1], rgb.shape[0]))
+            size = (rgb.shape[1], rgb.shape[0])
+            name, stored = names[index] if names else None, self._reader.stored_size
+            mask = self._masks.read(name, index, size, lambda: self._reader.orientation, stored)
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
@@ -288,13 +327,19 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
 def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | None) -> Reader:
     if ADDRESS.match(spec):
         return _open_address(spec, reconnect)
+    if spec.lower().startswith("file://"):
+        spec = url2pathname(urlsplit(spec).path)
     path = Path(spec).expanduser()
     with input_errors(spec):
         exists, recording = path.exists(), is_recording(path)
+    if not exists and (files := files_of_pattern(spec)):
+        return _photographs(files, path.parent.resolve().name, fps)
     if not exists:
         if spec.isascii() and spec.isdecimal() and len(spec) < 5:
             return _open_live(int(spec), f"camera {spec}", reconnect)
-        raise InputError(f"no such file or folder: {spec}")
+        raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
+    if recording and not path.is_dir() and not path.is_file():
+        raise InputError(f"{spec} is not a regular file")
     if recording:
         return RecordingReader(path, topic)
     if path.is_dir():
@@ -310,12 +355,21 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     with input_errors(spec), path.open("rb") as file:
         if not file.read(1):
             raise InputError(f"{spec} is an empty file")
+    tracks = video_tracks(path)
+    if any(track.spherical for track in tracks):
+        raise InputError(PANORAMA.format(path.name))
+    if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
+        longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
+        raise InputError(
+            f"the first video track of {path.name} is a still picture: take out the film with "
+            f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
+        )
     return VideoReader(open_capture(path, path.name), path.name, path)
 
 
 def without_password(address: str) -> str:
-    """Address without ``user:password@``, for messages and result files."""
-    return re.sub(r"(?<=://)[^/]*@", "", address)
+    """Address without ``user:password@`` and with the values of secret parameters blanked, for messages and files."""
+    return _SECRET.sub(r"\g<name>***", re.sub(r"(?<=://)[^/?#]*@", "", address))
 
 
 def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
@@ -324,6 +378,8 @@ def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReade
 
 def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
+    if WEB_PAGES.match(spec):
+        raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
     capture = open_capture(spec, name)
     # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
@@ -336,7 +392,21 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         images = list_images(path)
         inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
     if not images:
-        looked = f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
+        left_out = unread_images(path)
+        looked = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
         where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
         raise InputError(f"no images in {path} ({where})")
-    return ImageReader(images, path.resolve().name, fps)
+    photographs, warnings = only_photographs(images)
+    reader = _photographs(photographs, path.resolve().name, fps)
+    reader.warnings += [*warnings, *filter(None, [unread_images(path)])]
+    return reader
+
+
+def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
+    if is_panorama(images[0]):
+        raise InputError(PANORAMA.format(images[0]))
+    as_stored = are_read_as_stored(images)
+    reader = ImageReader(images, name, fps, as_stored=as_stored)
+    if as_stored:
+        reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
+    return reader

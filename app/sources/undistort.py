@@ -18,6 +18,8 @@ WIDEST = np.radians(110)
 """Largest horizontal field of view, radians, of an undistorted fisheye; wider, its rim would fill the image."""
 BORDER_POINTS = 64
 """Points per image border that must be visible; distortion is smooth between them."""
+RAY_STEPS = 24
+"""Points per ray from the centre to the border, where the distortion has to grow outwards."""
 HALVINGS = 40
 """Steps of the bisection for the focal length: it ends at the precision of float64."""
 
@@ -103,11 +105,15 @@ class Undistorter:
         sides = [(share, -half), (share, half), (-half, share), (half, share)]
         border = np.concatenate([np.stack(side, axis=1) for side in sides]) * (width, height)
 
+        steps = np.linspace(0, 1, RAY_STEPS + 1)
+
         def is_covered(focal: float) -> bool:
-            # Along rays from the centre: far outside, the distortion polynomial may return into the image.
-            rays = np.concatenate([border * (step / focal) for step in np.linspace(0.25, 1, 8)])
-            pixels = self.to_source(rays)
-            return bool((pixels >= -SAME_PX).all() and (pixels <= np.array(self.size) + SAME_PX).all())
+            # Along rays from the centre: far outside, the distortion may return into the image, or have a pole.
+            pixels = self.to_source((steps[:, None, None] * border / focal).reshape(-1, 2))
+            if not ((pixels >= -SAME_PX).all() and (pixels <= np.array(self.size) + SAME_PX).all()):
+                return False
+            moves = np.diff(pixels.reshape(len(steps), len(border), 2), axis=0)
+            return bool(((moves * border).sum(axis=2) > 0).all())
 
         short = width / (2 * np.tan(WIDEST / 2)) if self.camera.distortion == "fisheye" else 0.05 * self.camera.fx
         long = 50 * max(self.camera.fx, short)

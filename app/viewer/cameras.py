@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import up_direction
 from stream_recon.app.viewer.subject import Subject
 from stream_recon.app.viewer.timeline import Timeline
 
@@ -104,7 +105,7 @@ def overview(
     half, offset = (free.left + free.right) / 2, (free.left - free.right) / 2
     needed = [(-x - free.left * z) / half, (x - free.right * z) / half, np.abs(y) / free.upright - z]
     distance = MARGIN * max(float(np.max(need)) for need in needed)
-    distance = max(distance, 1e-3)
+    distance = max(distance, 1e-6)
     target = (centre + np.array([offset * distance, 0, 0])) @ axes
     return target - distance * ahead, target
 
@@ -220,7 +221,7 @@ class ViewerCameras:
             self._opening = self._opening_view(FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW))
             camera, view = self._server.initial_camera, self._opening
             camera.position, camera.look_at, camera.up = view.position, view.target, view.up
-            for state in self._clients.values():
+            for state in list(self._clients.values()):
                 if not state.moved:
                     state.sent = None
         self.send()
@@ -264,7 +265,8 @@ class ViewerCameras:
         if compared is not None and len(compared):
             points = np.concatenate([points, compared])
         path = self._timeline.path(MAX_PATH)
-        return opening_view(points, rays, path, self._timeline.poses[self._start], free)
+        up = up_direction(self._timeline.rotations(MAX_PATH))
+        return opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
         with self._lock:
@@ -293,6 +295,7 @@ def opening_view(
     rays: NDArray[np.floating],
     path: NDArray[np.floating],
     first: NDArray[np.floating],
+    up: NDArray[np.float64],
     free: FreeView,
 ) -> View:
     """The opening view: from behind and above what cameras looked at.
@@ -300,10 +303,10 @@ def opening_view(
     Args:
         points, rays: of a `Subject` [N, 3]; there may be more points.
         path: camera positions [M, 3].
-        first: pose [4, 4] of the first camera, which has the up direction.
+        first: direction [3] of the first camera.
+        up: unit vector.
     """
-    up = -np.asarray(first[:3, 1], np.float64)
-    direction, tilt_deg = opening_direction(rays, np.asarray(first[:3, 2], np.float64), up)
+    direction, tilt_deg = opening_direction(rays, first, up)
     position, target = overview(points, path, direction, up, free, tilt_deg)
     return View(position, target, up)
 

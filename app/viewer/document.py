@@ -12,11 +12,11 @@ SCRIPT = """
 (() => {
   // Notices of the client library that say nothing about the reconstruction.
   const hidden = ["Software WebGL rendering detected", "Could not detect browser version"];
-  let folded = !matchMedia("(max-width: 36em)").matches;
+  let folded = false;
   const tidy = () => {
     for (const note of document.querySelectorAll(".mantine-Notification-root"))
       if (hidden.some(text => note.textContent.includes(text))) note.style.display = "none";
-    if (!folded) {
+    if (!folded && matchMedia("(max-width: 36em)").matches) {
       const handle = document.querySelector('div[style*="cursor: pointer"][style*="height: 3.5em"]');
       if (handle) { folded = true; handle.click(); }
     }

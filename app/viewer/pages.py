@@ -26,6 +26,10 @@ class PageScene:
         self._client = client
         self._hidden: dict[str, SceneNodeHandle] = {}
         self._replaced: dict[str, tuple[tuple[int, int, float], SceneNodeHandle]] = {}
+        self._cut: dict[str, tuple[int, int, float]] = {}
+        """Nodes of the chunk that the last shown frame cuts, with what their content depends on."""
+        self._empty: set[str] = set()
+        """Those of them without a point up to that frame."""
         self._sizes: dict[str, tuple[int, float]] = {}
         self._selected = Frustum(client, "/selected", SELECTED, emphasis=True)
 
@@ -34,7 +38,7 @@ class PageScene:
     ) -> None:
         """Hide, replace and show what the options ask for."""
         layers = {
-            "/points": options.shows_points,
+            "/points": options.shows_points or bool(scene.bare),
             "/surface": options.shows_surfaces,
             "/cameras": options.cameras,
             "/path": options.path,
@@ -49,35 +53,51 @@ class PageScene:
             layers |= {f"/surface/{ordinal}": ordinal <= last for ordinal in scene.surfaces}
             layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
             layers["/cameras/current"] = False
-        hidden = {name for name, shown in layers.items() if not shown}
+        hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last) | self._empty
+        if not options.shows_points and scene.bare:
+            # Surfaces alone: points stand in where limits have removed them.
+            covered = [chunk.first for chunk in store.chunks if chunk.first not in scene.bare]
+            hidden |= {f"/points/{step}/{first}" for first in covered for step in STEPS}
+        for name in sorted(self._hidden, key=len):
+            if name in self._hidden and name not in hidden:
+                self._hidden.pop(name).remove()
+                # The page's nodes below go with it.
+                for below in [other for other in self._hidden if other.startswith(f"{name}/")]:
+                    del self._hidden[below]
+                for below in [other for other in self._replaced if other.startswith(f"{name}/")]:
+                    del self._replaced[below]
         self._sync_chunks(store, last, hidden)
-        for name in [name for name in self._hidden if name not in hidden]:
-            self._hidden.pop(name).remove()
-        for name in hidden - set(self._hidden):
+        for name in sorted(hidden - set(self._hidden), key=len):
             self._hidden[name] = self._client.scene.add_frame(name, show_axes=False, visible=False)
         self._sync_size(scene, options.points.size)
         self._sync_selected(timeline, options.selected, typical_depth)
 
+    def _late_chunks(self, store: ChunkStore, last: int | None) -> set[str]:
+        """Names of the chunks after frame ``last``."""
+        late = [chunk for chunk in store.chunks if last is not None and chunk.first > last]
+        return {f"/points/{step}/{chunk.first}" for chunk in late for step in STEPS}
+
     def _sync_chunks(self, store: ChunkStore, last: int | None, hidden: set[str]) -> None:
-        """Hide chunks after frame ``last``, and replace the one that it cuts."""
+        """Replace the chunk that frame ``last`` cuts; where no point is left, it is ``hidden``."""
         wanted: dict[str, tuple[int, int, float]] = {}
         if last is not None:
             for chunk in store.chunks:
-                names = [f"/points/{step}/{chunk.first}" for step in STEPS]
-                if chunk.first > last:
-                    hidden.update(names)
-                elif chunk.last > last:
-                    wanted |= {name: (chunk.version, last, float(chunk.S_world_chunk.scale)) for name in names}
+                if chunk.first <= last < chunk.last:
+                    key = (chunk.version, last, float(chunk.S_world_chunk.scale))
+                    wanted = {f"/points/{step}/{chunk.first}": key for step in STEPS}
         for name in [name for name, (key, _) in self._replaced.items() if wanted.get(name) != key]:
             self._replaced.pop(name)[1].remove()
+        if wanted != self._cut:
+            self._cut, self._empty = wanted, set()
         for name, key in wanted.items():
-            if name in self._replaced:
+            if name in self._replaced or name in self._empty:
                 continue
             _, _, step, first = name.split("/")
             chunk = store.chunk_of(int(first))
             points = chunk.points.step(int(step))
             points = points.take(np.flatnonzero(points.frame <= key[1]))
             if not len(points):
+                self._empty.add(name)
                 hidden.add(name)
                 continue
             S = chunk.S_world_chunk
@@ -96,6 +116,8 @@ class PageScene:
                 position=S.translation,
             )
             self._replaced[name] = key, handle
+            hidden.discard(name)
+            self._hidden.pop(name, None)  # the cloud has taken the place of its frame
 
     def _sync_size(self, scene: ViewerScene, size: float) -> None:
         """Give points another size than the common one, again after each time that they were sent."""

@@ -118,7 +118,7 @@ class PagePanel:
         self._pictured: TimelineView | None = None
         gui = client.gui
         self._counts = gui.add_markdown("", order=2)
-        self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), "Surface", order=4)
+        self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
         self._add_view(gui, hidden)
         self._add_frames(gui)
         self._add_comparison(gui)

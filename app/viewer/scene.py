@@ -35,7 +35,7 @@ CURRENT = (255, 176, 46)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
 MAX_FRUSTA = 48
 """Frusta shown at once: each has a thumbnail to send, and more would hide the scene."""
-FRUSTUM_SIZE = 0.05
+FRUSTUM_SIZE = 0.035
 """Depth of a frustum, as a share of the typical depth."""
 FRUSTUM_SPACING = 0.1
 """Distance between neighbouring frusta as a share of the typical depth, unless they differ in rotation."""
@@ -68,7 +68,10 @@ class ViewerScene:
         """Nodes of surfaces, by ordinal."""
         self.mesh: SceneMesh | None = None
         self.frusta: dict[int, Frustum] = {}
+        self.bare: set[int] = set()
+        """First frames of the chunks whose points stand for surfaces that there are not."""
         self._mesh_node: Any = None
+        self._surface_states: dict[int, tuple[int, int]] = {}
         self._current = Frustum(server, "/cameras/current", CURRENT, emphasis=True)
         self._path = LineNode(server, "/path")
         self.map_nodes = MapLayerNodes(server)
@@ -95,6 +98,8 @@ class ViewerScene:
         """Send changes. ``pages``: the choices of all pages; ``typical_depth`` sets the size of cameras."""
         self._sync_points(store)
         self._sync_surfaces(surfaces, timeline)
+        bare = (chunk.first for chunk in store.chunks if surfaces.is_bare(chunk.first, chunk.last))
+        self.bare = set(bare) if self.mesh is None and surfaces.dropped else set()
         with self._server.atomic():
             path = timeline.path(MAX_PATH_VERTICES)
             blend = np.linspace(0, 1, len(path), dtype=np.float32)[:, None]
@@ -125,8 +130,11 @@ class ViewerScene:
         wanted = {} if self.mesh is not None else surfaces.surfaces
         for ordinal in [o for o in self.surfaces if o not in wanted]:
             self.surfaces.pop(ordinal).remove()
-        if wanted:
-            ordinals = list(wanted)
+        # What was sent at this state of the timeline is as it should be.
+        state = {ordinal: (timeline.revisions, surface.version) for ordinal, surface in wanted.items()}
+        ordinals = [o for o in wanted if self._surface_states.get(o) != state[o] or o not in self.surfaces]
+        self._surface_states = state
+        if ordinals:
             poses = timeline.poses[np.array(ordinals, np.intp)]
             for ordinal, pose, quaternion in zip(ordinals, poses, wxyz(poses[:, :3, :3]), strict=True):
                 node = self.surfaces.setdefault(ordinal, SurfaceNode(self._server, f"/surface/{ordinal}"))

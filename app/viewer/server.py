@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from http import HTTPStatus
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 0.5
 """Time that clients get to close their connections."""
+# A page can leave at any moment: what is sent to it then is lost, and nobody has to know.
+warnings.filterwarnings("ignore", message="Queued a .* on a closed connection")
 SERVE_LOCK = threading.Lock()
 """Held while `websockets.asyncio.server.serve` is replaced by the guarded one."""
 SILENT = logging.getLogger(f"{__name__}.websockets")

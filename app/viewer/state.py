@@ -23,6 +23,8 @@ SURFACE_BYTES_PER_UPDATE = 1_000_000
 """Bytes of surfaces that an update sends again after a revision, about."""
 HIDDEN = 2 * HIDE_STEP
 """Percentage of each frame's points, the least sure, that a page hides at first."""
+MAX_CHUNKS = 32
+"""Most chunks of points, each of which has a node for each step of confidence."""
 COMPARED_POINTS = 20_000
 """Points of the comparison that 'Show all' takes in."""
 
@@ -35,7 +37,7 @@ class ViewerState:
         self._points = points
         self._events = events
         self._configure_server()
-        self.store = ChunkStore(point_budget, points.voxel)
+        self.store = ChunkStore(point_budget, points.voxel, max_chunks=MAX_CHUNKS)
         self.timeline = Timeline()
         self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
@@ -96,11 +98,17 @@ class ViewerState:
         """Show a mesh in place of the keyframes' surfaces."""
         self.scene.mesh = mesh
 
-    def update(self, status: str, skipped: int) -> bool:
-        """Send changes to the clients. True if revised points or surfaces are left for the next update."""
+    def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
+        """Send changes to the clients. True if revised points or surfaces are left for the next update.
+
+        ``settled``: nothing else waits to be added.
+        """
         self.store.merge_pending()
         unfinished = self.store.update_points(POINTS_PER_UPDATE)
         unfinished |= self.surfaces.update(SURFACE_BYTES_PER_UPDATE)
+        present = self._server.get_clients()
+        for client_id in [client_id for client_id in list(self.pages) if client_id not in present]:
+            self.pages.pop(client_id, None)  # it left before it was taken in
         pages = list(self.pages.values())
         options = [page.panel.options() for page in pages]
         depth = self.cameras.typical_depth
@@ -112,8 +120,9 @@ class ViewerState:
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.label_saves({**SAVES, **self.labels})
         self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
-        self.cameras.update(reframe=self.ended and not self._framed_end)
-        self._framed_end |= self.ended
+        ended = self.ended and settled
+        self.cameras.update(reframe=ended and not self._framed_end)
+        self._framed_end |= ended
         self._move_views()
         return unfinished
 

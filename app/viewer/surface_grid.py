@@ -26,7 +26,7 @@ UNSURE_SHARE = 0.1
 """Share of a frame's least confident pixels that are cut out, where the depth has no `Certainty`."""
 MAX_MEDIAN_DEPTHS = 6.0
 """Depth in median depths beyond which nothing is drawn: there the network's depth is a guess."""
-MIN_ISLAND = 16
+MIN_ISLAND = 40
 """Least number of connected cells: smaller pieces look like dirt."""
 
 

@@ -1,6 +1,7 @@
 """The viewer's textured surfaces: one for each keyframe that shows something new, within fixed limits."""
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import cv2
 import numpy as np
@@ -34,12 +35,19 @@ SAME_DEPTH = 0.05
 """Relative difference of depth below which two surfaces are the same thing."""
 COARSER = 1.3
 """Ratio of depths from which on an earlier surface is too coarse to stand for a nearer view."""
-MAX_OVERLAPS = 10
+IN_FRONT = 0.12
+"""Relative difference of depth from which on a vertex lies in front of what an earlier camera saw.
+
+A vertex that more cameras saw through than saw it is left out: of two contradicting surfaces the earlier one stays.
+"""
+MAX_OVERLAPS = 16
 """Earlier surfaces that a new one is compared with."""
 FIELD_TOLERANCE = 0.015
 """Relative depth error that a surface may keep after a revision before its triangles are computed again."""
 SHIFT_TOLERANCE = 0.004
 """Shift of the principal point, in focal lengths, that a surface may keep after a revision."""
+
+VERSIONS = count()
 
 
 @dataclass
@@ -59,8 +67,8 @@ class Surface:
     depth_scale: float
     depth_field: NDArray[np.float64]
     triangles: Triangles
-    version: int = 0
-    """Number of changes of the triangles; moving the surface changes none."""
+    version: int = field(default_factory=VERSIONS.__next__)
+    """Another number whenever the triangles or the texture change; moving the surface changes nothing."""
     thinned: bool = False
 
     @property
@@ -68,6 +76,12 @@ class Surface:
         """Bytes of the GLB file, about."""
         t = self.triangles
         return len(self.jpeg) + t.xyz.nbytes + t.uv.nbytes + t.faces.nbytes
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Largest slopes of rays through the grid along x and y, about."""
+        (h, w), k = self.grid.depth.shape, self.grid.camera
+        return max(k.cx, w - k.cx) / k.fx, max(k.cy, h - k.cy) / k.fy
 
     def scale(self, timeline: Timeline) -> NDArray[np.float64]:
         """Factors [3] that take the surface to the frame's present depth and focal length, in camera axes."""
@@ -100,12 +114,12 @@ class Surface:
         """Whether the frame's present camera and depth differ by more than pose and `scale`."""
         change = timeline.depth_fields[self.ordinal] - self.depth_field
         now = np.array(numbers(timeline.intrinsics(self.ordinal)))
-        shift = np.abs(now[2:] / now[:2] - self.camera[2:] / self.camera[:2]).max()
+        shift = np.abs((now[2:] - self.camera[2:]) / now[:2]).max()
         return bool(np.ptp(change) > 2 * FIELD_TOLERANCE or shift > SHIFT_TOLERANCE)
 
     def _build(self) -> None:
         self.triangles = triangulate(self.grid, self.covered)
-        self.version += 1
+        self.version = next(VERSIONS)
 
 
 @dataclass
@@ -117,6 +131,8 @@ class SurfaceStore:
 
     timeline: Timeline
     surfaces: dict[int, Surface] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    """Ordinals whose surfaces a limit has removed."""
     bent: set[int] = field(default_factory=set)
     """Ordinals whose triangles have to be computed again after a revision."""
 
@@ -133,6 +149,7 @@ class SurfaceStore:
         """
         self.surfaces.pop(ordinal, None)
         self.bent.discard(ordinal)
+        self.dropped.discard(ordinal)
         grid, is_dense = surface_grid(result), result.certainty is not None
         if min(grid.depth.shape) < 2 or not (grid.depth > 0).any():
             return
@@ -144,9 +161,9 @@ class SurfaceStore:
         jpeg, covered = b"", np.zeros(grid.depth.shape, np.bool_)
         surface = Surface(ordinal, grid, covered, jpeg, 0, is_dense, camera, scale, field_, none)
         self._cover(surface)
-        if ((grid.depth > 0) & ~surface.covered).mean() < MIN_NEW and self.surfaces:
+        if ((surface.grid.depth > 0) & ~surface.covered).mean() < MIN_NEW and self.surfaces:
             return
-        surface.triangles = triangulate(grid, surface.covered)
+        surface.triangles = triangulate(surface.grid, surface.covered)
         if not len(surface.triangles.faces):
             return
         surface.jpeg = texture(image)
@@ -155,12 +172,23 @@ class SurfaceStore:
         self.surfaces[ordinal] = surface
         self._reduce()
 
+    def clear(self) -> None:
+        """Remove all surfaces."""
+        self.surfaces.clear()
+        self.bent.clear()
+        self.dropped.clear()
+
     def revise(self, ordinals: NDArray[np.intp]) -> None:
         """Note which surfaces of these frames a move alone cannot correct."""
         for ordinal in ordinals.tolist():
             surface = self.surfaces.get(ordinal)
             if surface is not None and surface.is_bent(self.timeline):
                 self.bent.add(ordinal)
+
+    def is_bare(self, first: int, last: int) -> bool:
+        """Whether limits have removed most surfaces of the frames from ``first`` to ``last``."""
+        gone = sum(first <= ordinal <= last for ordinal in self.dropped)
+        return gone > sum(first <= ordinal <= last for ordinal in self.surfaces)
 
     def update(self, limit: int) -> bool:
         """Remake bent surfaces up to ``limit`` bytes; False once nothing is left to do."""
@@ -173,26 +201,45 @@ class SurfaceStore:
         return bool(self.bent)
 
     def _cover(self, new: Surface) -> None:
-        """Set which vertices of a new surface earlier ones show at the same depth and not much coarser."""
+        """Set which vertices of a new surface earlier ones show at the same depth and not much coarser.
+
+        Vertices that more of their cameras saw through than saw are removed.
+        """
         usable = new.grid.depth > 0
         local = new.grid.points[usable] * new.scale(self.timeline)
         T = self.timeline.poses[new.ordinal]
         world, depth = local @ T[:3, :3].T + T[:3, 3], local[:, 2]
         covered = np.zeros(len(world), bool)
+        seen, seen_through = (np.zeros(len(world), np.int16) for _ in range(2))
         for old in self._overlapping(world, new.is_dense):
             inside, cell, z = self._cells(old, world)
             known = old.grid.depth[cell]
             same = (known > 0) & (np.abs(z - known) < SAME_DEPTH * known)
+            seen[inside] += same
+            seen_through[inside] += z < (1 - IN_FRONT) * known
             # Depths of the old camera in the unit of the new one.
             coarse = z * old.scale(self.timeline)[2] > COARSER * depth[inside]
-            covered[inside] |= same & ~coarse
+            # Only what the old one draws: what it leaves to others may be theirs no longer.
+            covered[inside] |= same & ~coarse & ~old.covered[cell]
         new.covered[usable] = covered
+        depths = new.grid.depth.copy()
+        wrong = seen_through > seen
+        depths[usable] = np.where(wrong, np.float32(0), depths[usable])
+        new.grid = replace(new.grid, depth=depths)
 
     def _overlapping(self, world: NDArray[np.float64], dense_only: bool) -> list[Surface]:
         """The surfaces with most of some points in view."""
         sample = world[:: max(1, len(world) // 48)]
         chosen = [s for s in self.surfaces.values() if s.is_dense or not dense_only]
-        counts = [int(self._cells(s, sample)[0].sum()) for s in chosen]
+        if not chosen:
+            return []
+        # All at once: poses are on the disk, and reading each would take most of the time.
+        T = self.timeline.poses[np.array([s.ordinal for s in chosen], np.intp)]
+        q = np.einsum("npi,nij->npj", sample - T[:, None, :3, 3], T[:, :3, :3])
+        z = np.where(q[..., 2] > 1e-9, q[..., 2], np.inf)
+        rays = np.abs(q[..., :2] / z[..., None])
+        counts = np.isfinite(z) & (rays < np.array([s.slopes for s in chosen])[:, None]).all(axis=-1)
+        counts = counts.sum(axis=1)
         order = np.argsort(counts, kind="stable")[::-1][:MAX_OVERLAPS]
         return [chosen[k] for k in order if counts[k]]
 
@@ -220,6 +267,7 @@ class SurfaceStore:
                 older = list(self.surfaces.values())[:-1]
                 smallest = min(older, key=lambda s: len(s.triangles.faces))
             del self.surfaces[smallest.ordinal]
+            self.dropped.add(smallest.ordinal)
             self.bent.discard(smallest.ordinal)
 
     def _too_much(self) -> bool:

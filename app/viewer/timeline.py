@@ -59,6 +59,8 @@ class Timeline:
         self.depth_fields: DiskColumn = self._rows["field"]
         """Depth fields [n, GRID, GRID] in addition to the scales; zeros where there is none."""
         self._indices = AscendingColumn()
+        self.revisions = 0
+        """Number of revisions so far."""
         self.revised = False
         """Whether a frame was revised."""
 
@@ -82,6 +84,7 @@ class Timeline:
     def revise(self, revision: Revision) -> NDArray[np.intp]:
         """Apply a revision; gives the ordinals [m] of its frames."""
         frames = revision.frames
+        self.revisions += 1
         ordinals = np.array([self._indices.position(f.index) for f in frames], np.intp)
         if frames:
             poses = np.stack([f.T_world_camera for f in frames])
@@ -154,6 +157,10 @@ class Timeline:
         """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's."""
         return _thinned(self.poses, vertices)
 
+    def rotations(self, count: int) -> NDArray[np.float64]:
+        """Rotations R_world_camera [m, 3, 3], m <= ``count``, of evenly spaced frames."""
+        return np.asarray(self.poses[_spaced(len(self.poses), count)][:, :3, :3])
+
     def causal_path(self, vertices: int) -> NDArray[np.float32]:
         """`path` by the causal poses."""
         return _thinned(self.causal_poses, vertices)
@@ -167,9 +174,12 @@ class Timeline:
 
 
 def _thinned(poses: DiskColumn, vertices: int) -> NDArray[np.float32]:
-    n = len(poses)
-    picks = np.unique(np.linspace(0, n - 1, min(n, vertices)).round().astype(int)) if n else np.empty(0, int)
-    return poses[picks][:, :3, 3].astype(np.float32)
+    return poses[_spaced(len(poses), vertices)][:, :3, 3].astype(np.float32)
+
+
+def _spaced(n: int, count: int) -> NDArray[np.intp]:
+    """Evenly spaced numbers below ``n``, at most ``count``."""
+    return np.unique(np.linspace(0, n - 1, min(n, count)).round().astype(np.intp)) if n else np.empty(0, np.intp)
 
 
 def _numbers(camera: Intrinsics) -> tuple[float, float, float, float]:

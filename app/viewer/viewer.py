@@ -149,6 +149,14 @@ class Viewer:
                 self._queue.add_dense(DenseUpdate(result, image))
                 self._wake.notify()
 
+    def clear_surfaces(self) -> None:
+        """Remove the surfaces of all frames that were added so far, to show them anew with `show_dense`."""
+        self.flush()
+        with self._wake:
+            self._requests.append(self.state.surfaces.clear)
+            self._wake.notify()
+        self.flush()
+
     def wait_for_dense(self, timeout_s: float = 60.0) -> None:
         """Wait until another call of `show_dense` would drop nothing."""
         deadline = time.monotonic() + timeout_s
@@ -220,7 +228,7 @@ class Viewer:
             self._touched = True
             self._next_update = 0.0
             self._wake.notify_all()
-            while len(self._queue) or self._busy or self._touched:
+            while len(self._queue) or self._requests or self._busy or self._touched:
                 if time.monotonic() > deadline or not self._thread.is_alive():
                     return False
                 self._wake.wait(0.05)
@@ -325,7 +333,8 @@ class Viewer:
         with self._wake:
             self._touched = False
             status, self.state.map_layer = self._status, self._map_layer
-        unfinished = self.state.update(status, self.skipped)
+            settled = not len(self._queue)
+        unfinished = self.state.update(status, self.skipped, settled=settled)
         ended = time.monotonic()
         rest_s = (ended - began) * (1 / UPDATE_SHARE - 1)
         with self._wake:

@@ -86,7 +86,7 @@ class FlowHead(nn.Module):
         features, before, log_depth, pose = (x.flatten(0, 1) for x in (features, before, log_depth, pose))
         size = (log_depth.shape[1], log_depth.shape[2])
         grid = (size[0] // self.patch_size, size[1] // self.patch_size)
-        flow, context = self._initial_flow(taps, grid)
+        flow, context = self.initial_flow(taps, grid)
         centers = cell_centers(size, (SAMPLES * grid[0], SAMPLES * grid[1]), features.device)
         flows = [flow]
         own = sample_features(features, centers.flatten(0, 1)[None, :, None].expand(len(features), -1, -1, -1), 2)
@@ -115,9 +115,11 @@ class FlowHead(nn.Module):
         each = (x.unflatten(0, by_clip) for x in (motion, support, evidence, focal))
         return RelativeMotion(torch.stack(flows).unflatten(1, by_clip), *each)
 
-    def _initial_flow(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def initial_flow(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Flow [N, 2*gh, 2*gw, 2] in patches as read from tokens, and the context [N, 2*gh, 2*gw, 16]."""
         x = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1))
+        if self.blocks and isinstance(self.blocks[0], Block) and self.blocks[0].fused:
+            x = x.float()
         rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)
         for block in self.blocks:
             x = block(x, attend_within, rotate_frame, rotation)

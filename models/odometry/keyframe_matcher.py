@@ -198,7 +198,7 @@ def interpolate(features: Tensor, pixels: Tensor, cell: int, size: tuple[int, in
 
 def select_level(features: Tensor, cell: int, size: tuple[int, int]) -> Tensor:
     """One level of features [N, M, 24], as a view [N, rows, columns, 24]."""
-    first, rows, columns = _level_slice(cell, size)
+    first, rows, columns = level_slice(cell, size)
     return features.narrow(1, first, rows * columns).view(len(features), rows, columns, -1)
 
 
@@ -212,7 +212,7 @@ def _cell_count(levels: Sequence[tuple[int, int]]) -> int:
     return sum(rows * columns for rows, columns in levels)
 
 
-def _level_slice(cell: int, size: tuple[int, int]) -> tuple[int, int, int]:
+def level_slice(cell: int, size: tuple[int, int]) -> tuple[int, int, int]:
     """Index of a level's first cell among all M, and the level's rows and columns."""
     levels, number = _level_shapes(size), LEVELS.index(cell)
     return _cell_count(levels[:number]), *levels[number]
@@ -226,7 +226,7 @@ def _neighbour_rows(
     Beyond the border the border's cell is taken. The second result is the distance in cells past the cell of step 0,
     in [0, 1), along x and y, [N, P] each.
     """
-    _, height, width = _level_slice(cell, size)
+    _, height, width = level_slice(cell, size)
     step, first = _step_indices(len(pixels), cell, size, steps, pixels.device)
     position = pixels / cell - 0.5
     corner = position.floor()
@@ -244,7 +244,7 @@ def _step_indices(
     constant costs a launch."""
     step = torch.arange(steps.start, steps.stop, device=device, dtype=torch.int32)
     image = torch.arange(images, device=device, dtype=torch.int32) * _cell_count(_level_shapes(size))
-    return step, (image + _level_slice(cell, size)[0])[:, None, None]
+    return step, (image + level_slice(cell, size)[0])[:, None, None]
 
 
 def _read_rows(features: Tensor, rows: Tensor) -> Tensor:

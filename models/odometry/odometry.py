@@ -1,5 +1,6 @@
 """Odometry of the embedded network: poses and depths chained from keyframe to keyframe."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -18,6 +19,8 @@ from stream_recon.models.odometry.pnp import RelativeMotion
 from stream_recon.models.odometry.refinement import QueryFrame, refine_pose
 from stream_recon.models.odometry.sampling import SAMPLES
 from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,35 @@ class Measurements:
 
 
 class Odometry(nn.Module):
-    """Relative motion by optical flow, fused with the heads' poses and depths, and refined by keyframe matches."""
+    """Relative motion by optical flow, fused with the heads' poses and depths, and refined by keyframe matches.
+
+    ``fused``: a step without a search for rotations runs as Triton kernels, for inference on a GPU.
+    """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.patch_size = config.patch_size
         self.flow_head = FlowHead(config)
         self.keyframe_matcher = KeyframeMatcher(config) if config.keyframe_matcher else None
+
+    def fuse_for_gpu(self) -> None:
+        """Prepare inference on a GPU: matrices that read tokens and convolutions in bf16, kernels for all that follows.
+
+        Layers that correct matches stay fp32.
+        """
+        self.fused = True
+        head, matcher = self.flow_head, self.keyframe_matcher
+        halves: list[nn.Module] = [head.project, head.blocks, head.out, head.features1, head.features2]
+        if matcher is not None:
+            halves += [matcher.project, matcher.features1, matcher.features2]
+        for part in halves:
+            for module in part.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    module.to(torch.bfloat16)
+                if isinstance(module, nn.Conv2d):
+                    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def describe(self, detail: Tensor, clips: int) -> Descriptors:
         """Features to compare, from the detail of the encoder's stem [B*S, 32, H/2, W/2]."""
@@ -132,6 +157,20 @@ class Odometry(nn.Module):
 
         Returns the prediction with odometry's pose and depth, and the state after the last frame.
         """
+        if self.fused and not rotation_search:
+            try:
+                from stream_recon.models.odometry.kernels.step import step  # needs Triton
+
+                return step(self, heads, features, state)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # any failure to compile leaves the plain path
+                # A first step is never captured, so kernels that do not compile are found there.
+                if heads.head_pose.is_cuda and torch.cuda.is_current_stream_capturing():
+                    raise
+                reason = str(error).strip().splitlines()[:1]
+                logger.warning("odometry's kernels do not run here, so steps will be slower: %s", reason)
+                self.fused = False
         measured = self.measure(heads, features, state=state)
         return self.fuse(heads, features, measured, state, rotation_search=rotation_search)
 

@@ -1,7 +1,8 @@
 """Keyframes that a result's mesh is not made of, drawn from it: errors of textures and of colours at vertices.
 
 Every n-th frame of the mesh is held out of depth and of textures. PSNR is over the pixels that the mesh covers; the
-share of covered pixels is printed beside it. Time is of one core.
+share of covered pixels is printed beside it. A mesh has one exposure and a video many: PSNR is printed also after one
+gain for each channel of each frame. Time is of one core.
 """
 
 import time
@@ -26,8 +27,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print("| result | triangles, views | MB | s: surface, texture | PSNR: texture, vertices | covered |")
-    print("|---|---|---|---|---|---|")
+    print("| result | triangles, views | MB | s: surface, texture | PSNR: texture, vertices | with gains | covered |")
+    print("|---|---|---|---|---|---|---|")
     for folder in options.results:
         print(_row(folder, options.every, options.faces), flush=True)
 
@@ -45,23 +46,26 @@ def _row(folder: Path, every: int, faces: int) -> str:
     size = len(glb(primitives(mesh, np.eye(3))))
     textured, plain = drawables(mesh), [Drawable(found.mesh.xyz, found.mesh.faces, found.mesh.rgb)]
     views = [source_view(result, camera) for camera in held]
-    (psnr, covered), (vertices, _) = _errors(textured, views), _errors(plain, views)
+    (psnr, fitted, covered), (vertices, vertices_fitted, _) = _errors(textured, views), _errors(plain, views)
     return (
         f"| {folder.name} | {mesh.triangles}, {mesh.views} | {size / 1e6:.1f} | {middle - begin:.0f}, "
-        f"{end - middle:.0f} | {psnr:.2f}, {vertices:.2f} | {covered:.1%} |"
+        f"{end - middle:.0f} | {psnr:.2f}, {vertices:.2f} | {fitted:.2f}, {vertices_fitted:.2f} | {covered:.1%} |"
     )
 
 
-def _errors(parts: Sequence[Drawable], views: Sequence[SourceView]) -> tuple[float, float]:
-    """Mean PSNR in dB and mean share of covered pixels."""
-    psnr, covered = [], []
+def _errors(parts: Sequence[Drawable], views: Sequence[SourceView]) -> tuple[float, float, float]:
+    """Means of PSNR in dB, of PSNR after gains, and of the share of covered pixels."""
+    psnr, fitted, covered = [], [], []
     for view in views:
         image, shown = draw(parts, view.T_world_camera, view.camera, (view.image.shape[1], view.image.shape[0]))
         covered.append(float(shown.mean()))
         if shown.any():
-            psnr.append(_psnr(image[shown], view.image[shown]))
-    return float(np.mean(psnr)), float(np.mean(covered))
+            drawn, wanted = image[shown].astype(np.float64), view.image[shown].astype(np.float64)
+            gains = (drawn * wanted).sum(axis=0) / np.maximum(np.square(drawn).sum(axis=0), 1)
+            psnr.append(_psnr(drawn, wanted))
+            fitted.append(_psnr(drawn * gains, wanted))
+    return float(np.mean(psnr)), float(np.mean(fitted)), float(np.mean(covered))
 
 
-def _psnr(drawn: NDArray[np.uint8], image: NDArray[np.uint8]) -> float:
-    return float(10 * np.log10(255**2 / np.square(drawn.astype(np.float64) - image).mean()))
+def _psnr(drawn: NDArray[np.float64], image: NDArray[np.float64]) -> float:
+    return float(10 * np.log10(255**2 / np.square(drawn - image).mean()))

@@ -124,6 +124,7 @@ def watched_parts(watch: Watch, engine: type) -> Iterator[None]:
         (engine, "prepare", "decoding thread: resize"),
         (writer.ResultWriter, "add", "writing thread: a frame"),
         (writer, "write_depth", "of it, depth file"),
+        (cloud, "consistent_pixels", "of it, agreement of views"),
         (cloud, "frame_points", "of it, unprojection"),
         (cloud, "transform_points", "of it, to the world"),
         (VoxelTable, "take_new", "of it, voxels"),

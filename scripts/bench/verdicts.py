@@ -40,8 +40,9 @@ from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.pipeline.session import Output, RunOptions, Session
+from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.result.run_record import REFINEMENT, RunInfo
 from stream_recon.app.training.synthetic.cameras import Path as CameraPath
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
 
@@ -50,6 +51,13 @@ FRAMES = 30
 GOOD, WRECKED = 0.01, 0.03
 """ATE / path below which a result is right, and above which it is wrong."""
 LANES = 3
+EVIDENCE = ("interrupted", "focal_change", "dense")
+"""Entries of ``run.json`` that are kept as they are."""
+REFINED = (
+    "keyframes", "segments", "loops", "pairs_accepted", "observations", "reprojection_px", "disagreement_before",
+    "disagreement", "depth_agreement_before", "depth_agreement", "depth_error", "parallax_deg", "network_difference",
+)  # fmt: skip
+"""Entries of ``refinement`` that are kept."""
 
 
 @dataclass(frozen=True)
@@ -306,17 +314,23 @@ def _run(engine: Engine, clip: Clip, folder: Path) -> dict[str, Any]:
             output = Output(folder, RunInfo.from_engine(engine, source.name, {}))
             with Session(engine, source, scene.open, RunOptions("full"), output) as session:
                 session.reconstruct([evaluator])
-        runs, ate = {"online": _record(folder)}, {"online": _error(folder, clip)}
+        runs, ate = {"online": evidence_of(read_result(folder).run)}, {"online": _error(folder, clip)}
         Finisher(folder, scene.open, listeners=[evaluator]).refine()
-        runs["refined"], ate["refined"] = _record(folder), _error(folder, clip)
+        runs["refined"], ate["refined"] = evidence_of(read_result(folder).run), _error(folder, clip)
     return {"ate": ate, "run": runs}
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """``run.json`` without what no verdict depends on."""
-    run = read_result(folder).run
-    unused = ("preset", "timings", "peak_memory_mb", "weights_sha256", "started", "program", "version", "source")
-    return {key: value for key, value in run.items() if key not in unused}
+def evidence_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The evidence in a ``run.json``, without the rest."""
+    found = {name: run.get(name) for name in EVIDENCE}
+    found["frames"] = {name: run["frames"][name] for name in ("reconstructed", "blank", "damaged", "dropped")}
+    found["health"] = {"weak_frames": run["health"]["weak_frames"]}
+    found["segments"] = [{"index": segment["index"]} for segment in run["segments"]]
+    if (refinement := run.get(REFINEMENT)) is not None:
+        found[REFINEMENT] = {name: refinement.get(name) for name in REFINED} | {
+            "fallback_segments": [{"first": s["first"], "last": s["last"]} for s in refinement["fallback_segments"]]
+        }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _error(folder: Path, clip: Clip) -> float:
@@ -328,7 +342,13 @@ def _error(folder: Path, clip: Clip) -> float:
     return 1.0 if error is None else round(error, 5)
 
 
-def table(evidence: Mapping[str, Any], judge: Callable[[Mapping[str, Any]], Any]) -> None:
+def write(evidence: Mapping[str, Any], path: Path) -> None:
+    """Store the evidence for the test of the verdict, a line for each case."""
+    lines = [f"{json.dumps(name)}:{json.dumps(case, separators=(',', ':'))}" for name, case in evidence.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table(evidence: Mapping[str, Any]) -> None:
     """Print counts of verdicts by true error, for each half and stage, and each case."""
     for half in (0, 1):
         for stage in ("online", "refined"):
@@ -353,12 +373,16 @@ def table(evidence: Mapping[str, Any], judge: Callable[[Mapping[str, Any]], Any]
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="for evidence.json, rendered clips and results; filled step by step")
     parser.add_argument("--sequences", type=Path, help="folder with the real sequences; default: rendered ones alone")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also store the evidence there for the test")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after the case that ends later than this")
 
 
 def run(options: Namespace) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     left = collect(options.folder, options.sequences, options.seconds)
+    evidence = json.loads((options.folder / "evidence.json").read_text())
+    table(evidence)
+    if options.write is not None:
+        write(evidence, options.write)
     if left:
-        print(f"{left} cases are left")
-        raise SystemExit(3)
+        raise SystemExit(f"{left} cases are left: run the same command again")

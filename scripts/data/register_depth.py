@@ -44,7 +44,7 @@ def registered(depth: NDArray[np.uint16]) -> NDArray[np.uint16]:
     found = np.full(height * width, np.inf)
     np.minimum.at(found, pixel[inside] @ (1, width), local[inside, 2])
     found[~np.isfinite(found)] = 0
-    return np.rint(1000 * found.reshape(height, width)).clip(0, 65535).astype(np.uint16)
+    return np.asarray(np.rint(1000 * found.reshape(height, width)).clip(0, 65535), np.uint16)
 
 
 def write(sequence: Path, target: Path) -> int:

@@ -13,7 +13,7 @@ from stream_recon.app.sources.preprocess import plan_image, prepare
 from stream_recon.configs.schema import ImageConfig, PointsConfig, Preset, load_preset
 
 IMAGE = ImageConfig(max_patches=12, max_side=56)
-POINTS = PointsConfig(confidence=0.5, voxel=0.01)
+POINTS = PointsConfig(voxel=0.01)
 
 
 def fake_preset() -> Preset:

@@ -17,6 +17,10 @@ SKY_DEPTH = 60.0
 """What the network gives for sky, in units of the scene."""
 
 
+SOURCE = 2.0
+"""Sides of the source's images as a multiple of the network's."""
+
+
 @dataclass(frozen=True)
 class Solid:
     """A box of half sizes [3], or a ball where they are one radius, turned about the vertical z axis."""
@@ -168,12 +172,13 @@ def write_dense_maps(folder: Path, scene: Scene, factor: float = 1.5, refinement
     """
     record = json.loads((folder / "run.json").read_text())
     record["refinement"] = {"id": refinement, "fallback_segments": []}
+    record["dense"] = {"refinement": refinement}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / DENSE_FOLDER).mkdir()
     large = scene.at(factor)
     for index, (truth, _, rgb) in enumerate(large.views):
         depth, certainty = stereo_depth(truth, index)
-        transform = ImageTransform(scene.size, (0.0, 0.0, float(scene.size[0]), float(scene.size[1])), large.size)
+        transform = replace(_transform(scene), network_size=large.size)
         write_dense(folder, DenseMap(index, depth, certainty, encoded_image(rgb), transform), refinement)
 
 
@@ -182,7 +187,7 @@ def stereo_depth(truth: NDArray[np.float32], seed: int) -> tuple[NDArray[np.floa
     random = np.random.default_rng(seed)
     field_ = _smooth_field(random, truth.shape) + 0.3 * random.standard_normal(truth.shape)
     confirmed, network = field_ > 0, field_ < -0.8
-    error = np.where(confirmed, 0.002, np.where(network, 0.02, 0.006))
+    error = np.where(confirmed, 0.002, np.where(network, 0.01, 0.004))
     depth = truth * (1 + error * random.standard_normal(truth.shape))
     wrong = network & _patches(random, truth.shape, 0.05)
     depth = np.where(wrong, depth * random.uniform(0.67, 1.33), depth)
@@ -203,13 +208,18 @@ def _result(
         index=index,
         timestamp=index / 10,
         T_world_camera=np.linalg.inv(scene.cameras[0]) @ T,
-        intrinsics=scene.intrinsics,
+        intrinsics=scene.at(SOURCE).intrinsics,
         depth=depth.astype(np.float32),
         confidence=confidence.astype(np.float32),
         rgb=rgb,
-        transform=ImageTransform(scene.size, (0, 0, *scene.size), scene.size),
+        transform=_transform(scene),
         is_keyframe=True,
     )
+
+
+def _transform(scene: Scene) -> ImageTransform:
+    width, height = scene.at(SOURCE).size
+    return ImageTransform((width, height), (0.0, 0.0, float(width), float(height)), scene.size)
 
 
 def _smooth_field(random: np.random.Generator, shape: tuple[int, ...]) -> Array:

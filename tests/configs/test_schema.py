@@ -168,7 +168,7 @@ def test_no_option_leaves_the_presets_points() -> None:
 
 @pytest.mark.parametrize(("confidence", "voxel"), [("1.2", None), ("nan", None), ("certain", None), (None, 0.0)])
 def test_impossible_points_are_refused(confidence: str | None, voxel: float | None) -> None:
-    with pytest.raises(ConfigError, match="--confidence|--voxel"):
+    with pytest.raises(ConfigError, match=r"--confidence|--voxel"):
         points_overrides(confidence, voxel)
 
 

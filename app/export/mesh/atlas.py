@@ -43,11 +43,13 @@ def place_patches(low: FloatArray, high: FloatArray) -> Placement:
     scale = 1.0
     room = FILL * MOST_PAGES * PAGE_SIDE**2
     while True:
-        size = np.ceil((high - low) * scale).astype(np.intp) + 2 * PADDING
+        # Corners at whole pixels: at full size the crops are then copies, not resampled.
+        origin = np.floor(low * scale) - PADDING
+        size = np.ceil(high * scale - origin).astype(np.intp) + PADDING
         if (size <= PAGE_SIDE).all() and size.prod(axis=1).sum() <= room:
             page, corner, pages = _packed(size)
             if len(pages) <= MOST_PAGES:
-                return Placement(page, corner, size, (low - PADDING / scale).astype(np.float32), scale, pages)
+                return Placement(page, corner, size, (origin / scale).astype(np.float32), scale, pages)
         scale *= 0.9
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from stream_recon.app.core.depth_points import confidence_levels, depth_edges
+from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.app.export.job import select
 from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
@@ -25,16 +25,18 @@ from stream_recon.configs.schema import PointsConfig
 
 VOXEL_PIXELS = 1.5
 """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
-TRUNCATION = 4.0
-"""Truncation distance in voxels: about the difference between depth maps of neighbouring frames."""
+TRUNCATION = 6.0
+"""Truncation distance in voxels: less leaves gaps where frames disagree."""
+BANDS = np.array([1.0, 0.8, 0.45, 0.4], np.float32)
+"""Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges."""
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0
 """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
 COARSER_LEVEL = 3.0
 """Factor between the voxels, and between the largest depths, of two levels."""
-EXCLUDED_SHARE = 0.1
-"""Share of a frame's least confident pixels that is left out where the network gave the depth."""
+USUAL_MISSING = 0.1
+"""What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
 WEIGHTS = np.array([0.0, 0.05, 0.25, 1.0], np.float32)
 """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average out."""
 MIN_FRAMES = 3
@@ -124,7 +126,9 @@ def _volumes(
                 # Volumes overlap, so that no gap is between them.
                 chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
             if chosen.any():
-                volume.integrate(depth_view(frame, np.where(chosen, weight, np.float32(0))))
+                view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
+                band = None if frame.certainty is None else BANDS[frame.certainty]
+                volume.integrate(replace(view, band=band))
         if any(volume.full for volume in volumes):
             break
     return volumes, views, missing
@@ -138,16 +142,13 @@ def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> DepthView:
 
 def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float32]:
     """Weights [h, w] of a frame's pixels; 0 at depth edges and where depth is unknown or uncertain."""
-    depth = frame.depth
-    with np.errstate(invalid="ignore"):
-        valid = np.isfinite(depth) & (depth > 0)
-    keep = valid & ~depth_edges(np.where(valid, depth, np.float32(np.nan)), points.edge_ratio)
     if frame.certainty is not None:
-        return np.where(keep, WEIGHTS[frame.certainty], np.float32(0))
-    keep &= confidence_levels(frame) >= np.float32(points.confidence)
-    if valid.any():
-        keep &= frame.confidence >= np.quantile(frame.confidence[valid], EXCLUDED_SHARE, method="lower")
-    return np.where(keep, WEIGHTS[Certainty.NETWORK], np.float32(0))
+        weight = WEIGHTS[frame.certainty]
+    else:
+        # The relative error of the network's depth is proportional to what the confidence lacks.
+        missing = 1 - confidence_levels(frame)
+        weight = WEIGHTS[Certainty.NETWORK] * np.square(np.minimum(USUAL_MISSING / np.maximum(missing, 1e-3), 1))
+    return np.where(sure_pixels(frame, points), weight, np.float32(0)).astype(np.float32)
 
 
 def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:

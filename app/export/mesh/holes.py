@@ -168,7 +168,7 @@ def _triangulated(polygon: FloatArray, inner: FloatArray) -> NDArray[np.intp] | 
 
     points = np.concatenate([polygon, inner])
     try:
-        found = Delaunay(points).simplices.astype(np.intp)
+        found: NDArray[np.intp] = Delaunay(points).simplices.astype(np.intp)
     except (QhullError, ValueError):
         return None
     a, b, c = (points[found[:, k]] for k in range(3))

@@ -1,7 +1,7 @@
 """Texture of a mesh from the images of a result's frames."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -63,20 +63,6 @@ class _Patches:
     owner: NDArray[np.intp]  # [N] patch of each vertex
     faces: NDArray[np.int32]  # [M, 3]
 
-    @property
-    def seams(self) -> NDArray[np.intp]:
-        """Pairs of vertices of different patches at one vertex of the mesh."""
-        order = np.argsort(self.source, kind="stable")
-        same = np.flatnonzero(self.source[order][1:] == self.source[order][:-1])
-        return np.stack([order[same], order[same + 1]], axis=1)
-
-    @property
-    def edges(self) -> NDArray[np.intp]:
-        """Pairs of neighbouring vertices within patches, each once."""
-        edges = np.sort(self.faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1).astype(np.int64)
-        codes = np.unique(edges[:, 0] * len(self.source) + edges[:, 1])
-        return np.stack(np.divmod(codes, len(self.source)), axis=1)
-
 
 def textured(
     result: ResultFolder, cameras: Sequence[Camera], mesh: Mesh, voxel: float, report: Report = lambda share: None
@@ -85,7 +71,8 @@ def textured(
     scored = score_views(result, cameras, mesh, voxel, lambda share: report(0.7 * share))
     chosen = choose_views(scored.scores, normals_and_areas(mesh)[1])
     scores, colours = scored.scores[chosen], scored.colours[chosen]
-    gains = view_gains(colours, scores > 0)
+    mean = mesh.rgb[mesh.faces].mean(axis=1, dtype=np.float32)
+    gains = view_gains(colours, scores > 0, mean)
     levelled = colours.copy()
     for view, gain in zip(levelled, gains, strict=True):
         view[:] = (view * gain).clip(0, 255)
@@ -107,12 +94,34 @@ def textured(
         copy_patches(atlas, placement, np.flatnonzero(patches.view == view), image)
         of_view = np.flatnonzero(patches.view[patches.owner] == view)
         vertex_colours[of_view] = _sampled(image, pixels[of_view])
-    seams = patches.seams
-    corrections = seam_corrections(vertex_colours, seams, patches.edges, np.ones(len(seams), np.float32))
+    # Triangles without texture take part as one more patch, so that their colours fit.
+    source = np.concatenate([patches.source, np.unique(mesh.faces[~shown])])
+    faces = np.concatenate([patches.faces, rest.faces + np.int32(len(patches.source))])
+    before = np.concatenate([vertex_colours, rest.rgb.astype(np.float32)])
+    corrections = seam_corrections(before, mesh.rgb[source].astype(np.float32), _seams(source), _edges(faces))
     report(0.97)
+    rest = replace(rest, rgb=_rounded(rest.rgb + corrections[len(patches.source) :]))
     pages = _pages(mesh, patches, placement, pixels, atlas, corrections)
     report(1.0)
     return TexturedMesh(pages, rest, len(np.unique(patches.view)))
+
+
+def _seams(source: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Pairs of vertices [N] of patches at one vertex ``source`` of the mesh."""
+    order = np.argsort(source, kind="stable")
+    same = np.flatnonzero(source[order][1:] == source[order][:-1])
+    return np.stack([order[same], order[same + 1]], axis=1)
+
+
+def _edges(faces: NDArray[np.int32]) -> NDArray[np.intp]:
+    """Pairs of vertices of triangles [M, 3] that have an edge, each once."""
+    edges = np.sort(faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1).astype(np.int64)
+    count = int(edges.max(initial=0)) + 1
+    return np.stack(np.divmod(np.unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)
+
+
+def _rounded(colours: NDArray[np.floating]) -> NDArray[np.uint8]:
+    return np.asarray(np.rint(colours).clip(0, 255), np.uint8)
 
 
 def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
@@ -151,7 +160,7 @@ def _placement(patches: _Patches, pixels: FloatArray) -> Placement:
 
 
 def _gained(image: NDArray[np.uint8], gain: FloatArray) -> NDArray[np.uint8]:
-    return np.asarray(np.rint(image * gain).clip(0, 255), np.uint8)
+    return _rounded(image * gain)
 
 
 def _sampled(image: NDArray[np.uint8], pixels: FloatArray) -> FloatArray:
@@ -175,8 +184,8 @@ def _pages(
         faces = patches.faces[placement.page[patches.patch] == number]
         if not len(faces):
             continue
-        vertices, local = np.unique(faces, return_inverse=True)
-        local = local.reshape(-1, 3).astype(np.int32)
+        vertices, numbers = np.unique(faces, return_inverse=True)
+        local: NDArray[np.int32] = numbers.reshape(-1, 3).astype(np.int32)
         corrected = correct_page(page, place[vertices], local, corrections[vertices])
         uv = place[vertices] / np.array([page.shape[1], page.shape[0]], np.float32)
         pages.append(Page(mesh.xyz[patches.source[vertices]], local, uv, encoded_page(corrected)))

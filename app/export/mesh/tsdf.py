@@ -33,6 +33,7 @@ class DepthView:
     camera: Intrinsics  # in pixels of ``depth``
     T_world_camera: NDArray[np.float64]  # [4, 4]
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
+    band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
 
 
 class Volume:
@@ -84,11 +85,12 @@ class Volume:
         pixel = row.ravel()[index].astype(np.intp) * width + column.ravel()[index].astype(np.intp)
         depth = view.depth.ravel()[pixel]
         distance = (depth - z.ravel()[index]) * np.float32(1 / self.truncation)
-        observed = (depth > 0) & (distance > -1)
+        band = np.ones(len(pixel), np.float32) if view.band is None else view.band.reshape(-1)[pixel]
+        observed = (depth > 0) & (distance > -band)
         index, pixel, depth, distance = index[observed], pixel[observed], depth[observed], distance[observed]
         voxel = slots[index // VOXELS] * VOXELS + index % VOXELS
-        # The variance of depth grows with its square; behind the surface the weight falls to 0 at the truncation.
-        weight = np.where(distance < 0, 1 + distance, np.float32(1)) / (depth * depth)
+        # The variance of depth grows with its square; behind the surface the weight falls to 0 at the band's end.
+        weight = np.where(distance < 0, 1 + distance / band[observed], np.float32(1)) / (depth * depth)
         if view.weight is not None:
             weight *= view.weight.reshape(-1)[pixel]
         self._average(voxel, np.minimum(distance, 1), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))

@@ -27,6 +27,8 @@ DEPTH_SIDE = 400
 """Longer side in pixels of the depth buffer for occlusions."""
 BORDER = 0.01
 """Border of an image that is not used, as a share of its longer side: undistorted images end there."""
+OUTLINE = 3
+"""Side in pixels of the depth buffer's window in which the nearest surface counts: outlines in meshes are narrow."""
 TOLERANCE = 0.02
 """Share of the depth by which a visible vertex may be behind the depth buffer."""
 IN_FRONT = 0.08
@@ -122,7 +124,7 @@ def visible_vertices(
     size = (max(round(width * factor), 1), max(round(height * factor), 1))
     _, inverse = rasterize(projection.scaled(factor), faces, size)
     # The nearest of the neighbours: a vertex next to the outline of something in front is not visible.
-    inverse = cv2.dilate(inverse, np.ones((3, 3), np.uint8))
+    inverse = cv2.dilate(inverse, np.ones((OUTLINE, OUTLINE), np.uint8))
     chosen = np.flatnonzero(visible)
     column, row = (xy[chosen] * np.float32(factor)).astype(np.intp).T
     nearest = 1 / np.maximum(inverse[row.clip(0, size[1] - 1), column.clip(0, size[0] - 1)], 1e-12)
@@ -134,7 +136,7 @@ def visible_vertices(
     kept &= (depth == 0) | (z[chosen] < depth * (1 + IN_FRONT) + margin)
     kept &= ~view.masked[row, column]
     visible[chosen] = kept
-    return visible
+    return np.asarray(visible)
 
 
 def _mean_colours(view: SourceView, projection: Projection, faces: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -71,4 +71,4 @@ def vertex_normals(mesh: Mesh) -> NDArray[np.float64]:
     for k in range(3):
         for axis in range(3):
             normals[:, axis] += np.bincount(mesh.faces[:, k], face[:, axis], len(mesh.xyz))
-    return normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
+    return np.asarray(normals / np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30))

@@ -35,7 +35,7 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
-POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 100.0, 10.0, 2.0
+POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
@@ -287,7 +287,9 @@ def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[n
     cell = row[inside] * width + column[inside]
     ratio = np.log(view.depths[inside] / prior.ravel()[cell])
     usable = np.abs(ratio) < MAX_LOG_RATIO
-    count = np.bincount(cell[usable], minlength=prior.size)
-    total = np.bincount(cell[usable], ratio[usable], minlength=prior.size)
-    mean, weight = (total / np.maximum(count, 1)).astype(np.float32), np.minimum(count, 2).astype(np.float32)
+    cell, ratio = cell[usable], ratio[usable]
+    weights = np.ones(len(cell)) if view.weights is None else view.weights[inside][usable]
+    weight = np.bincount(cell, weights, minlength=prior.size)
+    total = np.bincount(cell, weights * ratio, minlength=prior.size)
+    mean, weight = (total / np.maximum(weight, 1e-9)).astype(np.float32), np.minimum(weight, 2).astype(np.float32)
     return mean.reshape(prior.shape), weight.reshape(prior.shape)

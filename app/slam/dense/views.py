@@ -44,6 +44,8 @@ class StereoView:
     """Pixels [N, 2] of triangulated points."""
     depths: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """Depths [N] of these points."""
+    weights: NDArray[np.float32] | None = None
+    """Weights [N] of these points from 0 to 1, by how exact their depths are; None: 1."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -15,7 +15,9 @@ import msgspec
 import numpy as np
 from safetensors.torch import save_file
 
+from fuzzing.faults import FAULTS
 from fuzzing.given import camera, exif, recording, track, write_given
+from fuzzing.meaning import MEANINGS
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
@@ -175,6 +177,8 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "track": track,
     "exif": exif,
     "recording": recording,
+    **MEANINGS,
+    **FAULTS,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app.batch import jobs
+from stream_recon.app.pipeline.finish import Finisher
 from tests.app.batch.fakes import RoomLoader
 from tests.app.program import exit_code
 
@@ -28,4 +29,6 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
     monkeypatch.chdir(tmp_path)
+    # It takes seconds.
+    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
     return partial(exit_code, monkeypatch)

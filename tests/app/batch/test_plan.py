@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import read_result
 from tests.app.batch.conftest import Run
@@ -132,3 +133,17 @@ def test_a_missing_sidecar_is_one_line(
     captured = capfd.readouterr()
     assert printed in captured.err and len(captured.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_each_scene_gets_a_mesh_unless_it_is_not_wanted(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    monkeypatch.setattr(Finisher, "mesh", lambda finisher: made.append(finisher.folder) is None)
+    assert run("batch", str(data), "-o", "without", "--no-mesh", *OFF) == 0
+    assert not made
+    assert run("batch", str(data), "-o", "out", *OFF) == 0
+    assert len(made) == 2
+    # Results without a mesh stay valid.
+    assert run("batch", str(data), "-o", "without", *OFF) == 0
+    assert len(made) == 2

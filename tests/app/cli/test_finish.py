@@ -9,8 +9,10 @@ import pytest
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.pipeline import finish
-from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.refine import RefinementCancelledError
+from stream_recon.app.pipeline.verdict import recorded_verdict
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.sources.source import open_source
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
@@ -56,3 +58,18 @@ def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.M
         assert Finisher(folder, None, observer, page=page).refine() is None
     text = page.said[-1]
     assert text.startswith("refinement stopped: the result is complete")
+
+
+def test_a_finished_result_is_judged_in_file_page_and_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Page()
+    with TerminalObserver(*result_consoles(), page) as observer:
+        finisher = Finisher(folder, partial(open_source, str(folder.parent / "images")), observer, page=page)
+        assert finisher.run(FinishSteps(refine=False))
+        assert page.verdicts[-1][0] == "doubtful" and page.verdicts[-1][1].startswith("not refined")
+        assert finisher.run(FinishSteps(refine=True))
+    verdict = recorded_verdict(read_result(folder).run)
+    assert verdict is not None and verdict.level == "good"
+    assert page.verdicts[-1] == ("good", verdict.explanation)
+    assert capsys.readouterr().out.splitlines()[-1] == f"verdict: {verdict.line}"

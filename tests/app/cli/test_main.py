@@ -29,6 +29,7 @@ from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
 
 Run = Callable[..., int]
+MAKE_MESH = Finisher.mesh
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[ModelChoic
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelChoice, "load", load)
+    # It takes seconds.
+    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     return partial(exit_code, monkeypatch)
 
@@ -99,6 +102,30 @@ def test_the_address_is_printed_before_anything_is_computed(
     write_video(tmp_path / "a.mp4", 5)
     assert run("a.mp4", "--port", "0") == 0
     assert "viewer: http://127.0.0.1:" in printed[0]
+
+
+def test_the_first_line_comes_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 3)
+    program = (
+        "import sys; sys.argv = ['stream-recon', sys.argv[1], '--no-viewer']\n"
+        "from stream_recon.app.cli.console import PlainConsole\n"
+        "def first(console, line):\n"
+        "    assert line == 'loading the network', line\n"
+        "    heavy = {'torch', 'cv2', 'numpy', 'viser', 'scipy', 'rich.progress'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+        "    sys.exit(7)\n"
+        "PlainConsole.print = first\n"
+        "from stream_recon.app.cli.main import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.mp4")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_source_that_is_missing_loads_no_network(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("none.mp4", "--no-viewer") == 2
+    assert "loading" not in capfd.readouterr().out
 
 
 def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
@@ -180,11 +207,14 @@ def test_bad_input_leaves_an_old_result_alone(run: Run, tmp_path: Path) -> None:
     assert len(list(read_result(tmp_path / "out"))) == 6
 
 
-def test_a_mesh_comes_last_unless_it_is_not_wanted(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mesh_comes_last_unless_it_is_not_wanted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Finisher, "mesh", MAKE_MESH)
     write_video(tmp_path / "a.mp4", 12)
     options = ("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off")
     assert run(*options, "--no-mesh") == 0
-    assert not (tmp_path / "out" / "mesh.glb").exists() and "mesh" not in capfd.readouterr().out
+    assert not (tmp_path / "out" / "mesh.glb").exists() and "mesh: " not in capfd.readouterr().out
     assert run(*options, "--resume") == 0
     assert (tmp_path / "out" / "mesh.glb").is_file() and "mesh: mesh.glb, " in capfd.readouterr().out
     # Another run replaces it as a part of the result.

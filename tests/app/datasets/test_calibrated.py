@@ -122,3 +122,19 @@ def test_a_scene_without_calibration_is_refused(tmp_path: Path) -> None:
     (scene,) = find_scenes(tmp_path / "scene")
     with pytest.raises(InputError, match="--dataset-intrinsics"):
         replace(scene, camera=CALIBRATED).open()
+
+
+def test_every_coefficient_of_euroc_is_applied_or_refused(tmp_path: Path) -> None:
+    (scene,) = find_scenes(euroc(tmp_path / "scene"))
+    sensor = tmp_path / "scene/mav0/cam0/sensor.yaml"
+    text = sensor.read_text()
+    sensor.write_text(text.replace("-0.001]", "-0.001, 0.02]"))
+    with replace(scene, camera=CALIBRATED).open() as source:
+        frame = next(iter(source))
+    with scene.open() as source:
+        raw = next(iter(source))
+    lens = replace(LENS, coefficients=(*LENS.coefficients, 0.02))
+    assert np.array_equal(frame.rgb, Undistorter(lens, (WIDTH, HEIGHT))(raw.rgb))
+    sensor.write_text(text.replace("radial-tangential", "fov"))
+    with pytest.raises(InputError, match="distortion model fov"):
+        replace(scene, camera=CALIBRATED).open()

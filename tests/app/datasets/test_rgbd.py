@@ -6,6 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.ground_truth import DepthMap
+from stream_recon.app.datasets.find import find_scenes
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import (
     SIZE,
@@ -182,3 +184,54 @@ def test_icl_associations_of_another_form_are_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "associations.txt", "0 depth/0.png")
     with pytest.raises(InputError, match=r"associations\.txt line 1"):
         frames_of(only_scene(tmp_path, "icl-nuim"))
+
+
+def write_pairs(folder: Path, lines: list[str]) -> None:
+    write_lines(folder / "associations.txt", *lines)
+    for number in range(3):
+        for name in (f"rgb/{number}.png", f"a/{number}.png"):
+            write_image(folder / name, number, SIZE)
+        for name in (f"depth/{number}.png", f"b/{number}.png"):
+            write_depth(folder / name, 5000 * (number + 1))
+    write_lines(folder / "groundtruth.txt", *(p.tum(f"{0.1 * n:.4f}") for n, p in enumerate(PATH)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{t:.4f} rgb/{n}.png {t:.4f} depth/{n}.png",
+        "{t:.4f} depth/{n}.png {t:.4f} rgb/{n}.png",
+        "{t:.4f} a/{n}.png {t:.4f} b/{n}.png",
+        "{t:.4f} b/{n}.png {t:.4f} a/{n}.png",
+    ],
+)
+def test_pairs_in_either_order_give_the_colour_images(tmp_path: Path, line: str) -> None:
+    write_pairs(tmp_path / "pairs", [line.format(t=0.1 * n, n=n) for n in range(3)])
+    (scene,) = find_scenes(tmp_path / "pairs", "icl-nuim")
+    with scene.open() as source:
+        frames = list(source)
+    assert [frame.timestamp for frame in frames] == pytest.approx([0, 0.1, 0.2])
+    for number, frame in enumerate(frames):
+        path = tmp_path / "pairs/rgb" / f"{number}.png"
+        assert np.array_equal(frame.rgb, cv2.imread(str(path))[..., ::-1])
+    truth = truth_of(scene)
+    assert_poses(truth, {i: pose.matrix for i, pose in enumerate(PATH[:3])})
+    assert truth.intrinsics is None
+    depth = truth.depth(2)
+    assert isinstance(depth, DepthMap) and depth.metres.max() == pytest.approx(3.0)
+
+
+def test_pairs_of_frame_numbers_may_begin_with_colour(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs", [f"{n} rgb/{n}.png {n} depth/{n}.png" for n in range(3)])
+    (scene,) = find_scenes(tmp_path / "pairs")
+    with scene.open() as source:
+        frames = list(source)
+    assert [frame.timestamp for frame in frames] == pytest.approx([0, 1 / 30, 2 / 30])
+    assert np.array_equal(frames[1].rgb, cv2.imread(str(tmp_path / "pairs/rgb/1.png"))[..., ::-1])
+
+
+def test_pairs_without_depth_are_refused(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs", [f"{n} rgb/{n}.png {n} a/{n}.png" for n in range(3)])
+    (scene,) = find_scenes(tmp_path / "pairs")
+    with pytest.raises(InputError, match="which of its two columns"):
+        scene.open()

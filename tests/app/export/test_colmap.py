@@ -111,7 +111,7 @@ def test_dense_points_are_seen_where_depth_agrees(tmp_path: Path) -> None:
     lengths = [point.track.length() for point in model.points3D.values()]
     assert min(lengths) >= 2 and max(lengths) == 4
     assert model.compute_mean_reprojection_error() < 1e-3
-    assert off_the_walls(np.array([point.xyz for point in model.points3D.values()])).max() < 0.01
+    assert off_the_walls(np.array([point.xyz for point in model.points3D.values()])).max() < 0.03
     frames = {f"frame_{result.index:06d}.jpg": result for result in room_frames(8)}
     for image in model.images.values():
         depth = frames[image.name].depth

@@ -112,7 +112,7 @@ def test_depth_of_transforms_lies_on_the_walls_by_its_own_numbers(room: Path, tm
         assert np.quantile(off_the_walls(world), 0.99) < 0.01
     points = plyfile.PlyData.read(str(target / meta["ply_file_path"]))["vertex"]
     assert len(points) > 1000
-    assert off_the_walls(np.stack([points[axis] for axis in "xyz"], axis=1)).max() < 0.01
+    assert off_the_walls(np.stack([points[axis] for axis in "xyz"], axis=1)).max() < 0.03
 
 
 def test_images_come_from_the_source_or_else_from_the_result(tmp_path: Path) -> None:

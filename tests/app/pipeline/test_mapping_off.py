@@ -33,7 +33,7 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (str(images), "--no-viewer", "--mapping", "off", "-o", str(tmp_path / "off"))
+    arguments = (str(images), "--no-viewer", "--mapping", "off", "--no-mesh", "-o", str(tmp_path / "off"))
     assert exit_code(monkeypatch, *arguments) == 0
     engine = ModelChoice().load()
     writer = ResultWriter(tmp_path / "plain", RunInfo.from_engine(engine, "", {}))

@@ -88,6 +88,23 @@ def test_every_frame_of_a_file_reaches_writer_and_viewer(tmp_path: Path) -> None
     assert observer.seen[0].frames == 4, "the scale frames come together"
 
 
+def test_a_viewer_gets_the_sources_image_before_each_keyframe(tmp_path: Path) -> None:
+    order: list[tuple[str, int]] = []
+
+    class Pictured(FakeViewer):
+        def add(self, result: FrameResult) -> None:
+            order.append(("keyframe" if result.is_keyframe else "frame", result.index))
+
+        def add_image(self, index: int, image: np.ndarray) -> None:
+            assert image.shape == (360, 640, 3), "reduced"
+            order.append(("image", index))
+
+    run(open_source(str(write_video(tmp_path / "a.mp4", 9, size=(1280, 720)))), tmp_path / "out", viewer=Pictured())
+    keyframes = [index for kind, index in order if kind == "keyframe"]
+    assert keyframes and [index for kind, index in order if kind == "image"] == keyframes
+    assert all(order[at + 1] == ("keyframe", index) for at, (kind, index) in enumerate(order) if kind == "image")
+
+
 @pytest.mark.parametrize("count", [1, 3, 4, 5])
 def test_fewer_frames_than_scale_frames(tmp_path: Path, count: int) -> None:
     write_images(tmp_path / "in", [f"{i}.png" for i in range(count)])

@@ -11,7 +11,9 @@ from scipy.spatial import cKDTree
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.disk_limit import DiskLimit
+from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -162,6 +164,39 @@ def test_a_rebuild_that_is_stopped_leaves_the_old_file(
     assert (tmp_path / "points.ply").read_bytes() == before and not list(tmp_path.rglob("*.part"))
     run = read_result(tmp_path).run
     assert run["interrupted"] is True and run["revisions"] == {"cameras": 1, "trajectory": 1, "points": 0}
+
+
+def test_a_cloud_written_anew_is_that_of_the_end_of_the_run(tmp_path: Path) -> None:
+    room_writer(tmp_path, walk()[:12]).finish(DONE)
+    before = (tmp_path / "points.ply").read_bytes()
+    (tmp_path / "points.ply").write_bytes(b"gone")
+    shown: list[tuple[int, int]] = []
+    assert rebuild_cloud(read_result(tmp_path), lambda done, total: shown.append((done, total)))
+    assert (tmp_path / "points.ply").read_bytes() == before and shown[-1] == (12, 12)
+    assert read_result(tmp_path).run["revisions"] == {"cameras": 0, "trajectory": 0, "points": 0}
+
+
+def test_a_cloud_written_anew_is_of_the_latest_cameras(tmp_path: Path) -> None:
+    """As after a kill between the changes of cameras and cloud."""
+    room_writer(tmp_path, walk()[:4]).finish(DONE)
+    record = read_result(tmp_path).run
+    record["revisions"] = {"cameras": 3, "trajectory": 3, "points": 2}
+    replace_json(tmp_path / "run.json", record)
+    assert rebuild_cloud(read_result(tmp_path))
+    assert read_result(tmp_path).run["revisions"] == {"cameras": 3, "trajectory": 3, "points": 3}
+
+
+@pytest.mark.parametrize("how", ["asked", "error"])
+def test_writing_anew_that_is_stopped_leaves_the_old_cloud(tmp_path: Path, how: str) -> None:
+    room_writer(tmp_path, walk()[:12]).finish(DONE)
+    before = (tmp_path / "points.ply").read_bytes()
+    if how == "asked":
+        assert rebuild_cloud(read_result(tmp_path), cancelled=lambda: True) is False
+    else:
+        (tmp_path / "depth" / "000007.npz").write_bytes(b"broken")
+        with pytest.raises(OutputError):
+            rebuild_cloud(read_result(tmp_path))
+    assert (tmp_path / "points.ply").read_bytes() == before and not list(tmp_path.rglob("*.part"))
 
 
 def test_the_reader_gives_revised_depth_and_intrinsics(tmp_path: Path) -> None:

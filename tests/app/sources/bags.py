@@ -14,12 +14,14 @@ BEGIN_NS = 1_700_000_000_000_000_000
 class Bag:
     """Recording of ROS 1 (``name.bag``) or ROS 2 (a folder of any other name, with SQLite or ``mcap`` storage)."""
 
-    def __init__(self, path: Path, *, mcap: bool = False) -> None:
+    def __init__(self, path: Path, *, mcap: bool = False, stamped: bool = True) -> None:
+        """``stamped``: False writes zeros as the headers' times."""
         from rosbags.rosbag1 import Writer as Writer1
         from rosbags.rosbag2 import StoragePlugin
         from rosbags.rosbag2 import Writer as Writer2
         from rosbags.typesys import Stores, get_typestore
 
+        self._stamped = stamped
         self.ros1 = path.suffix == ".bag"
         self.store = get_typestore(Stores.ROS1_NOETIC if self.ros1 else Stores.ROS2_HUMBLE)
         storage = StoragePlugin.MCAP if mcap else StoragePlugin.SQLITE3
@@ -50,22 +52,33 @@ class Bag:
         self._write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self._header(number), "jpeg", data))
 
     def camera(
-        self, topic: str, size: tuple[int, int], k: list[float], d: list[float], model: str = "plumb_bob"
+        self,
+        topic: str,
+        size: tuple[int, int],
+        k: list[float],
+        d: list[float],
+        model: str = "plumb_bob",
+        p: list[float] | None = None,
+        binning: int = 0,
+        roi: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
+        """``roi``: left, top, width, height of the images on the sensor."""
         kind, region = (
             self.store.types["sensor_msgs/msg/CameraInfo"],
             self.store.types["sensor_msgs/msg/RegionOfInterest"],
         )
         names = ("D", "K", "R", "P") if self.ros1 else ("d", "k", "r", "p")
-        numbers = dict(zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.zeros(12)), strict=True))
+        numbers = dict(
+            zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True)
+        )
         message = kind(
             header=self._header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
-            binning_x=0, binning_y=0, roi=region(0, 0, 0, 0, False),
+            binning_x=binning, binning_y=binning, roi=region(roi[0], roi[1], roi[3], roi[2], False),
         )  # fmt: skip
         self._write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
 
     def _header(self, number: int) -> Any:
-        stamp = BEGIN_NS + number * STEP_NS
+        stamp = BEGIN_NS + number * STEP_NS if self._stamped else 0
         time = self.store.types["builtin_interfaces/msg/Time"](stamp // 10**9, stamp % 10**9)
         kind = self.store.types["std_msgs/msg/Header"]
         return kind(number, time, "camera") if self.ros1 else kind(time, "camera")

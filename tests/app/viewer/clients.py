@@ -31,9 +31,11 @@ class WebClient:
 
     def __init__(self, viewer: Viewer) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
-        """Properties, wxyz and position of scene nodes, by name."""
+        """Properties, wxyz and position of the scene nodes of all pages, by name."""
+        self.own: dict[str, dict[str, Any]] = {}
+        """The same of this page's nodes, which stand for those of all pages of the same name."""
         self.sent: Counter[str] = Counter()
-        """Number of times that a node was created, by name."""
+        """Number of times that a node of all pages was created, by name."""
         self.camera: dict[str, NDArray[np.float64]] = {}
         """Position, look_at and up direction that the server set last."""
         self.files: list[tuple[str, bytes]] = []
@@ -64,7 +66,16 @@ class WebClient:
 
     @property
     def status(self) -> str:
-        return next((c["_markdown"] for c in list(self._controls.values()) if "_markdown" in c), "")
+        return self._text(0)
+
+    @property
+    def counts(self) -> str:
+        """The line that says what the page shows."""
+        return self._text(2)
+
+    def _text(self, order: int) -> str:
+        found = [c for c in list(self._controls.values()) if "_markdown" in c and c["order"] == order]
+        return str(found[0]["_markdown"]) if found else ""
 
     def control(self, label: str) -> Mapping[str, Any]:
         """Properties and value of the control or folder with a label."""
@@ -73,6 +84,15 @@ class WebClient:
     def use(self, label: str, value: object) -> None:
         """Use a control as a user does."""
         self._send({"type": "GuiUpdateMessage", "uuid": self.control(label)["uuid"], "updates": {"value": value}})
+
+    @property
+    def verdict(self) -> str:
+        """HTML text of the verdict."""
+        return next(str(c["content"]) for c in list(self._controls.values()) if "content" in c and c["order"] == 1)
+
+    def report(self, position: Any) -> None:
+        """Report the page's camera, as after a movement."""
+        self._send({**CAMERA, "position": [float(value) for value in position]})
 
     def set(self, label: str, value: object) -> None:
         """Use a control, and wait for the outcome."""
@@ -91,6 +111,7 @@ class WebClient:
         self._viewer.status(mark)
         assert self._viewer.flush()
         self.wait_for(lambda: self.status.startswith(mark))
+        time.sleep(0.1)  # messages for this page alone come by another queue
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10
@@ -100,14 +121,29 @@ class WebClient:
 
     def points(self, name: str) -> NDArray[np.float64]:
         """The points [N, 3] of a node, in the world."""
-        node = self.nodes[name]
+        node = self.own.get(name) or self.nodes[name]
         w, x, y, z = node.get("wxyz", (1, 0, 0, 0))
         xyz = node["scale"] * node["points"].reshape(-1, 3).astype(np.float64)
         return np.asarray(xyz @ rotation_matrix(np.array([x, y, z, w])).T + node.get("position", 0))
 
     def names(self, prefix: str) -> list[str]:
         """Names of nodes, in order of their frames."""
-        return sorted((n for n in list(self.nodes) if n.startswith(prefix)), key=lambda n: (len(n), n))
+        names = (n for n, node in list(self.nodes.items()) if n.startswith(prefix) and not node["is_frame"])
+        return sorted(names, key=lambda n: (len(n), n))
+
+    def visible(self, prefix: str) -> list[str]:
+        """Names of nodes that this page shows, its own included."""
+        own = [n for n, node in list(self.own.items()) if n.startswith(prefix) and not node["is_frame"]]
+        return sorted({n for n in [*self.names(prefix), *own] if not self._is_hidden(n)}, key=lambda n: (len(n), n))
+
+    def _is_hidden(self, name: str) -> bool:
+        parts = name.split("/")
+        above = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
+        return any(self.own.get(n, {}).get("visible") is False for n in above)
+
+    def visible_cloud(self, prefix: str = "/points/") -> NDArray[np.float64]:
+        """All points that this page shows, in the world."""
+        return np.concatenate([np.zeros((0, 3)), *(self.points(name) for name in self.visible(prefix))])
 
     def cloud(self, prefix: str = "/points/") -> NDArray[np.float64]:
         """All points of nodes with a prefix, in the world."""
@@ -127,15 +163,19 @@ class WebClient:
 
     def _take(self, message: dict[str, Any]) -> None:
         kind, name = message["type"], message.get("name", "")
+        nodes = self.own if message.get("owner") else self.nodes
         if kind == "RemoveSceneNodeMessage":
-            for known in [n for n in self.nodes if n == name or n.startswith(f"{name}/")]:
-                del self.nodes[known]
-        elif kind == "SetPositionMessage" and name in self.nodes:
-            self.nodes[name]["position"] = np.array(message["position"])
-        elif kind == "SetOrientationMessage" and name in self.nodes:
-            self.nodes[name]["wxyz"] = np.array(message["wxyz"])
-        elif kind == "SceneNodeUpdateMessage" and name in self.nodes:
-            self.nodes[name] |= message["updates"]
+            nodes.pop(name, None)
+        elif kind == "SetPositionMessage" and name in nodes:
+            nodes[name]["position"] = np.array(message["position"])
+        elif kind == "SetOrientationMessage" and name in nodes:
+            nodes[name]["wxyz"] = np.array(message["wxyz"])
+        elif kind == "SetSceneNodeVisibilityMessage" and name in nodes:
+            nodes[name]["visible"] = message["visible"]
+        elif kind == "SceneNodeUpdateMessage" and name in nodes:
+            nodes[name] |= message["updates"]
+        elif message.get("initial"):  # the first camera of all pages
+            pass
         elif kind in ("SetCameraPositionMessage", "SetCameraLookAtMessage", "SetCameraUpDirectionMessage"):
             key = {"P": "position", "L": "look_at", "U": "up"}[kind[9]]
             self.camera[key] = np.array(message.get("position") or message.get("look_at"))
@@ -152,8 +192,8 @@ class WebClient:
             rest = {"value": message.get("value"), "uuid": message["uuid"]}
             self._controls[message["uuid"]] = {**message["props"], **rest}
         elif "props" in message:
-            self.nodes[name] = dict(message["props"])
-            self.sent[name] += 1
+            nodes[name] = {**message["props"], "is_frame": kind == "FrameMessage"}
+            self.sent[name] += nodes is self.nodes
 
 
 def _decoded(data: bytes) -> Iterator[dict[str, Any]]:
@@ -181,6 +221,6 @@ def _decoded(data: bytes) -> Iterator[dict[str, Any]]:
 def client_of(viewer: Viewer) -> Iterator[WebClient]:
     """A connected client that has received the present state."""
     with WebClient(viewer) as client:
-        client.wait_for(lambda: client.status != "")
+        client.wait_for(lambda: client.counts != "")
         client.sync()
         yield client

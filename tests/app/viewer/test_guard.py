@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -106,7 +106,7 @@ def test_nobody_can_publish_the_viewer(viewer: Viewer, monkeypatch: pytest.Monke
 
 
 def test_uploads_are_not_taken(viewer: Viewer) -> None:
-    slider = next(iter(viewer._server.gui._gui_input_handle_from_uuid))
+    slider = next(iter(viewer._server.gui._gui_input_handle_from_uuid))  # the pause
     before = peak_host_memory_mb()
     begin = {
         "type": "FileTransferStartUpload", "source_component_uuid": slider, "transfer_uuid": "t", "filename": "f",
@@ -155,27 +155,37 @@ def test_garbage_costs_one_line_and_harms_nobody_else(
     assert "Traceback" not in shown.err + shown.out and len((shown.err + shown.out).splitlines()) <= 3
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_only_values_that_a_control_can_have_are_taken(viewer: Viewer) -> None:
-    controls = viewer._server.gui._gui_input_handle_from_uuid
-    slider = next(uuid for uuid, c in controls.items() if getattr(c, "max", None) == 95)
-    checkbox = next(uuid for uuid, c in controls.items() if c.value is True)
-    wrong = [
-        (slider, {"value": -1e6}), (slider, {"value": 96}), (slider, {"value": float("nan")}), (slider, {"value": "9"}),
-        (slider, {"value": True}), (slider, {"props": 5}), (slider, {"value": 5, "label": "x"}), (slider, {}),
-        (checkbox, {"value": 5}), (checkbox, {"value": None}), ("nobody", {"value": 5}), (slider, [1]),
-    ]  # fmt: skip
-    before = {uuid: control.value for uuid, control in controls.items()}
     with page(viewer.port) as client:
         send(client, CAMERA)
+        assert answers(client)
+        wait_until(lambda: bool(viewer.state.pages))
+        (shown,) = viewer.state.pages.values()
+        controls = shown.client.gui._gui_input_handle_from_uuid
+        slider = next(uuid for uuid, c in controls.items() if getattr(c, "max", None) == 4.0)
+        checkbox = next(uuid for uuid, c in controls.items() if c.value is True)
+        choice = next(uuid for uuid, c in controls.items() if c.value == "Surface")
+        wrong = [
+            (slider, {"value": -1e6}), (slider, {"value": 96}), (slider, {"value": float("nan")}),
+            (slider, {"value": "9"}), (slider, {"value": True}), (slider, {"props": 5}), (slider, {}),
+            (slider, {"value": 3, "label": "x"}), (checkbox, {"value": 5}), (checkbox, {"value": None}),
+            ("nobody", {"value": 5}), (slider, [1]), (choice, {"value": "<b>"}), (choice, {"value": 1}),
+        ]  # fmt: skip
+        before = {uuid: control.value for uuid, control in controls.items()}
         for uuid, updates in wrong:
             send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": updates})
         assert answers(client) and {uuid: control.value for uuid, control in controls.items()} == before
-        send(client, {"type": "GuiUpdateMessage", "uuid": slider, "updates": {"value": 12}})
-        send(client, {"type": "GuiUpdateMessage", "uuid": checkbox, "updates": {"value": False}})
-        deadline = time.monotonic() + 5
-        while controls[slider].value != 12 or controls[checkbox].value:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        for uuid, value in ((slider, 3.0), (checkbox, False), (choice, "Points")):
+            send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": {"value": value}})
+        wait_until(lambda: controls[slider].value == 3 and not controls[checkbox].value)
+        wait_until(lambda: controls[choice].value == "Points")
     viewer.add(room_result(4))
     assert viewer.flush(), "the viewer's thread lives"
 

@@ -2,29 +2,29 @@
 
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
-from stream_recon.app.viewer.viewer import FAILED_STATUS, MAX_WAITING_RESULTS, Viewer, show_results
+from stream_recon.app.viewer import surfaces
+from stream_recon.app.viewer.cameras import RESEND_S
+from stream_recon.app.viewer.scene import STEPS
+from stream_recon.app.viewer.update_queue import MAX_WAITING_RESULTS
+from stream_recon.app.viewer.viewer import FAILED_STATUS, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PointsConfig
-from tests.app.boxroom import HALF, room_result, walk_pose
+from tests.app.boxroom import room_result, walk_pose
 from tests.app.viewer.clients import client_of
 from tests.app.viewer.clouds import similar
 
 CONFIG = PointsConfig(confidence=0.0, voxel=0.05)
-
-
-def yaw(angle: float) -> np.ndarray:
-    """A rotation about the vertical axis, as a pose [4, 4]."""
-    T = np.eye(4)
-    T[:3, :3] = [[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]]
-    return T
 
 
 @pytest.fixture
@@ -67,41 +67,59 @@ def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) 
     with client_of(viewer) as client:
         assert len(client.cloud()) == viewer.points_shown
         assert 0 < viewer.points_shown <= viewer.state.store.total <= 30_000
-        assert len(client.names("/points/")) <= viewer.state.store.max_chunks
+        assert len(client.names("/points/")) <= len(STEPS) * viewer.state.store.max_chunks
         assert 0 < len(client.names("/cameras/")) <= 50
     np.testing.assert_array_equal(viewer.state.timeline.poses[1234], walk_pose(123.4))
 
 
-def test_the_first_view_of_a_late_client_is_in_front_of_the_wall_behind_the_first_camera(viewer: Viewer) -> None:
-    # At a distance of 0.6 times the typical depth the view would begin behind the wall.
-    near = walk_pose(0)
-    near[:3, 3] = [0, 0, 1.3 - HALF[2]]
-    show_results(viewer, [room_result(0, near, size=(42, 42))])
-    with client_of(viewer) as client:
-        assert client.camera["position"][2] < -HALF[2]
-    turned = [near @ yaw(angle) for angle in np.linspace(0, 2 * np.pi, 60)]
-    back = np.eye(4)
-    back[2, 3] = 3.0
-    show_results(viewer, (room_result(1 + i, back @ T, size=(42, 42)) for i, T in enumerate(turned)))
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_page_opens_on_what_the_cameras_looked_at_from_above(viewer: Viewer, ended: bool) -> None:
+    show_results(viewer, (room_result(i, size=(42, 42)) for i in range(60)))
+    if ended:
+        viewer.finish()
     assert viewer.flush()
-    with client_of(viewer) as client:
-        assert abs(client.camera["position"][2]) < HALF[2]
-
-
-def test_a_client_that_opens_a_finished_video_sees_all_of_it_first(viewer: Viewer) -> None:
-    show_results(viewer, (room_result(i, size=(42, 42)) for i in range(200)))
-    assert viewer.flush()
-    with client_of(viewer) as client:
-        assert (np.abs(client.camera["position"]) < HALF).all(), "within the room while it grows"
-    viewer.finish()
-    assert viewer.flush()
+    points, _ = viewer.state.cameras.subject.world(viewer.state.timeline)
     with client_of(viewer) as client:
         position, target = client.camera["position"], client.camera["look_at"]
-        ahead = (target - position) / np.linalg.norm(target - position)
-        offset = client.cloud() - position
+    ahead = (target - position) / np.linalg.norm(target - position)
+    assert ahead[1] > 0.3, "y is down"
+    offset = points - position
     depth = offset @ ahead
     radius = np.linalg.norm(offset - depth[:, None] * ahead, axis=1)
-    assert ((depth > 0) & (radius < 2 * depth)).mean() > 0.97
+    assert ((depth > 0) & (radius < 1.5 * depth)).mean() > 0.9
+
+
+def test_the_last_opening_view_is_chosen_when_all_frames_are_in(viewer: Viewer) -> None:
+    for index in range(16):
+        viewer.add(room_result(index, size=(84, 63)))
+    viewer.finish()  # while most of them wait
+    assert viewer.flush()
+    cameras = viewer.state.cameras
+    chosen = cameras._opening
+    cameras.update(reframe=True)
+    assert chosen is not None and cameras._opening is not None
+    np.testing.assert_allclose(chosen.position, cameras._opening.position, atol=1e-9)
+
+
+def test_a_page_that_loses_its_first_view_gets_it_again_and_is_left_alone_once_it_was_moved(viewer: Viewer) -> None:
+    show_results(viewer, (room_result(i, size=(42, 42)) for i in range(20)))
+    with client_of(viewer) as client:
+        wanted = client.camera["position"]
+        client.camera.clear()
+        client.report([3.0, 3.0, 3.0])  # the page's own first camera, as if nothing had arrived
+        client.wait_for(lambda: "position" in client.camera)
+        client.wait_for(lambda: np.allclose(client.camera["position"], wanted))
+        client.report(wanted)
+        client.camera.clear()
+        time.sleep(2.5 * RESEND_S)
+        assert not client.camera, "the view has arrived"
+        client.report([1.0, 1.0, 1.0])
+        viewer.finish()
+        client.sync()
+        time.sleep(0.2)
+        assert not client.camera, "a user has moved it"
+        client.click("Show all")
+        client.wait_for(lambda: "position" in client.camera)
 
 
 def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer) -> None:
@@ -115,8 +133,8 @@ def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer
         viewer.revise(Revision(tuple(replace(f, intrinsics=wide) for f in frames)))
         client.sync()
         assert {n: client.sent[n] for n in before} == {n: sent[n] for n in before}
-        np.testing.assert_allclose(client.points("/points/0"), before["/points/0"])
-        for name in ("/points/64", "/points/128"):
+        np.testing.assert_allclose(client.points("/points/0/0"), before["/points/0/0"])
+        for name in ("/points/0/64", "/points/80/128"):
             expected = change.apply(before[name])
             np.testing.assert_allclose(client.points(name), expected, atol=0.02)
         name = next(n for n in client.names("/cameras/") if n[9:].isdecimal() and int(n[9:]) >= 64)
@@ -130,20 +148,22 @@ def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer
 def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_stays(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(130)))
     with client_of(viewer) as client:
-        before, sent = viewer.state.points(), dict(client.sent)
+        before, sent = viewer.state.store.world_points(), dict(client.sent)
         viewer.revise(Revision((FrameRevision(70, walk_pose(20.0)),)))
         client.sync()
-        shown, after = client.cloud(), viewer.state.points()
+        shown, after = client.cloud(), viewer.state.store.world_points()
         again = {name: client.sent[name] - sent[name] for name in client.names("/points/")}
     still = before.frame != 70
-    np.testing.assert_allclose(shown[still], before.xyz[still], atol=0.02)
+    assert len(shown) == len(before)
     np.testing.assert_allclose(after.xyz[still], before.xyz[still], atol=1e-5)
     assert np.linalg.norm(after.xyz[~still] - before.xyz[~still], axis=1).min() > 0.05
-    assert again == {"/points/0": 0, "/points/64": 1, "/points/128": 0}
+    assert again == {f"/points/{step}/{first}": int(first == 64) for step in STEPS for first in (0, 64, 128)}
 
 
-def test_sizes_and_the_first_view_follow_a_change_of_scale(viewer: Viewer) -> None:
+def test_sizes_and_the_opening_view_follow_a_change_of_scale(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(10)))
+    viewer.finish()
+    assert viewer.flush()
     with client_of(viewer) as client:
         size, eye = client.nodes["/cameras/current"]["scale"], client.camera["position"]
         change = Similarity(3.0, np.eye(3), np.array([5.0, 0, 0]))
@@ -151,39 +171,115 @@ def test_sizes_and_the_first_view_follow_a_change_of_scale(viewer: Viewer) -> No
         client.sync()
         assert client.nodes["/cameras/current"]["scale"] == pytest.approx(3 * size)
     with client_of(viewer) as client:
-        np.testing.assert_allclose(client.camera["position"], change.apply(eye), atol=1e-6)
+        np.testing.assert_allclose(client.camera["position"], change.apply(eye), atol=1e-4)
 
 
 def test_a_finished_chunk_is_not_sent_again_while_the_video_goes_on(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i, size=(28, 21)) for i in range(70)))
     with client_of(viewer) as client:
-        sent = client.sent["/points/0"]
+        sent = client.sent["/points/0/0"]
         show_results(viewer, (room_result(i, size=(28, 21)) for i in range(70, 100)))
         client.sync()
-        assert client.sent["/points/0"] == sent
-        assert client.sent["/points/64"] >= 2
+        assert client.sent["/points/0/0"] == sent
+        assert client.sent["/points/0/64"] >= 2
 
 
-def test_the_panel_changes_what_is_shown(viewer: Viewer) -> None:
+def test_the_panel_changes_what_its_own_page_shows(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(20)))
-    with client_of(viewer) as client:
-        counts = [len(client.cloud())]
-        for confidence in (80, 0):
-            client.set("Confidence", confidence)
-            counts.append(len(client.cloud()))
+    with client_of(viewer) as client, client_of(viewer) as other:
+        assert client.visible("/surface/") and not client.visible("/points/")
+        client.set("Show", "Points")
+        assert not client.visible("/surface/")
+        counts = [len(client.visible_cloud())]
+        for hidden in (80, 0):
+            client.set("Hide unsure (%)", hidden)
+            counts.append(len(client.visible_cloud()))
         initially, few, everything = counts
         assert few < initially < everything == viewer.state.store.total
+        assert f"{everything:,} points" in client.counts
         client.set("Frame", 3)
-        client.set("Points up to here", True)
-        assert 0 < len(client.cloud()) < everything
-        np.testing.assert_allclose(client.nodes["/cameras/selected"]["position"], walk_pose(0.3)[:3, 3])
-        voxel_size = client.nodes["/points/0"]["point_size"]
+        client.set("Only up to here", True)
+        assert 0 < len(client.visible_cloud()) < everything
+        np.testing.assert_allclose(client.own["/selected"]["position"], walk_pose(0.3)[:3, 3])
+        for last in (0, 7, 0, 12):
+            client.set("Frame", last)
+            frames = np.isin(viewer.state.store.world_points().frame, range(last + 1))
+            assert len(client.visible_cloud()) == frames.sum() > 0
+        client.set("Show", "Both")
+        assert set(client.visible("/surface/")) < set(other.visible("/surface/"))
+        client.set("Only up to here", False)
+        assert len(client.visible_cloud()) == everything
+        voxel_size = other.nodes["/points/0/0"]["point_size"]
         client.set("Point size", 2.0)
-        assert client.nodes["/points/0"]["point_size"] == pytest.approx(2 * voxel_size)
+        assert client.nodes["/points/0/0"]["point_size"] == pytest.approx(2 * voxel_size)
         client.set("Cameras", False)
-        assert client.names("/cameras/") == ["/cameras/selected"]
-        client.set("Trajectory", False)
-        assert not client.names("/trajectory")
+        assert not client.visible("/cameras/")
+        client.set("Path", False)
+        assert not client.visible("/path")
+        # Nothing of this is seen on the other page.
+        other.sync()
+        assert not other.visible("/points/") and other.visible("/surface/") and other.visible("/cameras/")
+        assert other.nodes["/points/0/0"]["point_size"] == voxel_size and other.visible("/path")
+        assert other.control("Show")["value"] == "Surface"
+
+
+def test_surfaces_move_with_a_revision_and_their_textures_are_sent_once(viewer: Viewer) -> None:
+    show_results(viewer, (room_result(i, size=(56, 42), keyframe=i % 10 == 0) for i in range(40)))
+    with client_of(viewer) as client:
+        names = client.names("/surface/")
+        assert len(names) >= 2 and all(client.sent[name] == 1 for name in names)
+        change = Similarity(2.0, walk_pose(0.7)[:3, :3], np.array([1.0, 0.5, -2.0]))
+        viewer.revise(Revision(tuple(similar(i, walk_pose(i / 10), change) for i in range(40))))
+        client.sync()
+        for name in names:
+            ordinal = int(name.split("/")[-1])
+            np.testing.assert_allclose(
+                client.nodes[name]["position"], change.apply(walk_pose(ordinal / 10)[:3, 3]), atol=1e-6
+            )
+            np.testing.assert_allclose(client.nodes[name]["scale"], 2.0)
+            assert client.sent[name] == 1
+    with client_of(viewer) as late:
+        assert late.names("/surface/") == names
+
+
+def test_points_stand_in_where_limits_have_removed_surfaces(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surfaces, "MAX_SURFACES", 2)
+    show_results(viewer, (room_result(2 * i, size=(28, 21)) for i in range(140)))
+    with client_of(viewer) as client:
+        assert len(client.visible("/surface/")) == 2
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "64", "128"}
+        viewer.state.surfaces.dropped -= set(range(64, 128))
+        client.sync()
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "128"}
+        client.set("Show", "Both")
+        assert {name.split("/")[3] for name in client.visible("/points/")} == {"0", "64", "128"}
+
+
+def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
+    show_results(viewer, (room_result(i) for i in range(10)))
+    corner = np.eye(3, dtype=np.float32)
+    (tmp_path / "mesh.glb").write_bytes(glb([Primitive(corner, np.array([[0, 1, 2]], np.int32))]))
+    with client_of(viewer) as client:
+        assert client.names("/surface/")
+        viewer.show_mesh(tmp_path / "none.glb", np.eye(3))
+        client.sync()
+        assert "/surface/mesh" not in client.nodes
+        viewer.show_mesh(tmp_path / "mesh.glb", np.diag([1.0, -1, -1]))
+        client.sync()
+        assert client.names("/surface/") == ["/surface/mesh"]
+        np.testing.assert_allclose(np.abs(client.nodes["/surface/mesh"]["wxyz"]), [0, 1, 0, 0], atol=1e-9)
+        client.wait_for(lambda: "mesh of 1 triangles" in client.counts)
+
+
+def test_the_verdict_and_the_name_are_shown(viewer: Viewer) -> None:
+    viewer.name("kitchen <1>")
+    viewer.show_verdict("doubtful", "3 of 4 frames & more")
+    with client_of(viewer) as client:
+        html = client.verdict
+        assert "doubtful" in html and "3 of 4 frames &amp; more" in html
+    with urllib.request.urlopen(viewer.url) as answer:
+        text = answer.read(200_000).decode(errors="ignore")
+    assert "<title>kitchen &lt;1&gt;</title>" in text and text.count("<title>") == 1
 
 
 def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(viewer: Viewer) -> None:
@@ -193,13 +289,13 @@ def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(view
     show_results(viewer, (room_result(i) for i in range(20)))
     points = np.random.default_rng(0).normal(size=(500, 3))
     with client_of(viewer) as client:
-        assert not client.control("Map")["visible"]
+        assert not client.control("Corrections")["visible"]
         viewer.show_map(points, np.array([[0, 15], [2, 17], [3, 999]]))
         client.sync()
-        assert client.control("Map")["visible"] and client.control("Loops")["visible"]
-        assert not client.control("Before and after")["visible"]
+        assert client.control("Corrections")["visible"] and client.control("Loops")["visible"]
+        assert not client.control("Compare with before")["visible"]
         assert not client.names("/map/"), "until asked for"
-        client.set("Sparse points", True)
+        client.set("Matched points", True)
         client.set("Loops", True)
         assert client.points("/map/points").shape == (500, 3)
         np.testing.assert_allclose(lines()[1, 1], walk_pose(1.7)[:3, 3], atol=1e-6)
@@ -221,11 +317,11 @@ def test_the_causal_cloud_is_shown_to_the_left_of_the_revised_one(viewer: Viewer
         change = Similarity(1.0, walk_pose(0.7)[:3, :3], np.array([0.3, 0.1, 0.0]))
         viewer.revise(Revision(tuple(similar(i, walk_pose(i / 10), change) for i in range(60, 130))))
         client.sync()
-        assert client.control("Before and after")["visible"] and not client.names("/before/")
-        client.set("Before and after", True)
+        assert client.control("Compare with before")["visible"] and not client.names("/before/")
+        client.set("Compare with before", True)
         shown, revised = client.cloud("/before/points/"), client.cloud()
         assert client.names("/before/trajectory") and len(client.names("/before/before")) == 1
-        client.set("Before and after", False)
+        client.set("Compare with before", False)
         assert not client.names("/before/points/") and not client.names("/before/trajectory")
     assert len(shown) == len(causal)
     offset = np.median(shown, axis=0) - np.median(causal, axis=0)
@@ -265,10 +361,10 @@ def test_a_slow_viewer_skips_points_of_non_keyframes_first_and_never_poses(viewe
     assert 0 < viewer.skipped <= 160 - MAX_WAITING_RESULTS
     assert len(viewer.state.timeline) == 160
     with client_of(viewer) as client:
-        client.set("Confidence", 0)
-        assert f"{viewer.skipped:,} without points" in client.status
+        client.set("Hide unsure (%)", 0)
+        assert f"{viewer.skipped:,} without points" in client.counts
         # The keyframes are one frame repeated, so all of its points are there.
-        seen = set(viewer.state.points().frame.tolist())
+        seen = set(viewer.state.store.world_points().frame.tolist())
     assert seen & set(range(0, 160, 16)) and len(seen) <= 160 - viewer.skipped
 
 
@@ -290,7 +386,9 @@ def test_the_status_reaches_the_panel(viewer: Viewer) -> None:
     with client_of(viewer) as client:
         viewer.status("**12** frames at 5 a second")
         client.wait_for(lambda: client.status.startswith("**12** frames at 5 a second"))
-        assert f"**{viewer.points_shown:,}** points" in client.status
+        client.set("Show", "Both")
+        client.set("Hide unsure (%)", 0)
+        assert f"{viewer.points_shown:,} points" in client.counts
 
 
 def test_wait_returns_once_closed() -> None:
@@ -328,5 +426,5 @@ def test_a_viewer_that_fails_reports_it_once_and_the_run_continues(
         assert "the run continues" in record.getMessage()
         assert "point_shading" in caplog.text
         assert client.status == FAILED_STATUS
-        client.use("Download PLY", True)
+        client.use("Points (PLY)", True)
         client.wait_for(lambda: client.notes == ["No PLY: The viewer has failed; the cloud is in the result folder."])

@@ -1,7 +1,6 @@
 """Result of a wall with writing above a floor, with exact depth maps and images of several exposures."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image, write_dense
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunSummary
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.fake_engine import run_info
 
@@ -83,8 +82,11 @@ def write_wall(folder: Path, count: int = 7, gains: tuple[float, ...] = (1.0,), 
     writer.finish(RunSummary(interrupted=False, frames_reconstructed=count))
     if dense:
         record = json.loads((folder / RUN_NAME).read_text())
-        (folder / RUN_NAME).write_text(json.dumps({**record, REFINEMENT: {"id": "abc1", "fallback_segments": []}}))
+        reports = {REFINEMENT: {"id": "abc1", "fallback_segments": []}, DENSE: {"refinement": "abc1"}}
+        (folder / RUN_NAME).write_text(json.dumps({**record, **reports}))
         (folder / DENSE_FOLDER).mkdir()
         for dense_map in maps:
-            write_dense(folder, replace(dense_map), "abc1")
-    return read_result(folder)
+            write_dense(folder, dense_map, "abc1")
+    result = read_result(folder)
+    assert len(result.dense) == (count if dense else 0)
+    return result

@@ -58,14 +58,13 @@ def test_a_view_with_another_colour_is_avoided() -> None:
 
 def test_gains_undo_exposure() -> None:
     random = np.random.default_rng(2)
-    truth = random.uniform(40, 140, (3000, 3))
+    truth = random.uniform(40, 140, (3000, 3)).astype(np.float32)
     exposure = np.array([[1.0, 1.0, 1.0], [1.3, 1.25, 1.2], [0.8, 0.8, 0.9], [1.1, 1.0, 1.0]])
     colours = (truth * exposure[:, None] + random.normal(0, 3, (4, 3000, 3))).clip(0, 255).astype(np.uint8)
     shown = random.uniform(size=(4, 3000)) < 0.5
-    gains = view_gains(colours, shown)
-    left = exposure * gains
-    assert np.ptp(left, axis=0).max() < 0.04
-    assert np.abs(np.log(gains)).mean() < 0.25
+    assert np.abs(exposure * view_gains(colours, shown, truth) - 1).max() < 0.03
+    shown[2] = False
+    assert (view_gains(colours, shown, truth)[2] == 1).all()
 
 
 def test_corrections_remove_a_step_and_fade() -> None:
@@ -73,11 +72,21 @@ def test_corrections_remove_a_step_and_fade() -> None:
     colours = np.full((40, 3), 100, np.float32)
     colours[20:] += 24
     edges = np.array([[k, k + 1] for k in range(39) if k != 19])
-    found = seam_corrections(colours, np.array([[19, 20]]), edges, np.ones(1, np.float32))
-    total = colours + found
+    total = colours + seam_corrections(colours, colours, np.array([[19, 20]]), edges)
     assert np.abs(total[20] - total[19]).max() < 2
     assert np.abs(np.diff(total[:20, 0])).max() < 3 and np.abs(np.diff(total[20:, 0])).max() < 3
-    assert (seam_corrections(colours, np.empty((0, 2), np.intp), edges, np.empty(0, np.float32)) == 0).all()
+    assert np.abs(seam_corrections(colours, colours, np.empty((0, 2), np.intp), edges)).max() < 1e-6
+
+
+def test_brightness_follows_the_mean_and_detail_the_view() -> None:
+    random = np.random.default_rng(5)
+    detail = random.normal(0, 15, (300, 1)).astype(np.float32)
+    colours = np.repeat(100 + detail, 3, axis=1)
+    mean = np.full((300, 3), 118, np.float32)
+    edges = np.stack([np.arange(299), np.arange(1, 300)], axis=1)
+    total = colours + seam_corrections(colours, mean, np.empty((0, 2), np.intp), edges)
+    assert total.mean() == pytest.approx(118, abs=1)
+    assert np.corrcoef(total[:, 0], detail[:, 0])[0, 1] > 0.9 and total[:, 0].std() > 0.8 * detail.std()
 
 
 def test_patches_do_not_overlap_and_stay_within_pages() -> None:

@@ -1,0 +1,112 @@
+"""Whether a source still shows what a result was made from: by some stored pictures, times and masks."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import Frame, ImageTransform
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.depth import DepthFile, depth_path, read_depth
+from stream_recon.app.sources.preprocess import prepare
+from stream_recon.app.sources.source import Source
+from stream_recon.configs.errors import InputError, OutputError
+
+PICTURES = 10
+"""Stored pictures that are compared, spread over the result."""
+LARGEST_DIFFERENCE = 12.0
+"""Largest mean difference of two images of one frame, in levels of 255: other encoding alone gives 1 to 5."""
+NOISE = 2.5
+"""Mean difference up to which two images are the same whatever else is similar."""
+CLOSER = 0.75
+"""Share of a frame's difference by which a neighbouring frame has to be nearer, where frames are shifted."""
+SAME_SECONDS = 2e-3
+"""Difference of times up to which they are the same: some containers round to milliseconds."""
+MASKED_SHARE = 0.1
+"""Share of a masked region that may have depth, where masks were resized differently."""
+
+
+def source_change(folder: Path, cameras: Sequence[Camera], open_again: Callable[[], Source]) -> str | None:
+    """What differs between a source and the frames ``cameras`` of a result, for the user; None where nothing does.
+
+    Raises InputError where the source cannot be read at all.
+    """
+    if not cameras:
+        return None
+    rows = sorted(set(np.linspace(0, len(cameras) - 1, PICTURES).round().astype(int).tolist()))
+    wanted = {cameras[row].index: row for row in rows}
+    seen = 0
+    with open_again() as source:
+        for frame in source.frames_at(set(wanted)):
+            difference = _difference(folder, cameras, wanted[frame.index], frame, timed=not source.has_files)
+            if difference is not None:
+                return f"frame {frame.index} {difference}"
+            seen += 1
+        # A file that cannot be decoded is told elsewhere, and costs its frame alone.
+        unread = source.damaged if seen else 0
+    return (
+        None if len(wanted) - seen <= unread else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
+    )
+
+
+def _difference(folder: Path, cameras: Sequence[Camera], row: int, frame: Frame, *, timed: bool) -> str | None:
+    camera = cameras[row]
+    if timed and abs(frame.timestamp - camera.timestamp) > SAME_SECONDS:
+        return f"is at {frame.timestamp:.3f} s instead of {camera.timestamp:.3f} s"
+    stored = _stored(folder, camera)
+    if stored is None:
+        return None
+    size = (frame.rgb.shape[1], frame.rgb.shape[0])
+    if size != stored.transform.source_size:
+        return f"has {size[0]}x{size[1]} pixels instead of {'x'.join(map(str, stored.transform.source_size))}"
+    here = prepare(frame, stored.transform).rgb
+    apart = _apart(here, stored.rgb)
+    if apart > LARGEST_DIFFERENCE:
+        return "shows another picture"
+    if apart > NOISE:
+        neighbours = [_stored(folder, cameras[other]) for other in (row - 1, row + 1) if 0 <= other < len(cameras)]
+        if any(n is not None and _apart(here, n.rgb) < CLOSER * apart for n in neighbours):
+            return "shows the picture of another frame"
+    if frame.mask is not None and _has_depth(frame.mask, stored):
+        return "has another mask"
+    return None
+
+
+def _stored(folder: Path, camera: Camera) -> DepthFile | None:
+    try:
+        return read_depth(depth_path(folder, camera.index))
+    except OutputError:
+        return None
+
+
+def _apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    # Blurred, since compression changes details.
+    first, second = (cv2.blur(image, (3, 3)).astype(np.int16) for image in (one, other))
+    return float(np.abs(first - second).mean())
+
+
+def _has_depth(mask: NDArray[np.bool_], stored: DepthFile) -> bool:
+    """Whether the stored frame has depth where a mask excludes it."""
+    inside = _shrunk(mask, stored.transform)
+    return bool(inside.any()) and float((stored.depth[inside] > 0).mean()) > MASKED_SHARE
+
+
+def _shrunk(mask: NDArray[np.bool_], transform: ImageTransform) -> NDArray[np.bool_]:
+    """Pixels of the network's image that a mask covers completely."""
+    left, top, width, height = (round(value) for value in transform.crop)
+    used = mask[top : top + height, left : left + width].astype(np.float32)
+    return np.asarray(cv2.resize(used, transform.network_size, interpolation=cv2.INTER_AREA) > 0.999)
+
+
+def check_source(folder: Path, cameras: Sequence[Camera], open_again: Callable[[], Source]) -> None:
+    """Raises InputError unless the source still shows what the result was made from."""
+    change = source_change(folder, cameras, open_again)
+    if change is not None:
+        raise InputError(
+            f"the source has changed since {folder} was begun ({change}): give the same source to resume it, or "
+            "--overwrite instead of --resume"
+        )

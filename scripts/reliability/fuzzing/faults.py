@@ -1,0 +1,128 @@
+"""Cases with a fault in the machine: a full disk, a kill at any write, links that wait at names."""
+
+import errno
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.metric_scale.apply import apply_metric_scale
+from stream_recon.app.result import files
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.metric_scale import MetricScale
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.configs.errors import OutputError
+from tests.app.fake_engine import fake_result, frames, prepared, run_info
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
+def _write_result(folder: Path, count: int = 4) -> None:
+    writer = ResultWriter(folder, run_info())
+    for frame in frames(count):
+        writer.add(fake_result(prepared(frame)))
+    writer.finish(RunSummary(interrupted=False))
+
+
+def _scale(folder: Path, factor: float) -> None:
+    apply_metric_scale(read_result(folder), MetricScale(Similarity.of_scale(factor), None, "height:1", "a test"))
+
+
+def _check(folder: Path, factor: float) -> None:
+    """Old or new as a whole: run.json, cameras, trajectory and cloud have one unit."""
+    with FolderLock(folder):
+        pass
+    found = read_result(folder)
+    unit = 1.0 if found.metric_scale is None else found.metric_scale.T_metric_own.scale
+    assert abs(unit - 1) < 1e-9 or abs(unit - factor) < 1e-9 * factor
+    assert all(abs(camera.depth_scale / unit - 1) < 1e-6 for camera in found.cameras), "two units in one folder"
+    last = (folder / "trajectory.txt").read_text().splitlines()[-1].split()
+    assert np.allclose([float(w) for w in last[1:4]], found.cameras[-1].T_world_camera[:3, 3], rtol=1e-5, atol=1e-8)
+    points = files.stored_points(folder / "points.ply")
+    assert len(points) > 0 and 1 < float(np.median(points["z"])) / unit < 4, "the cloud has another unit"
+    assert not list(folder.rglob("*.part")), "temporary files are left"
+
+
+def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
+    """A write that fails leaves the old result."""
+    out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(12)
+    _write_result(out)
+    number, real, write = draw.choice(FULL), files.open_new, os.pwrite
+
+    def opened(path: Path) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(number, os.strerror(number))
+        return real(path)
+
+    def written(*arguments: Any) -> int:
+        nonlocal left
+        left -= draw.random() < 0.2
+        if left < 0:
+            raise OSError(number, os.strerror(number))
+        return write(*arguments)
+
+    files.open_new, os.pwrite = opened, written  # type: ignore[assignment]
+    try:
+        _scale(out, factor)
+    except OutputError:
+        pass
+    finally:
+        files.open_new, os.pwrite = real, write
+    _check(out, factor)
+
+
+def killed(folder: Path, source: Path, draw: random.Random) -> None:
+    """A kill at any rename or removal leaves the old or the new result."""
+    out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(16)
+    _write_result(out)
+    process = os.fork()
+    if not process:
+        for name in ("replace", "unlink", "rename"):
+            real = getattr(Path, name)
+
+            def counted(self: Path, *args: Any, real: Any = real, **kwargs: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(self, *args, **kwargs)
+
+            setattr(Path, name, counted)
+        _scale(out, factor)
+        os._exit(0)
+    os.waitpid(process, 0)
+    _check(out, factor)
+
+
+def links(folder: Path, source: Path, draw: random.Random) -> None:
+    """A link in a result folder never leads a write to a file of the user."""
+    out, mine = folder / "out", folder / "mine.txt"
+    _write_result(out)
+    mine.write_text("keep")
+    names = ["run.json", "cameras.json", "trajectory.txt", "points.ply", "tracks.npz", "depth/000000.npz", "mesh.glb"]
+    for name in draw.sample(names, 3):
+        (out / f"{name}.part").symlink_to(mine)
+    if draw.random() < 0.5:
+        _scale(out, 2.0)
+    else:
+        writer = ResultWriter(out, run_info(), overwrite=True)
+        for frame in frames(3):
+            writer.add(fake_result(prepared(frame)))
+        writer.finish(RunSummary(interrupted=False))
+    assert mine.read_text() == "keep", "a link was followed"
+
+
+FAULTS: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "full_disk": full_disk,
+    "killed": killed,
+    "links": links,
+}

@@ -1,0 +1,77 @@
+"""Fusion by certainty and by distance."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.export.mesh.fusion import WEIGHTS, fuse, mesh_cameras, pixel_weights
+from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.configs.schema import PointsConfig
+from tests.app.export.mesh.signed_wall import write_wall
+from tests.app.fake_engine import run_info
+
+SIZE = (96, 72)
+NEAR, FAR = 1.0, 12.0
+
+
+def frame(index: int, depth: NDArray[np.float32]) -> FrameResult:
+    T = np.eye(4)
+    T[0, 3] = 0.02 * index
+    transform = ImageTransform(SIZE, (0.0, 0.0, *map(float, SIZE)), SIZE)
+    rgb = np.full((*depth.shape, 3), 128, np.uint8)
+    k = Intrinsics(80.0, 80.0, SIZE[0] / 2, SIZE[1] / 2)
+    return FrameResult(index, index / 10, T, k, depth, np.full(depth.shape, 9, np.float32), rgb, transform, True)
+
+
+def street(folder: Path) -> ResultFolder:
+    """A near wall on the left and a far one on the right."""
+    writer = ResultWriter(folder, run_info())
+    depth = np.full((SIZE[1], SIZE[0]), NEAR, np.float32)
+    depth[:, 60:] = FAR
+    for index in range(5):
+        writer.add(frame(index, depth))
+    writer.finish(RunSummary(interrupted=False, frames_reconstructed=5))
+    return read_result(folder)
+
+
+def test_far_surfaces_are_coarser_and_none_is_there_twice(tmp_path: Path) -> None:
+    result = street(tmp_path / "out")
+    mesh = fuse(result, mesh_cameras(result)).mesh
+    corners = mesh.xyz[mesh.faces]
+    z = corners[..., 2].mean(axis=1)
+    size = np.linalg.norm(corners[:, 1] - corners[:, 0], axis=1)
+    near, far = np.abs(z - NEAR) < 0.1, np.abs(z - FAR) < 1
+    assert near.sum() > 500 and far.sum() > 100 and (near | far).mean() > 0.97
+    assert np.median(size[far]) > 2.5 * np.median(size[near])
+    # The area of each wall is what the frames see of it, once.
+    area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1) / 2
+    assert 0.7 < area[near].sum() / (60 / 80 * 72 / 80 * NEAR**2) < 1.2
+    assert 0.6 < area[far].sum() / (36 / 80 * 72 / 80 * FAR**2) < 1.3
+
+
+def test_confirmed_depth_outweighs_the_network(tmp_path: Path) -> None:
+    result = write_wall(tmp_path / "out", 8)
+    points = PointsConfig()
+    wrong, right = result.dense_map(0), result.dense_map(1)
+    low = replace(wrong, certainty=np.full_like(wrong.certainty, Certainty.NETWORK))
+    weights = [pixel_weights(m.result(result.cameras[0]), points) for m in (low, right)]
+    assert weights[1].max() == WEIGHTS[3] and weights[0].max() == pytest.approx(WEIGHTS[1])
+    assert WEIGHTS[0] == 0 and WEIGHTS[3] > 3 * WEIGHTS[2] > 9 * WEIGHTS[1]
+
+
+def test_frames_with_dense_maps_are_fused_and_others_are_not(tmp_path: Path) -> None:
+    result = write_wall(tmp_path / "out", 6)
+    (result.folder / "dense" / "000002.npz").unlink()
+    again = read_result(result.folder)
+    assert [camera.index for camera in mesh_cameras(again)] == [0, 1, 3, 4, 5]
+    assert len(mesh_cameras(again, "all")) == 6 and len(mesh_cameras(again, "3")) == 2
+    record = json.loads((result.folder / "run.json").read_text())
+    (result.folder / "run.json").write_text(json.dumps({**record, "refinement": {"id": "other"}}))
+    assert not read_result(result.folder).dense

@@ -1,0 +1,190 @@
+"""What a video's container states: edit lists, pixels that are not square, changes of size, panoramas."""
+
+import os
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.capture import tone_curve
+from stream_recon.app.sources.containers import creation_time
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.picture_size import SizeWatch, has_fields, picture_size
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import InputError
+from tests.app.media import write_broken_avi, write_images, write_video
+from tests.app.sources.film_files import TO_SAMPLE, find_box, insert_box, spherical, trimmed, turning, with_wide_pixels
+
+
+@pytest.mark.parametrize(("begin", "seconds"), [(0.0, 2.0), (1.0, 2.0), (0.0, 1.0), (1.5, 0.5)])
+def test_a_trimmed_video_is_whole(tmp_path: Path, begin: float, seconds: float) -> None:
+    path = trimmed(tmp_path / "cut.mp4", begin, seconds, frames=30, fps=10.0)
+    with open_source(str(path)) as source:
+        assert source.frame_hint == round(10 * seconds)
+        frames = list(source)
+        assert len(frames) == round(10 * seconds)
+        assert source.damaged == 0 and source.warnings == []
+
+
+def test_a_trimmed_video_is_entered_at_the_frames_that_are_shown(tmp_path: Path) -> None:
+    path = trimmed(tmp_path / "cut.mp4", 1.2, 1.5, frames=30, fps=10.0)
+    with open_source(str(path)) as source:
+        read = [frame.rgb.mean() for frame in source]
+    with open_source(str(path)) as source:
+        source.skip(9)
+        entered = [frame.rgb.mean() for frame in source]
+    assert entered == pytest.approx(read[9:], abs=1.5)
+
+
+def test_a_video_that_is_cut_off_is_still_told(tmp_path: Path) -> None:
+    with open_source(str(write_broken_avi(tmp_path / "a.avi"))) as source:
+        read = len(list(source))
+        assert read < 30 and source.damaged == 30 - read and "cut off" in source.warnings[0]
+
+
+@pytest.mark.parametrize(("over", "under", "size"), [(4, 3, (128, 72)), (8, 9, (96, 81)), (1, 1, (96, 72))])
+def test_pixels_are_made_square(tmp_path: Path, over: int, under: int, size: tuple[int, int]) -> None:
+    path = with_wide_pixels(tmp_path / "wide.mp4", over, under, frames=3, size=(96, 72))
+    with open_source(str(path)) as source:
+        for frame in source:
+            assert (frame.rgb.shape[1], frame.rgb.shape[0]) == size
+
+
+def test_camera_and_masks_of_the_stored_pixels_are_stretched_along(tmp_path: Path) -> None:
+    path = with_wide_pixels(tmp_path / "wide.mp4", 4, 3, frames=3, size=(96, 72))
+    mask = np.full((72, 96), 255, np.uint8)
+    mask[:, :24] = 0
+    write_images(tmp_path / "masks", [])
+    cv2.imwrite(str(tmp_path / "masks/0.png"), mask)
+    camera = Calibration(90, 120, 48, 36, size=(96, 72))
+    with open_source(str(path), FrameChoice(camera=camera.text(), masks=str(tmp_path / "masks"))) as source:
+        frame = next(iter(source))
+        assert source.intrinsics is not None and source.intrinsics.fx == pytest.approx(120)
+        assert frame.mask is not None and frame.mask.shape == (72, 128)
+        assert frame.mask[:, :31].all() and not frame.mask[:, 33:].any()
+
+
+def test_a_change_of_size_is_told_with_what_helps(tmp_path: Path) -> None:
+    path = turning(tmp_path / "turn.mjpeg")
+    with open_source(str(path)) as source, pytest.raises(InputError, match=r"96x64 to 64x96 at .*--end") as raised:
+        frames = []
+        for frame in source:
+            frames.append(frame)
+    assert len(frames) == 10
+    at = float(str(raised.value).rsplit("--start ", 1)[1])
+    with open_source(str(path), FrameChoice(end=at)) as source:
+        assert {frame.rgb.shape for frame in source} == {(64, 96, 3)}
+    with open_source(str(path), FrameChoice(start=at)) as source:
+        later = list(source)
+    assert len(later) == 10 and {frame.rgb.shape for frame in later} == {(96, 64, 3)}
+    # A circle stays one.
+    bright = np.argwhere(later[0].rgb[..., 0] > 230)
+    height, width = np.ptp(bright, axis=0) + 1
+    assert width == pytest.approx(height, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [("MJPG", "a.avi"), ("VP80", "a.webm"), ("VP90", "a.webm"), ("MPG2", "a.mpg"), ("XVID", "a.avi")]
+)
+def test_sizes_are_read_from_packets(tmp_path: Path, code: str, name: str) -> None:
+    writer = cv2.VideoWriter(str(tmp_path / name), cv2.VideoWriter.fourcc(*code), 10, (72, 50))
+    if not writer.isOpened():
+        pytest.skip("OpenCV has no encoder of it")
+    for number in range(4):
+        writer.write(np.random.default_rng(number).integers(0, 255, (50, 72, 3), np.uint8))
+    writer.release()
+    watch = SizeWatch(tmp_path / name, name)
+    assert watch.size == (72, 50)
+    watch.close()
+
+
+H264 = "0000000167640015acd941809684000003000400000300a03c58b658"
+"""Sequence parameter set of 384x288 pixels by x264."""
+
+
+def test_parameter_sets_of_h264_are_read() -> None:
+    assert picture_size("h264", bytes.fromhex(H264)) == (384, 288)
+    for end in range(len(H264) // 2):
+        picture_size("h264", bytes.fromhex(H264)[:end])
+    for codec in ("h264", "hevc", "mpeg2", "mpeg4", "vp8", "vp9", "mjpeg", "other"):
+        for seed in range(50):
+            picture_size(codec, b"\0\0\1" + np.random.default_rng(seed).bytes(60))
+
+
+def test_panoramas_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="360 degrees"):
+        open_source(str(spherical(tmp_path / "round.mp4")))
+
+
+@pytest.mark.parametrize("name", ["x%d.avi", "x%03d.avi", "100%.avi"])
+def test_a_percent_sign_in_a_name_is_one(tmp_path: Path, name: str) -> None:
+    write_video(tmp_path / "x1.avi", 3)
+    write_video(tmp_path / "x001.avi", 3)
+    write_video(tmp_path / name, 7)
+    with open_source(str(tmp_path / name)) as source:
+        assert len(list(source)) == 7
+
+
+def test_a_still_picture_before_the_film_is_told(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 8)
+    data = bytearray(path.read_bytes())
+    begin, end = find_box(bytes(data), [b"moov", b"trak"])
+    still = bytearray(data[begin:end])
+    at, _ = find_box(bytes(still), [b"trak", b"mdia", b"minf", b"stbl", b"stsz"])
+    still[at + 16 : at + 20] = (1).to_bytes(4, "big")
+    moov, _ = find_box(bytes(data), [b"moov"])
+    size = int.from_bytes(data[moov : moov + 4], "big") + len(still)
+    data[moov : moov + 4] = size.to_bytes(4, "big")
+    path.write_bytes(data[:begin] + still + data[begin:])
+    with pytest.raises(InputError, match="-map 0:v:1"):
+        open_source(str(path))
+
+
+def test_a_recording_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.bag")
+    with pytest.raises(InputError, match="not a regular file"):
+        open_source(str(tmp_path / "a.bag"))
+
+
+def test_masks_without_an_image_are_counted(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", ["0.png", "1.png"])
+    write_images(tmp_path / "masks", ["0.png", "7.png", "8.png"])
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "masks"))) as source:
+        assert source.warnings == ["2 of 3 masks belong to no image, such as 7.png"]
+
+
+def test_the_time_of_recording_is_read(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    assert creation_time(path) is None
+    data = bytearray(path.read_bytes())
+    at, _ = find_box(bytes(data), [b"moov", b"mvhd"])
+    data[at + 12 : at + 16] = (2_082_844_800 + 1_700_000_000).to_bytes(4, "big")
+    path.write_bytes(data)
+    assert creation_time(path) == 1_700_000_000
+    assert creation_time(tmp_path) is None
+
+
+def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 12)
+    with open_source(str(path)) as source:
+        flat = [float(frame.rgb.mean()) for frame in source]
+    box = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 9, 16, 9, 0)
+    path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, box))
+    with open_source(str(path)) as source:
+        mapped = [float(frame.rgb.mean()) for frame in source]
+    curve = tone_curve(path)
+    assert curve is not None and curve[0] == 0 and (np.diff(curve.astype(int)) >= 0).all()
+    # PQ codes 203 cd/m2, a white sheet, as 58 % of its range.
+    assert 190 < curve[148] < 240 and curve[255] == 255
+    assert mapped != pytest.approx(flat, abs=2)
+    assert mapped == pytest.approx([curve[round(value)] for value in flat], abs=16)
+
+
+def test_interlaced_video_is_told() -> None:
+    # The same parameter set with frame_mbs_only_flag 0 (ITU-T H.264), and MPEG-2's sequence extension.
+    assert not has_fields("h264", bytes.fromhex(H264))
+    assert has_fields("mpeg2", b"\0\0\1\xb5\x14\x82\0\1\0\0")
+    assert not has_fields("mpeg2", b"\0\0\1\xb5\x14\x8a\0\1\0\0")

@@ -1,0 +1,126 @@
+"""Folders of photographs: order, formats that cannot be read, maps beside them, numbers of masks, secrets."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.sources import readers
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.source import open_source, without_password
+from stream_recon.configs.errors import InputError
+from tests.app.media import number_of, write_images, write_video
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["0.1", "0.05", "0.15", "0.2"], ["0.05", "0.1", "0.15", "0.2"]),
+        (["a_9.5", "a_10.25", "a_9.75"], ["a_9.5", "a_9.75", "a_10.25"]),
+        (["2", "10", "1"], ["1", "2", "10"]),
+        (["a1.5", "b1.25"], ["a1.5", "b1.25"]),
+        (["1.10.2", "1.9.1"], ["1.9.1", "1.10.2"]),
+    ],
+)
+def test_names_that_are_numbers_are_in_their_order(tmp_path: Path, names: list[str], order: list[str]) -> None:
+    write_images(tmp_path / "a", [f"{name}.png" for name in names])
+    assert [path.stem for path in list_images(tmp_path / "a")] == order
+
+
+def test_images_that_cannot_be_read_are_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "has_heif", lambda: False)
+    write_images(tmp_path / "a", ["0.jpg", "1.jpg"])
+    for number in range(18):
+        (tmp_path / f"a/IMG_{number}.HEIC").write_bytes(b"x")
+    with open_source(str(tmp_path / "a")) as source:
+        assert len(list(source)) == 2
+        assert any(line.startswith("18 images (.heic) cannot be read") for line in source.warnings)
+    write_images(tmp_path / "b", [])
+    (tmp_path / "b/a.dng").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"1 images \(\.dng\) cannot be read"):
+        open_source(str(tmp_path / "b"))
+
+
+def test_heic_and_avif_are_read_with_their_library(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    rgb = np.full((64, 96, 3), (200, 60, 40), np.uint8)
+    (tmp_path / "a").mkdir()
+    pillow_heif.from_bytes("RGB", (96, 64), rgb.tobytes()).save(tmp_path / "a/0.heic", quality=90)
+    cv2.imwrite(str(tmp_path / "a/1.png"), rgb[..., ::-1])
+    with open_source(str(tmp_path / "a")) as source:
+        frames = list(source)
+    assert len(frames) == 2 and np.abs(frames[0].rgb.astype(int) - frames[1].rgb).max() < 8
+
+
+def write_map(path: Path, bits: int = 16) -> None:
+    image = np.arange(64 * 48, dtype=np.uint16).reshape(48, 64) if bits == 16 else np.full((48, 64), 2, np.uint8)
+    cv2.imwrite(str(path), image)
+
+
+@pytest.mark.parametrize(
+    ("colour", "depth"), [("rgb_{}.png", "depth_{}.png"), ("{}.color.png", "{}.depth.png"), ("a{}.png", "b{}.png")]
+)
+def test_maps_beside_photographs_are_told_apart(tmp_path: Path, colour: str, depth: str) -> None:
+    write_images(tmp_path / "a", [colour.format(n) for n in range(4)])
+    for n in range(4):
+        write_map(tmp_path / "a" / depth.format(n))
+    with open_source(str(tmp_path / "a")) as source:
+        assert [number_of(frame.rgb) for frame in source] == [0, 1, 2, 3]
+        assert "4 images were left out" in source.warnings[0]
+
+
+def test_captures_of_phones_have_one_scene_each(tmp_path: Path) -> None:
+    for folder in ("poly/keyframes/images", "ark/lowres_wide"):
+        write_images(tmp_path / folder, [f"{n}.png" for n in range(4)])
+    for folder in ("poly/keyframes/depth", "poly/keyframes/confidence", "ark/lowres_depth", "ark/x"):
+        (tmp_path / folder).mkdir()
+        for n in range(4):
+            write_map(tmp_path / folder / f"{n}.png", 8 if folder.endswith(("confidence", "x")) else 16)
+    (tmp_path / "stray/confidence").mkdir(parents=True)
+    write_video(tmp_path / "stray/rgb.mp4", 4)
+    for n in range(4):
+        write_map(tmp_path / f"stray/confidence/{n}.png", 8)
+    scenes = find_scenes(tmp_path)
+    assert [scene.name for scene in scenes] == ["ark__lowres_wide", "poly__keyframes__images", "stray__rgb.mp4"]
+
+
+def test_photographs_with_such_words_inside_stay(tmp_path: Path) -> None:
+    write_images(tmp_path / "confetti", ["unmasked_0.png", "unmasked_1.png", "thumbprint_2.png"])
+    (scene,) = find_scenes(tmp_path)
+    with scene.open() as source:
+        assert len(list(source)) == 3
+
+
+@pytest.mark.parametrize("count", [30, 12])
+def test_masks_numbered_from_one(tmp_path: Path, count: int) -> None:
+    video = write_video(tmp_path / "a.mp4", 30)
+    (tmp_path / "masks").mkdir()
+    for number in range(1, count + 1):
+        mask = np.full((48, 64), 255, np.uint8)
+        mask[:, :number] = 0
+        cv2.imwrite(str(tmp_path / f"masks/{number:05d}.png"), mask)
+    with open_source(str(video), FrameChoice(masks=str(tmp_path / "masks"))) as source:
+        assert any("numbered from 1" in line for line in source.warnings)
+        frames = list(source)
+    shown = [None if frame.mask is None else int(frame.mask[0].sum()) for frame in frames]
+    assert shown == (list(range(1, 31)) if count == 30 else [None, *range(1, 13), *[None] * 17])
+
+
+@pytest.mark.parametrize(
+    ("address", "blanked"),
+    [
+        ("rtsp://me:pass@host/live", "rtsp://host/live"),
+        ("rtsp://host/user=admin&password=12&channel=1", "rtsp://host/user=***&password=***&channel=1"),
+        ("rtsp://host/user=admin_password=tl_x_channel=1.sdp", "rtsp://host/user=***_password=***_channel=1.sdp"),
+        ("http://h/a?Token=abc&x=1#t", "http://h/a?Token=***&x=1#t"),
+        ("http://h/a?pwd=a;auth=b", "http://h/a?pwd=***;auth=***"),
+        ("http://h/a?api_key=a&X-Amz-Signature=b", "http://h/a?api_key=***&X-Amz-Signature=***"),
+        ("http://host/monkey=1?x=a@b", "http://host/monkey=***?x=a@b"),
+        ("http://host/plain?x=1", "http://host/plain?x=1"),
+    ],
+)
+def test_secrets_in_addresses_are_blanked(address: str, blanked: str) -> None:
+    assert without_password(address) == blanked
