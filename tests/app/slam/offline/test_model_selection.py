@@ -121,8 +121,6 @@ def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
     # An object that moves over half of the image has most of the matches.
     followed = select(evidence_of(matches=0.3, lost=0.17, won=0.77), NOWHERE)
     assert followed.fallback.all() and "moving object" in followed.reason
-    # Where the network is right nowhere, it is so by chance at a few parts.
-    assert not select(evidence_of(matches=0.3, lost=0.05, won=0.6), NOWHERE).fallback.any()
 
 
 def test_few_lost_parts_are_chance() -> None:
