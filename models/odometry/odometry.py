@@ -73,6 +73,11 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(state, field.name))
 
 
+def _is_captured(x: Tensor) -> bool:
+    """Whether work on ``x`` goes into a CUDA graph."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 @dataclass(frozen=True)
 class Measurements:
     """Measurements of D frames of each of B clips, before poses and depths are fused."""
@@ -166,9 +171,9 @@ class Odometry(nn.Module):
                 raise
             except Exception as error:  # any failure to compile leaves the plain path
                 # A first step is never captured, so kernels that do not compile are found there.
-                if heads.head_pose.is_cuda and torch.cuda.is_current_stream_capturing():
+                if _is_captured(heads.head_pose):
                     raise
-                reason = str(error).strip().splitlines()[:1]
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
                 logger.warning("odometry's kernels do not run here, so steps will be slower: %s", reason)
                 self.fused = False
         measured = self.measure(heads, features, state=state)
