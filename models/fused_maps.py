@@ -13,7 +13,15 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from stream_recon.models import fused
-from stream_recon.models.heads import NEIGHBOURS, DPTHead, ResidualConv, add_position, position_grid, project_channels
+from stream_recon.models.heads import (
+    NEIGHBOURS,
+    DPTHead,
+    Fusion,
+    ResidualConv,
+    add_position,
+    position_grid,
+    project_channels,
+)
 
 Product = tuple[Tensor, Tensor]
 """A convolution's output [F, C, H, W] without its bias, and the bias [C]."""
@@ -173,8 +181,10 @@ def dense_outputs(head: DPTHead, taps: Sequence[Tensor], grid: tuple[int, int], 
         levels.append(reduce(resize(add_position(x, aspect))))
     coarse: Product | None = None
     for level, fusion in zip((3, 2, 1, 0), reversed(head.fusions), strict=True):
+        assert isinstance(fusion, Fusion)
         x = F.relu(levels[level])
         if coarse is not None:
+            assert fusion.skip is not None
             x = _residual(fusion.skip, x, coarse)
         x = _residual(fusion.refine, x, rectify=False)
         coarse = _product(x, fusion.out)
@@ -182,8 +192,8 @@ def dense_outputs(head: DPTHead, taps: Sequence[Tensor], grid: tuple[int, int], 
     x = sum_maps((2 * x.shape[2], 2 * x.shape[3]), coarse=coarse)
     last = (grid[0] * head.patch_size // 2, grid[1] * head.patch_size // 2)
     sharp = _product(detail, head.detail)
-    assert sharp[0].shape[-2:] == last
-    table = position_grid(last, sharp[0].shape[1], aspect, detail.device, sharp[0].dtype, channels_last=True)
+    assert list(sharp[0].shape[-2:]) == list(last)
+    table = position_grid(last, sharp[0].shape[1], aspect, detail.device, torch.float32, channels_last=True)
     x = sum_maps(last, sharp, table=table, coarse=_product(x, head.out1))
     x = sum_maps(last, _product(x, head.out2), rectify=True)
     x = _residual(head.sharpen, x)
