@@ -4,6 +4,7 @@
 The residual stream is fp32; inputs of matrix products are bf16. Norms, gains and rotations are computed in fp32.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -17,17 +18,19 @@ Turn = Literal["none", "frame", "global"]
 """Pairs of channels that RoPE rotates: none, those of `rotate_frame`, or those of `rotate_global`."""
 
 
-@triton.jit
-def _norm(x, weight, bias, out, eps, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=("rows",))
+def _norm(x, weight, bias, out, eps, rows, stride, C: tl.constexpr, PITCH: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     mask = channel < C
-    value = tl.load(x + row * C + channel, mask=mask, other=0.0).to(tl.float32)
+    x += row // rows * stride + row % rows * C
+    value = tl.load(x + channel, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(value, 0) / C
     centred = tl.where(mask, value - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / C + eps)
     y = centred * scale * tl.load(weight + channel, mask=mask) + tl.load(bias + channel, mask=mask)
-    tl.store(out + row * C + channel, y.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + row * PITCH + channel, y.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -88,11 +91,37 @@ def _norm_and_turn(qkv, q_weight, q_bias, k_weight, k_bias, cosines, sines, q_ou
 
 def norm(x: Tensor, layer: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
     """Layer norm of fp32 x [..., C], as ``dtype``."""
-    x = x.contiguous()
+    return _norm_into(x, layer, x.new_empty(x.shape, dtype=dtype))
+
+
+def norm_side_by_side(xs: Sequence[Tensor], layer: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
+    """Layer norms of N fp32 tensors [F, P, C], as ``dtype``, [F, P, N * C]."""
+    joined = xs[0].new_empty(*xs[0].shape[:-1], len(xs) * xs[0].shape[-1], dtype=dtype)
+    for x, out in zip(xs, joined.chunk(len(xs), dim=-1), strict=True):
+        _norm_into(x, layer, out)
+    return joined
+
+
+def _norm_into(x: Tensor, layer: nn.LayerNorm, out: Tensor) -> Tensor:
+    """``out``: [..., C], its rows at equal distances."""
     channels = x.shape[-1]
-    out = x.new_empty(x.shape, dtype=dtype)
-    block = triton.next_power_of_2(channels)
-    _norm[(x.numel() // channels,)](x, layer.weight, layer.bias, out, layer.eps, C=channels, BLOCK=block, num_warps=4)
+    # Rows of a part of each frame's tokens are read where they are.
+    if x.dim() != 3 or x.stride(1) != channels or x.stride(2) != 1:
+        x = x.contiguous()
+    rows, stride = (x.shape[1], x.stride(0)) if x.dim() == 3 else (1, channels)
+    _norm[(x.numel() // channels,)](
+        x,
+        layer.weight,
+        layer.bias,
+        out,
+        layer.eps,
+        rows,
+        stride,
+        C=channels,
+        PITCH=out.stride(-2) if out.dim() > 1 else channels,
+        BLOCK=triton.next_power_of_2(channels),
+        num_warps=4,
+    )
     return out
 
 

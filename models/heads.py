@@ -111,7 +111,7 @@ TENSOR_CORE_CHANNELS = 8
 
 
 @cache
-def _position_grid(
+def position_grid(
     size: tuple[int, int], channels: int, aspect: float, device: torch.device, dtype: torch.dtype, channels_last: bool
 ) -> Tensor:
     """Sine-cosine code of pixel positions, [1, channels, height, width]; the image's diagonal has length 2."""
@@ -133,9 +133,10 @@ def _position_grid(
     return code if channels_last else code.contiguous()
 
 
-def _add_position(x: Tensor, aspect: float) -> Tensor:
+def add_position(x: Tensor, aspect: float) -> Tensor:
+    """x [F, C, H, W] plus the code of its pixels' positions; ``aspect``: width by height."""
     channels_last = x.is_contiguous(memory_format=torch.channels_last)
-    return x + _position_grid((x.shape[2], x.shape[3]), x.shape[1], aspect, x.device, x.dtype, channels_last)
+    return x + position_grid((x.shape[2], x.shape[3]), x.shape[1], aspect, x.device, x.dtype, channels_last)
 
 
 def project_channels(x: Tensor, conv: nn.Conv2d) -> Tensor:
@@ -202,7 +203,12 @@ class Fusion(nn.Module):
 
 
 class DPTHead(nn.Module):
-    """Dense outputs at image resolution, without activations."""
+    """Dense outputs at image resolution, without activations.
+
+    ``fused``: with convex upsampling, operations between convolutions run as Triton kernels, for inference on a GPU.
+    """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig, outputs: int) -> None:
         super().__init__()
@@ -230,12 +236,16 @@ class DPTHead(nn.Module):
 
     def forward(self, taps: Sequence[Tensor], grid: tuple[int, int], detail: Tensor | None) -> Tensor:
         """Four taps [F, gh*gw, 2*dim], coarse levels last -> [F, outputs, gh*patch, gw*patch]."""
+        if self.fused and self.upsample is not None and detail is not None:
+            from stream_recon.models.fused_maps import dense_outputs  # needs Triton
+
+            return dense_outputs(self, taps, grid, detail)
         height, width = grid[0] * self.patch_size, grid[1] * self.patch_size
         aspect = width / height
         levels = []
         for tap, project, resize, reduce in zip(taps, self.projects, self.resize, self.reduce, strict=True):
             x = self.norm(tap).transpose(1, 2).unflatten(2, grid)
-            levels.append(reduce(resize(_add_position(project(x), aspect))))
+            levels.append(reduce(resize(add_position(project(x), aspect))))
         x = levels[3]
         for level in (3, 2, 1, 0):
             finer = levels[level] if level < 3 else None
@@ -243,7 +253,7 @@ class DPTHead(nn.Module):
             x = self.fusions[level](x, finer, (int(size[0]), int(size[1])))
         last = (height, width) if self.upsample is None else (height // 2, width // 2)
         x = resize_bilinear(self.out1(x), last, align_corners=True)
-        x = _add_position(x, aspect)
+        x = add_position(x, aspect)
         if self.detail is not None and detail is not None:
             x = x + resize_bilinear(self.detail(detail), last, align_corners=False)
         x = F.relu(self.out2(x))

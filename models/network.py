@@ -128,6 +128,7 @@ class StreamingNetwork(nn.Module):
         The camera head's last layers, whose output is the pose itself, stay fp32.
         """
         self.store_matrices_in_half()
+        self.depth_head.fused = True
         head = self.camera_head
         for part in (head.project, head.embed_pose, head.modulation, head.trunk):
             for module in part.modules():

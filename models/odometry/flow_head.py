@@ -117,7 +117,11 @@ class FlowHead(nn.Module):
 
     def initial_flow(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Flow [N, 2*gh, 2*gw, 2] in patches as read from tokens, and the context [N, 2*gh, 2*gw, 16]."""
-        x = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1))
+        return self.flow_of(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1), grid)
+
+    def flow_of(self, normed: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """`initial_flow` from outputs that are normalised and joined, [N, gh*gw, len(TAPS)*2*dim]."""
+        x = self.project(normed)
         if self.blocks and isinstance(self.blocks[0], Block) and self.blocks[0].fused:
             x = x.float()
         rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)

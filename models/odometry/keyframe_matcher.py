@@ -102,8 +102,11 @@ class KeyframeMatcher(nn.Module):
 
     def read_context(self, taps: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
         """Outputs of the aggregator, [N, gh*gw, 2*dim] each -> context of each match [N, 2*gh, 2*gw, 16]."""
-        tokens = self.project(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1)).float()
-        return tokens_to_cells(tokens, grid)
+        return self.context_of(torch.cat([self.norm(taps[i]) for i in TAPS], dim=-1), grid)
+
+    def context_of(self, normed: Tensor, grid: tuple[int, int]) -> Tensor:
+        """`read_context` from outputs that are normalised and joined, [N, gh*gw, 4*dim]."""
+        return tokens_to_cells(self.project(normed).float(), grid)
 
     def forward(self, own: Tensor, others: Tensor, context: Tensor, points: CellPoints, motion: Tensor) -> Matches:
         """Match B frames with L other frames each.

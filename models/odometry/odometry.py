@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from stream_recon.models.odometry.sampling import SAMPLES
 from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def _tensors(state: Any) -> Iterator[Tensor]:
             yield from _tensors(getattr(state, field.name))
 
 
+def _is_captured(x: Tensor) -> bool:
+    """Whether work on ``x`` goes into a CUDA graph."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 @dataclass(frozen=True)
 class Measurements:
     """Measurements of D frames of each of B clips, before poses and depths are fused."""
@@ -114,12 +121,26 @@ class Odometry(nn.Module):
 
     def describe(self, detail: Tensor, clips: int) -> Descriptors:
         """Features to compare, from the detail of the encoder's stem [B*S, 32, H/2, W/2]."""
+        if self.fused and detail.is_cuda:
+            described = self._by_kernels(lambda: self._describe_fused(detail, clips), detail)
+            if described is not None:
+                return described
         # In fp32 on a CPU, where bf16 would add hundredths of a degree to each pose.
         with torch.autocast("cpu", enabled=False):
             exact = detail.float() if not detail.is_cuda else detail
             flow = self.flow_head.describe(exact).unflatten(0, (clips, -1))
             matcher = self.keyframe_matcher
             matching = matcher.describe(exact).unflatten(0, (clips, -1)) if matcher is not None else None
+        return Descriptors(flow, matching)
+
+    @torch.no_grad()
+    def _describe_fused(self, detail: Tensor, clips: int) -> Descriptors:
+        from stream_recon.models.odometry.kernels import features  # needs Triton
+
+        flow = features.describe_flow(self.flow_head, detail).unflatten(0, (clips, -1))
+        matcher, matching = self.keyframe_matcher, None
+        if matcher is not None:
+            matching = features.describe_matching(matcher, detail).unflatten(0, (clips, -1))
         return Descriptors(flow, matching)
 
     def measure(
@@ -158,21 +179,33 @@ class Odometry(nn.Module):
         Returns the prediction with odometry's pose and depth, and the state after the last frame.
         """
         if self.fused and not rotation_search:
-            try:
-                from stream_recon.models.odometry.kernels.step import step  # needs Triton
-
-                return step(self, heads, features, state)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # any failure to compile leaves the plain path
-                # A first step is never captured, so kernels that do not compile are found there.
-                if heads.head_pose.is_cuda and torch.cuda.is_current_stream_capturing():
-                    raise
-                reason = str(error).strip().splitlines()[:1]
-                logger.warning("odometry's kernels do not run here, so steps will be slower: %s", reason)
-                self.fused = False
+            done = self._by_kernels(lambda: self._step_fused(heads, features, state), heads.head_pose)
+            if done is not None:
+                return done
         measured = self.measure(heads, features, state=state)
         return self.fuse(heads, features, measured, state, rotation_search=rotation_search)
+
+    def _step_fused(
+        self, heads: Prediction, features: NetworkFeatures, state: OdometryState | None
+    ) -> tuple[Prediction, OdometryState]:
+        from stream_recon.models.odometry.kernels.step import step  # needs Triton
+
+        return step(self, heads, features, state)
+
+    def _by_kernels(self, run: Callable[[], T], like: Tensor) -> T | None:
+        """What kernels compute; None, from then on, if they do not run here. ``like``: a tensor on their device."""
+        try:
+            return run()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # any failure to compile leaves the plain path
+            # A first step is never captured, so kernels that do not compile are found there.
+            if _is_captured(like):
+                raise
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            logger.warning("odometry's kernels do not run here, so steps will be slower: %s", reason)
+            self.fused = False
+            return None
 
     @torch.no_grad()
     def fuse(

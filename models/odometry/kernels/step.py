@@ -1,14 +1,16 @@
 """Odometry of a step by kernels: `Odometry.step` for inference on a GPU."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from stream_recon.models import fused
 from stream_recon.models.layers import in_fp32
-from stream_recon.models.odometry import flow_head, refinement
+from stream_recon.models.odometry import flow_head, keyframe_matcher, refinement
 from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.fusion import LastPose
 from stream_recon.models.odometry.kernels.depth import DepthFusion
@@ -59,8 +61,10 @@ def _measure(
     patches = (grid.cells[0] // SAMPLES, grid.cells[1] // SAMPLES)
     head, context = odometry.flow_head, None
     if odometry.keyframe_matcher is not None:
-        context = odometry.keyframe_matcher.read_context(features.taps, patches).unflatten(0, (clips, -1))
-    flow, hints = head.initial_flow(features.taps, patches)
+        matcher = odometry.keyframe_matcher
+        normed = _joined_taps(features, keyframe_matcher.TAPS, matcher.norm, matcher.project)
+        context = matcher.context_of(normed, patches).unflatten(0, (clips, -1))
+    flow, hints = head.flow_of(_joined_taps(features, flow_head.TAPS, head.norm, head.project), patches)
     with in_fp32(codes):
         coarse, weight = F.avg_pool2d(before, 2), flow
         for number in range(len(flow_head.SPACINGS)):
@@ -72,6 +76,11 @@ def _measure(
         support.unflatten(0, (clips, -1)),
         evidence.unflatten(0, (clips, -1)),
     ), context
+
+
+def _joined_taps(features: NetworkFeatures, numbers: Sequence[int], norm: nn.LayerNorm, reader: nn.Linear) -> Tensor:
+    """Some outputs of the aggregator, normalised and joined, in the type of the layer that reads them."""
+    return fused.norm_side_by_side([features.taps[number] for number in numbers], norm, reader.weight.dtype)
 
 
 def _fuse(

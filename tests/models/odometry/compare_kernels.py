@@ -11,8 +11,10 @@ from stream_recon.app.engine.keyframes import NEAR, PIXEL_STEP, mean_flow
 from stream_recon.app.engine.stream import OdometrySlots, Stream
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
+from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.odometry import odometry as module
 from stream_recon.models.odometry.kernels import flow, matching, step
+from stream_recon.models.odometry.kernels.features import describe_flow, describe_matching
 from stream_recon.models.odometry.odometry import Odometry, OdometryState
 from stream_recon.models.prediction import Descriptors, NetworkFeatures, Prediction
 from stream_recon.models.weights import load_network
@@ -79,6 +81,15 @@ def compare(name: str, one: torch.Tensor, two: torch.Tensor, most: float) -> Non
     assert error < most, name
 
 
+def compare_descriptions(odometry: Odometry) -> None:
+    """Also of images whose sides are no multiples of the coarsest cell."""
+    matcher = odometry.keyframe_matcher
+    assert matcher is not None
+    detail = torch.randn(2, STEM_CHANNELS, 21, 30).contiguous(memory_format=torch.channels_last)
+    compare("features of flow", odometry.flow_head.describe(detail), describe_flow(odometry.flow_head, detail), 1e-5)
+    compare("features to match", matcher.describe(detail), describe_matching(matcher, detail), 1e-5)
+
+
 @torch.no_grad()
 def main() -> None:
     torch.set_num_threads(1)
@@ -93,6 +104,7 @@ def main() -> None:
         last.append(steps[-1])
         assert steps[-1][2] is not None
         pool.states.store(torch.tensor([slot]), steps[-1][2], torch.tensor([0]))
+    compare_descriptions(odometry)
     heads, features = joined(last)
     rows = torch.tensor([[7, slot, 9] for slot in SLOTS], dtype=torch.int32)[:, 1]
     state = pool.states.select(rows)
