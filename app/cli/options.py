@@ -100,6 +100,8 @@ def scene_camera(intrinsics: str | None, from_dataset: bool) -> str | None:
 
 def source_camera(intrinsics: str | None) -> str | None:
     """Known camera of a source as numbers, since a file may be gone when the source is opened again."""
+    if intrinsics is None:
+        return None
     from stream_recon.app.sources.calibration import EXIF, parse_camera
 
-    return intrinsics if intrinsics in (None, EXIF) else parse_camera(intrinsics).text()
+    return intrinsics if intrinsics == EXIF else parse_camera(intrinsics).text()

@@ -277,8 +277,8 @@ class _Writing:
     max_bytes: int | None
     images: dict[int, bytes] = field(default_factory=dict)
     """JPEG files of the keyframes whose maps are not complete yet."""
-    written: int = 0
-    """Bytes of the files written."""
+    room: int | None = None
+    """Bytes that further files may have; None: any number."""
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(Certainty), np.int64))
 
     def run(self, open_again: Callable[[], Source]) -> DenseReport:
@@ -288,7 +288,8 @@ class _Writing:
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         stereo = DenseStereo(arrays_for(self.options.device), self.options.side, min(usable_cores(), MOST_WORKERS))
-        room = None if self.max_bytes is None else self.max_bytes - _size_of(folder)
+        if self.max_bytes is not None:
+            self.room = self.max_bytes - _size_of(folder)
         is_complete = False
         started = cv2.getTickCount()
         self.on_progress(0, total)
@@ -297,8 +298,6 @@ class _Writing:
                 for view, image in stereo_views(self.job.result, source, self.options.side):
                     self.images[view.index] = encoded_image(image)
                     self._write(stereo.push(view), report)
-                    if room is not None and self.written > room:
-                        raise InputError("it would exceed --max-disk")
             self._write(stereo.finish(), report)
             if report.keyframes < MIN_KEYFRAMES:
                 raise InputError(f"{self.job.result.run['source']} has no longer the frames of this result")
@@ -324,7 +323,10 @@ class _Writing:
             depth = dense.depth / np.float32(camera.depth_scale)
             stored = DenseMap(dense.index, depth, dense.certainty, self.images.pop(dense.index), transform)
             write_dense(self.job.result.folder, stored, report.refinement)
-            self.written += dense_path(self.job.result.folder, dense.index).stat().st_size
+            if self.room is not None:
+                self.room -= dense_path(self.job.result.folder, dense.index).stat().st_size
+                if self.room < 0:
+                    raise InputError("it would exceed --max-disk")
             self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
             report.keyframes += 1
             if self.page is not None:

@@ -99,7 +99,8 @@ class Finisher:
                 # The mesh follows all the same: it is part of a complete result.
                 unscaled = error
         done = done and (not steps.mesh or self.mesh())
-        self.judge()
+        if unscaled is None or steps != FinishSteps(False, steps.scale):
+            self.judge()
         if unscaled is not None:
             raise InputError(f"{unscaled}; {self.folder} is complete and its unit has not changed") from unscaled
         return done

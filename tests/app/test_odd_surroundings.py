@@ -63,6 +63,7 @@ def end(process: Any) -> tuple[int, str, str]:
 def test_a_reader_that_goes_away_costs_nothing(tmp_path: Path) -> None:
     write_video(tmp_path / "v.mp4", 30)
     process = start(tmp_path, "v.mp4", "-o", "out", "--port", "0", shell="; echo $? > code", seconds=0.02)
+    assert process.stdout.readline() == b"loading the network\n"
     assert b"viewer: http" in process.stdout.readline()
     process.stdout.close()
     process.stderr.close()

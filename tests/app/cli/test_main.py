@@ -316,7 +316,7 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert seen == [
         [Path("a"), Path("b")],
         ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
-        evaluate.EvaluationOptions(5, 48, "full", Path("r.json")),
+        evaluate.EvaluationOptions(5, 48, "full", Path("r.json"), 384),
         None,
     ]
 
