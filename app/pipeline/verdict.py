@@ -31,6 +31,8 @@ DEPTH_ERROR = 0.095
 """Median log error of depth at triangulated points."""
 DIFFERENCE = 0.03
 """Difference of the refined path from the network's, over its length. Right results had at most 0.028."""
+REFUTED = 0.9
+"""Disagreement of matches kept aside with the network that refutes it. With moving things it was at most 0.77."""
 FOCAL_CHANGE, FOCAL_STEADINESS = 1.05, 0.95
 """`focal_change` that means a zoom. The network's focal lengths scatter by up to 1.42 where the view changes, but not
 steadily: right results had at most 0.91."""
@@ -188,7 +190,7 @@ class _Evidence:
                 "Use the video as the camera wrote it, or give the camera with --intrinsics",
             )
         difference = _number(self._refinement, "network_difference")
-        if difference is not None and difference >= DIFFERENCE:
+        if difference is not None and difference >= DIFFERENCE and not self._is_network_refuted():
             yield _Finding(
                 f"two ways to find the path differ by {difference:.0%} of its length",
                 f"Keep moving things out of view, or mask them. {OVERLAP}",
@@ -200,11 +202,20 @@ class _Evidence:
                 "Walk sideways or around things; turning on the spot shows no depth",
             )
 
+    def _is_network_refuted(self) -> bool:
+        """Whether matches kept aside contradict the network nearly everywhere and the refined path far less.
+
+        A difference of both paths then says nothing against the refined one.
+        """
+        before, after = (_number(self._refinement, f"disagreement{name}") for name in ("_before", ""))
+        return before is not None and after is not None and before >= REFUTED and after <= before / 2
+
     def lens(self) -> Iterator[_Finding]:
         """A focal length that changes."""
         change = _table(self._record, "focal_change")
         ratio, steadiness = (_number(change, name) or 0.0 for name in ("ratio", "steadiness"))
-        if ratio >= FOCAL_CHANGE and steadiness >= FOCAL_STEADINESS:
+        # After a cut, another part may have been filmed with another lens.
+        if ratio >= FOCAL_CHANGE and steadiness >= FOCAL_STEADINESS and not self._record.get("segments"):
             yield _Finding("the lens seems to have zoomed", "Film without zoom")
 
     def losses(self) -> Iterator[_Finding]:
