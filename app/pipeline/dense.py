@@ -37,8 +37,8 @@ from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import ConfigError, InputError
 
-MOST_WORKERS = 8
-"""Threads at most: each holds a sweep of one keyframe."""
+MOST_WORKERS = 4
+"""Threads at most: more wait for one another's short operations."""
 DENSE_SIDE = 384
 """Default of the longer side of a dense depth map in pixels."""
 SIDES = (96, 2048)

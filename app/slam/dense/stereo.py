@@ -73,6 +73,8 @@ class _Keyframe:
     """Depth measured by stereo; 0 elsewhere."""
     step: float
     """Change of inverse depth that moves a point by one pixel in the best source view."""
+    transfers: list[tuple[PixelTransfer, PixelTransfer]] | None = None
+    """To each source view and back."""
     depth: Array = None
     is_confirmed: Array = None
     confirmed: Array = None
@@ -95,6 +97,8 @@ class DenseStereo:
         self._group = max(workers, arrays.views_at_once)
         self._views: dict[int, StereoView] = {}
         self._frames: dict[int, _Keyframe] = {}
+        self._levels: dict[tuple[int, int], tuple[Array, Intrinsics]] = {}
+        """Images and cameras of views by number and side."""
         self._pushed = 0
         self._stages = [self._sweep, self._fuse, *[self._fill] * ROUNDS]
         self._done = [0] * len(self._stages)
@@ -130,13 +134,15 @@ class DenseStereo:
             del self._views[number]
         for number in [n for n in self._frames if n < self._done[-1] - WINDOW]:
             del self._frames[number]
+        for key in [key for key in self._levels if key[0] not in self._views]:
+            del self._levels[key]
         return found
 
     def _sweep(self, numbers: Sequence[int]) -> None:
         """Stage 1: the prior corrected by triangulated points, and depth measured by plane sweeps."""
         arrays = self._arrays
-        images = [self._views[number].level(self._side) for number in numbers]
-        greys = [arrays.array(grey) for grey, _ in images]
+        images = [self._level(number, self._side) for number in numbers]
+        greys = [grey for grey, _ in images]
         priors = corrected_priors(arrays, [self._views[number] for number in numbers], greys)
         for number, grey, (_, camera), (prior, is_valid) in zip(numbers, greys, images, priors, strict=True):
             view = self._views[number]
@@ -145,35 +151,42 @@ class DenseStereo:
             chosen = source_views(views, window.index(number), SOURCES)
             matched, step = arrays.zeros_like(prior), 0.0
             if chosen:
-                result = self._sweeps(view, [views[n] for n in chosen], prior)
+                result = self._sweeps(number, [window[n] for n in chosen], prior)
                 is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             sources = [window[n] for n in chosen]
             self._frames[number] = _Keyframe(view, camera, grey, prior, is_valid, sources, matched, step)
 
-    def _sweeps(self, view: StereoView, sources: Sequence[StereoView], prior: Array) -> SweepResult:
-        arrays = self._arrays
+    def _level(self, number: int, side: int) -> tuple[Array, Intrinsics]:
+        """Image of a view with a longer side of at most ``side``, and its camera."""
+        found = self._levels.get((number, side))
+        if found is None:
+            grey, camera = self._views[number].level(side)
+            found = self._levels[number, side] = self._arrays.array(grey), camera
+        return found
+
+    def _sweeps(self, number: int, sources: Sequence[int], prior: Array) -> SweepResult:
+        """Sweeps of a view against source views, from coarse to fine."""
+        arrays, T = self._arrays, self._views[number].T_world_camera
         result: SweepResult | None = None
         margin: Array | None = None
         for side in sides(self._side):
-            grey, camera = view.level(side)
+            grey, camera = self._level(number, side)
             size = grey.shape[1], grey.shape[0]
             images = []
             for source in sources:
-                other, other_camera = source.level(side)
-                transfer = PixelTransfer.between(view.T_world_camera, camera, source.T_world_camera, other_camera)
-                images.append(SourceImage(arrays.array(other), transfer))
+                other, other_camera = self._level(source, side)
+                transfer = PixelTransfer.between(T, camera, self._views[source].T_world_camera, other_camera)
+                images.append(SourceImage(other, transfer))
             if result is None:
-                result = sweep(arrays, arrays.array(grey), images, 1 / arrays.repeated(prior, size), COARSE)
+                result = sweep(arrays, grey, images, 1 / arrays.repeated(prior, size), COARSE)
                 margin = result.margin
             else:
-                smooth, nearest = (
-                    arrays.enlarged(result.inverse_depth, size),
-                    arrays.repeated(result.inverse_depth, size),
-                )
+                inverse = result.inverse_depth
+                smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
                 # Between two surfaces, a mean of both depths is on neither.
                 about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
-                result = sweep(arrays, arrays.array(grey), images, about, FINE)
+                result = sweep(arrays, grey, images, about, FINE)
             assert margin is not None
             margin = arrays.repeated(margin, size)
         assert result is not None and margin is not None
@@ -182,18 +195,20 @@ class DenseStereo:
     def _neighbours(self, number: int, maps: str) -> list[NeighbourMap]:
         """Maps of a keyframe's source views; ``maps``: their field."""
         frame = self._frames[number]
-        found = []
-        for other in (self._frames[n] for n in frame.sources if n in self._frames):
-            depth = getattr(other, maps)
-            there, back = frame.view.T_world_camera, other.view.T_world_camera
-            found.append(
-                NeighbourMap(
-                    depth,
-                    PixelTransfer.between(there, frame.camera, back, other.camera),
-                    PixelTransfer.between(back, other.camera, there, frame.camera),
+        others = [self._frames[n] for n in frame.sources]
+        if frame.transfers is None:
+            here = frame.view.T_world_camera
+            frame.transfers = [
+                (
+                    PixelTransfer.between(here, frame.camera, other.view.T_world_camera, other.camera),
+                    PixelTransfer.between(other.view.T_world_camera, other.camera, here, frame.camera),
                 )
-            )
-        return found
+                for other in others
+            ]
+        return [
+            NeighbourMap(getattr(other, maps), there, back)
+            for other, (there, back) in zip(others, frame.transfers, strict=True)
+        ]
 
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""

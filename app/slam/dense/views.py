@@ -117,20 +117,14 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
         y = cameras[:, 1, None] * local[..., 1] / front + cameras[:, 3, None]
         width, height = view.size
         seen = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-    scores = []
-    away = points - view.T_world_camera[:3, 3]
-    for row in range(len(others)):
-        here = seen[row]
-        overlap = float(here.mean())
-        if overlap < MIN_OVERLAP:
-            continue
-        ray = points[here] - centres[row]
-        cosine = (away[here] * ray).sum(1) / np.linalg.norm(away[here], axis=1) / np.linalg.norm(ray, axis=1)
-        angle = max(float(np.median(np.degrees(np.arccos(cosine.clip(-1, 1))))), 1e-3)
-        zoom = float(np.median(z[row, here] / depth[here]))
-        preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
-        scores.append((overlap * float(np.exp(-0.5 * preference)), row))
-    scores.sort(key=lambda scored: (-scored[0], scored[1]))
+    overlap = seen.mean(axis=1)
+    away, rays = points - view.T_world_camera[:3, 3], points[None] - centres[:, None]
+    cosine = (away * rays).sum(-1) / np.linalg.norm(away, axis=-1) / np.maximum(np.linalg.norm(rays, axis=-1), 1e-12)
+    angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), seen), 1e-3)
+    zoom = _medians(z / depth, seen)
+    preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
+    score = np.where(overlap >= MIN_OVERLAP, overlap * np.exp(-0.5 * preference), 0.0)
+    scores = sorted(zip(score.tolist(), range(len(others)), strict=True), key=lambda scored: (-scored[0], scored[1]))
     chosen: list[int] = []
     least = MIN_BASELINE * float(np.median(depth))
     for score, row in scores:
@@ -139,6 +133,14 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
         if all(np.linalg.norm(centres[row] - centres[other]) > least for other in chosen):
             chosen.append(row)
     return [others[row] for row in chosen]
+
+
+def _medians(values: FloatArray, chosen: NDArray[np.bool_]) -> FloatArray:
+    """Median [V] of the chosen values of each row of ``values`` [V, N]; 1 where none is chosen."""
+    ordered = np.sort(np.where(chosen, values, np.inf), axis=1)
+    count = chosen.sum(axis=1)
+    found = np.take_along_axis(ordered, (np.maximum(count, 1) // 2)[:, None].clip(max=values.shape[1] - 1), axis=1)
+    return np.where(count > 0, found[:, 0], 1.0)
 
 
 def _probe_points(view: StereoView) -> tuple[FloatArray, FloatArray]:
