@@ -89,7 +89,7 @@ def score_views(
         pixels = signed_areas(projection, mesh.faces[chosen]).clip(0) / areas[chosen]
         # Texels per length times the cosine: the square root of the area has one factor sqrt(cosine) already.
         quality = np.sqrt(pixels * cosine[chosen]) * np.where(complete[chosen], sharpness, INCOMPLETE * sharpness)
-        scale = scale or float(np.median(quality))
+        scale = scale or max(float(np.median(quality)), 1e-9)
         scores[number, chosen] = (quality / scale).clip(1e-3, 1e3)
         colours[number, chosen] = _mean_colours(view, projection, mesh.faces[chosen])
     return ScoredViews([camera for camera, _ in sharpest], scores, colours)

@@ -130,6 +130,12 @@ def share_of_hue(image: NDArray[np.uint8], strongest: int) -> float:
     return float(np.mean(image[..., strongest].astype(int) > others + 40))
 
 
+def coloured_share(browser: Any) -> float:
+    """Share of the scene's pixels that show walls of the room."""
+    image = scene_pixels(browser)
+    return sum(share_of_hue(image, channel) for channel in range(3))
+
+
 def press(browser: Any, label: str) -> None:
     button = browser.find_element("xpath", f"//button[contains(., '{label}')]")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
@@ -153,21 +159,19 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     wait_for(lambda: points_on_page(browser) > more)
 
     # The walls are red, green and blue; the background and the panel are grey.
-    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) > 0.05)
-    image = scene_pixels(browser)
+    wait_for(lambda: coloured_share(browser) > 0.15)
     browser.save_screenshot(str(tmp_path / "viewer.png"))
-    assert sum(share_of_hue(image, channel) for channel in range(3)) > 0.15
 
     # Without the cloud the same view is dark: what was coloured were the points.
     feeder.stop()
     wait_for(lambda: viewer.state.pages)
     for page in viewer.state.pages.values():
         page.panel._cameras.value = False
-    coloured = share_of_hue(scene_pixels(browser), 2)
+    coloured = coloured_share(browser)
     for node in viewer.state.scene.nodes.values():
         if node.handle is not None:  # a step of confidence may have no points
             node.handle.visible = False
-    wait_for(lambda: share_of_hue(scene_pixels(browser), 2) < 0.05 * coloured)
+    wait_for(lambda: coloured_share(browser) < 0.05 * coloured)
 
 
 @pytest.mark.slow
@@ -243,9 +247,9 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
     (page,) = wait_for(lambda: list(viewer.state.pages.values()))
     page.panel._follow.value = True
+    wait_for(lambda: share_in_view(viewer, client) < 0.8)
     feeder.stop()
     assert viewer.flush()
-    wait_for(lambda: share_in_view(viewer, client) < 0.8)
     press(browser, "Show all")
     wait_for(lambda: share_in_view(viewer, client) > 0.9)
     assert not page.panel.follow
