@@ -4,12 +4,12 @@ The maps go to the folder ``dense`` of the result. They count from the moment wh
 a run that was stopped leaves the result as it was.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -25,8 +25,11 @@ from stream_recon.app.result.dense import (
     DenseMap,
     dense_path,
     encoded_image,
+    reduced,
+    reduced_size,
     write_dense,
 )
+from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
@@ -128,21 +131,10 @@ def densify_result(
         OutputError: a file cannot be written.
         The result is unchanged then.
     """
-    reason, job = why_not_dense(result, open_again), _Job.of(result)
-    if reason is not None or job is None or open_again is None:
-        raise InputError(reason or "the result is not refined")
-    return _Writing(job, options, on_progress, page, max_bytes).run(open_again)
-
-
-def stereo_views(result: ResultFolder, source: Source, side: int) -> Iterator[tuple[StereoView, NDArray[np.uint8]]]:
-    """Views of a result's keyframes in order, with their undistorted images of at most `IMAGE_SIDE` or ``side``.
-
-    Frames without depth file are left out, and those that the refinement left to the network.
-    """
     job = _Job.of(result)
-    if job is not None:
-        for frame, camera in _frames_of(source, job.keyframes):
-            yield job.view(frame, camera, side)
+    if job is None or open_again is None:
+        raise InputError(why_not_dense(result, open_again) or "the result is not refined")
+    return _Writing(job, options, on_progress, page, max_bytes).run(open_again)
 
 
 @dataclass(frozen=True)
@@ -180,9 +172,9 @@ class _Job:
     def view(self, frame: Frame, camera: Camera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
         """The stereo view of a keyframe, and its undistorted image."""
         stored = result_of(self.result.folder, camera)
-        image = self._undistorted(_reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
+        image = self._undistorted(reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
         height, width = image.shape[:2]
-        size = _reduced_size((width, height), side)
+        size = reduced_size((width, height), side)
         grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
         full = stored.transform.source_size
         sx, sy = size[0] / full[0], size[1] / full[1]
@@ -289,13 +281,14 @@ class _Writing:
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         stereo = DenseStereo(arrays_for(self.options.device), self.options.side, min(usable_cores(), MOST_WORKERS))
         if self.max_bytes is not None:
-            self.room = self.max_bytes - _size_of(folder)
+            self.room = self.max_bytes - bytes_without(folder, DENSE_FOLDER)
         is_complete = False
-        started = cv2.getTickCount()
+        started = time.monotonic()
         self.on_progress(0, total)
         try:
             with open_again() as source:
-                for view, image in stereo_views(self.job.result, source, self.options.side):
+                for frame, camera in _frames_of(source, self.job.keyframes):
+                    view, image = self.job.view(frame, camera, self.options.side)
                     self.images[view.index] = encoded_image(image)
                     self._write(stereo.push(view), report)
             self._write(stereo.finish(), report)
@@ -305,7 +298,7 @@ class _Writing:
             report.confirmed, report.near, report.network = (
                 round(float(shares[c]), 4) for c in (Certainty.CONFIRMED, Certainty.NEAR, Certainty.NETWORK)
             )
-            report.seconds = round((cv2.getTickCount() - started) / cv2.getTickFrequency(), 3)
+            report.seconds = round(time.monotonic() - started, 3)
             replace_json(folder / RUN_NAME, {**self.job.result.run, DENSE: vars(report)})
             is_complete = True
         finally:
@@ -346,14 +339,6 @@ def remove_dense(result: ResultFolder, indices: Sequence[int]) -> None:
         folder.rmdir()
 
 
-def _size_of(folder: Path) -> int:
-    """Size of all files of a result. Raises OutputError."""
-    with output_errors(folder):
-        return sum(
-            path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.parent.name != DENSE_FOLDER
-        )
-
-
 def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Frame, Camera]]:
     """The source's frames of these cameras, in order."""
     wanted = {camera.index: camera for camera in cameras}
@@ -366,22 +351,3 @@ def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Fram
             yield frame, camera
         if frame.index >= last:
             return
-
-
-def _reduced_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    factor = min(1.0, side / max(size))
-    return max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)
-
-
-def _reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    size = _reduced_size((image.shape[1], image.shape[0]), side)
-    if size == (image.shape[1], image.shape[0]):
-        return image
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def dense_record(result: ResultFolder) -> dict[str, Any] | None:
-    """The report of the dense depth of the present refinement; None without it."""
-    record = result.run.get(DENSE)
-    is_present = isinstance(record, dict) and record.get("refinement") == result.refinement_id
-    return record if is_present else None

@@ -76,13 +76,24 @@ class DenseMap:
         )
 
 
+def reduced_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Width and height of an image of ``size`` reduced to a longer side of at most ``side``."""
+    factor = min(1.0, side / max(size))
+    return max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)
+
+
+def reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """An image [H, W, 3] with a longer side of at most ``side``; never enlarged."""
+    size = reduced_size((image.shape[1], image.shape[0]), side)
+    if size == (image.shape[1], image.shape[0]):
+        return image
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
 def encoded_image(rgb: NDArray[np.uint8]) -> bytes:
     """An image [H, W, 3] as a JPEG file, reduced to at most `IMAGE_SIDE` on its longer side."""
-    factor = IMAGE_SIDE / max(rgb.shape[:2])
-    if factor < 1:
-        size = (max(round(rgb.shape[1] * factor), 1), max(round(rgb.shape[0] * factor), 1))
-        rgb = np.asarray(cv2.resize(rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
-    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    small = reduced(rgb, IMAGE_SIDE)
+    ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     assert ok, "an 8-bit image can always be encoded"
     return bytes(jpeg)
 

@@ -98,6 +98,13 @@ class DepthDiskLimit:
         (self._keyframes if is_keyframe else self._plain).append(index)
 
 
+def bytes_without(folder: Path, name: str) -> int:
+    """Size of all files of a result but the file ``name``, or those in the folder ``name``. Raises OutputError."""
+    with output_errors(folder):
+        files = (path for path in folder.rglob("*") if name not in path.relative_to(folder).parts)
+        return sum(path.stat().st_size for path in files if path.is_file())
+
+
 def bytes_per_frame(pixels: int, keep: KeepDepth) -> float:
     """Approximate bytes that a frame of ``pixels`` network pixels adds to a result, without points."""
     # About three of ten frames are keyframes.

@@ -1,8 +1,5 @@
 """The depth head's Triton kernels, under Triton's interpreter, against torch."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,22 +9,14 @@ from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.weights import load_network
+from tests.interpreted import check_interpreted
 
 _COMPARE = Path(__file__).with_name("compare_maps.py")
 
 
 @pytest.mark.slow
 def test_the_depth_head_by_kernels_says_what_torch_says() -> None:
-    pytest.importorskip("triton")
-    # The interpreter must be chosen before Triton is imported, hence a process of its own.
-    done = subprocess.run(
-        [sys.executable, str(_COMPARE)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_interpreted(_COMPARE)
 
 
 @pytest.mark.gpu

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,8 @@ from stream_recon.app.export.mesh.texture import TexturedMesh, textured
 from stream_recon.app.export.mesh.visibility import without_unseen
 from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.files import output_errors, replace_file
+from stream_recon.app.result.disk_limit import bytes_without
+from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import PROGRAM
@@ -116,13 +116,7 @@ def write_result_mesh(
     found = surface(result, cameras, FACES, report)
     mesh = with_texture(result, cameras, found, report)
     content = glb(primitives(mesh, gltf_axes(result.cameras, "auto")), PROGRAM)
-    if max_bytes is not None and len(content) + _other_bytes(result.folder) > max_bytes:
+    if max_bytes is not None and len(content) + bytes_without(result.folder, MESH_NAME) > max_bytes:
         raise NoSurfaceError(f"its {len(content) / 1e6:.0f} MB would exceed --max-disk")
     replace_file(result.folder / MESH_NAME, lambda file: file.write(content))
     return MeshReport(mesh.triangles, mesh.views, len(content))
-
-
-def _other_bytes(folder: Path) -> int:
-    """Size of all files of a result but the mesh. Raises OutputError."""
-    with output_errors(folder):
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.name != MESH_NAME)

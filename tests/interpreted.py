@@ -1,0 +1,22 @@
+"""Scripts that compare Triton kernels with torch, run under Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def check_interpreted(script: Path) -> None:
+    """Run a script that ends with an error where its kernels and torch differ; skipped without Triton."""
+    pytest.importorskip("triton")
+    # The interpreter must be chosen before Triton is imported, hence a process of its own.
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
