@@ -209,7 +209,9 @@ class _Adjustment:
         self.losses = RobustLosses(loss_scale, priors.depth_loss_scale)
         self.priors = priors
         self.free_scales = problem.free_depth_scales and self.size == 7
-        self.free_lens = np.flatnonzero([problem.free_focal, problem.free_k1, problem.free_k2])
+        self.free_lens = np.flatnonzero(
+            [problem.free_focal, problem.free_k1, problem.free_k1 and priors.k2_sigma is not None]
+        )
         self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
         self.relative: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
@@ -254,7 +256,7 @@ class _Adjustment:
         """Deviations of log focal, k1 and k2 from their priors, and the priors' sigmas; inf without a prior."""
         focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
         focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma
-        sigmas = np.array([focal_sigma, self.priors.k1_sigma, self.priors.k2_sigma])
+        sigmas = np.array([focal_sigma, self.priors.k1_sigma, self.priors.k2_sigma or np.inf])
         return np.array([focal, state.lens.k1, state.lens.k2]), sigmas
 
 

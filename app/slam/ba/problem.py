@@ -101,8 +101,8 @@ class Priors:
     """In pixels; None: no prior."""
     log_focal_sigma: float = 0.1
     k1_sigma: float = 0.01
-    k2_sigma: float = 0.01
-    """Of k1 and k2, about 0."""
+    k2_sigma: float | None = None
+    """Of k1 and k2, about 0. None: k2 stays fixed."""
     known_intrinsics: bool = False
     """Focal length, k1 and k2 stay fixed."""
 
@@ -122,7 +122,7 @@ class Problem:
     """Cameras whose pose and depth scale are fixed."""
     free_focal: bool = True
     free_k1: bool = False
-    free_k2: bool = False
+    """k1, and k2 if it has a prior."""
     free_depth_scales: bool = True
     """Only used with measured depths."""
     priors: Priors = field(default_factory=Priors)

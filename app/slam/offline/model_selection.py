@@ -353,6 +353,11 @@ class HeldOutTest:
         masks = [held_out_mask(features) for features in self._data.features]
         return {(i, j): m[~(masks[i][m[:, 0]] | masks[j][m[:, 1]])] for (i, j), m in self._found.matches.items()}
 
+    @property
+    def held_out(self) -> Mapping[tuple[int, int], Matches]:
+        """Unverified matches of held-out features."""
+        return self._found.held_out
+
     def error(self, fit: BAState | None) -> HeldOutError:
         """Held-out error of a solution; None: of the network."""
         return HeldOutError.measure(self._candidate(fit), self._data.features, self._found.held_out)

@@ -23,7 +23,7 @@ from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
-from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
+from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, lens_selection, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
@@ -196,13 +196,18 @@ class _Refiner:
             other = network_only.from_poses()
             if test.error(other.fit).mean < test.error(best.fit).mean:
                 best, initializer = other, network_only
-        best = initializer.with_distortion(best) or best
         if best.share < EXPLAINED:
             other = initializer.from_matches(found.matches, data.median_depths)
             if test.error(other.fit).mean < test.error(best.fit).mean:
                 best = other
+        best = self._with_lens(initializer, best, test)
         self._report.start = best.start
         return best
+
+    def _with_lens(self, initializer: Initializer, found: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
+        """The candidate, or the one with another lens if its held-out error is smaller."""
+        other = initializer.with_lens(found, test.held_out)
+        return other if other is not None and test.error(other.fit).mean < test.error(found.fit).mean else found
 
     def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
         """Whether a solution that starts from the network explains few matches, or matches contradict its turns.
@@ -237,6 +242,7 @@ class _Refiner:
         initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
         T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
         other = initializer.from_reconstruction(structure, own.training_matches, T_otherwise)
+        other = self._with_lens(initializer, other, own)
         if candidate is not None and not own.is_better(other.fit, candidate.fit):
             return candidate, found, test
         report = self._report
@@ -256,7 +262,10 @@ class _Refiner:
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
         options = SolveOptions(free_focal=first.free_focal)
-        return hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
+        found = hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
+        if not priors.known_intrinsics:
+            self._report.focal_error = lens_selection.focal_error(found, priors)
+        return found
 
     def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
         """Poses and depth of all frames, and the report."""
@@ -269,7 +278,9 @@ class _Refiner:
             self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
-        report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
+        report.focal, report.k1, report.k2 = lens.focal / self._scale.factor, lens.k1, lens.k2
+        report.lens = lens.colmap_model
+        report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
         fields = self._depth_fields(fit, fallback)
         return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields)

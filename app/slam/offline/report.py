@@ -31,8 +31,15 @@ class RefinementReport:
     focal: float | None = None
     """Focal lengths in pixels of the source image."""
     k1: float | None = None
+    k2: float | None = None
+    lens: str | None = None
+    """COLMAP's name of the camera model."""
+    field_of_view_deg: float | None = None
+    """Horizontal."""
+    focal_error: float | None = None
+    """Relative standard deviation of the focal length by the matches alone."""
     start: str = "network"
-    """Initialization: ``network``; ``stream``, the online poses; ``radial distortion``; or ``matches`` alone."""
+    """Initialization: ``network``; ``stream``, the online poses; or ``matches`` alone."""
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Held-out errors of the network and of the first pass, see `HeldOutError.mean`."""
