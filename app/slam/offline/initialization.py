@@ -125,13 +125,16 @@ class Initializer:
         lens, change = best.state.scene.lens, abs(float(np.log(best.state.scene.lens.focal / scene.lens.focal)))
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
             error = lens_selection.focal_error(best.state, best.priors)
-            if error is None or change < SAME_FOCAL + 2 * error:
+            if error is None or error > lens_selection.MEASURED or change < SAME_FOCAL + 2 * error:
                 return None
         own, priors = replace(self, lens=lens), best.priors
-        start, rounds = self._state(begin, lens), self._rounds
-        if candidate.start == "matches":
-            start, rounds = robust_ba.retriangulated(start), AFTER_SFM_ROUNDS
-        found = own._adjusted(candidate.start, start, candidate.motions, rounds, priors)
+        if candidate.start != "matches":
+            # Far from the solution, the focal length would follow errors of the poses.
+            fixed = SolveOptions(free_focal=False)
+            rounds = [r for r in self._rounds if r not in robust_ba.FINE_ROUNDS]
+            begin = hierarchical_ba.solve(self._state(begin, lens), candidate.motions, rounds, priors, fixed).scene
+        start = robust_ba.retriangulated(self._state(begin, lens))
+        found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
         return replace(found, untied=candidate.untied)
 
     def _state(self, scene: BAScene, lens: CameraModel) -> BAState:

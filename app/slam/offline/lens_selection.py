@@ -46,6 +46,8 @@ CORRELATED = 2
 """Keyframes whose losses count as one sample, since they share tracks."""
 INDEPENDENT = 0.02
 """Share of observations that count as independent, as in `robust_ba`."""
+MEASURED = 0.1
+"""Relative standard deviation of the focal length from which the images do not measure it."""
 MOST_KEYFRAMES = 200
 """Keyframes by which the error of the focal length is estimated; bounds the time."""
 

@@ -264,7 +264,8 @@ class _Refiner:
         options = SolveOptions(free_focal=first.free_focal)
         found = hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
         if not priors.known_intrinsics:
-            self._report.focal_error = lens_selection.focal_error(found, priors)
+            error = self._report.focal_error = lens_selection.focal_error(found, priors)
+            self._report.field_of_view_measured = error is not None and error <= lens_selection.MEASURED
         return found
 
     def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
@@ -279,7 +280,7 @@ class _Refiner:
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1, report.k2 = lens.focal / self._scale.factor, lens.k1, lens.k2
-        report.lens = lens.colmap_model
+        report.lens = lens.straightened(self._scale.size).colmap_model
         report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
         fields = self._depth_fields(fit, fallback)

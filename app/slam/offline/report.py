@@ -38,6 +38,8 @@ class RefinementReport:
     """Horizontal."""
     focal_error: float | None = None
     """Relative standard deviation of the focal length by the matches alone."""
+    field_of_view_measured: bool | None = None
+    """Whether the matches determine the focal length; None: the camera was given, or nothing was refined."""
     start: str = "network"
     """Initialization: ``network``; ``stream``, the online poses; or ``matches`` alone."""
     disagreement_before: float | None = None
