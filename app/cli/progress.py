@@ -316,7 +316,8 @@ def print_summary(summary: RunSummary, out: Console, err: Console) -> None:
     """Warnings of a run on stderr, and its counts and speed on stdout."""
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    for interval in low_quality_intervals(summary.health):
+    # Photographs in no order do not fit the one before, and have no times.
+    for interval in [] if summary.unordered else low_quality_intervals(summary.health):
         when = f"from {clock(interval.begin)} to {clock(interval.end)} ({interval.frames} frames)"
         err.print(f"warning: low tracking quality {when}: {interval.why}", markup=False, soft_wrap=True)
     losses = ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))

@@ -101,6 +101,7 @@ def refine_result(
         options = RefineOptions(
             workers=min(usable_cores(), MOST_WORKERS),
             initial_poses=_initial_poses(result, images.scale),
+            unordered=result.run.get("unordered") is True,
             known_intrinsics=bool(result.run.get("options", {}).get("camera")),
             progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if page else None,

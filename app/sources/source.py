@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_files import WEB_PAGES, are_read_as_stored, files_of_pattern, hint_for_missing
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
+from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import (
     IMAGE_SUFFIXES,
     FrameRange,
@@ -186,6 +188,16 @@ class Source:
     def has_files(self) -> bool:
         """Whether frames are image files, whose times are nominal."""
         return self._reader.image_names is not None
+
+    @cached_property
+    def unordered(self) -> bool:
+        """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
+        return isinstance(self._reader, ImageReader) and are_unordered(self._reader.paths[:: self._choice.stride])
+
+    @property
+    def image_names(self) -> list[str] | None:
+        """File names by frame number; None: the frames are not files."""
+        return self._reader.image_names
 
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
         """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""

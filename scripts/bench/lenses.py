@@ -153,7 +153,11 @@ def refined(name: str, motion: str, seed: int) -> tuple[CameraModel, Clip, Refin
     ordinary = SIZE[0] / 2 / np.tan(np.radians(65 / 2))
     error = 0.4 * np.log(ordinary / lens.focal) + 0.05 * np.random.default_rng(seed).normal()
     clip = Clip(lens, path(motion, LENSES[name][0]), float(np.clip(error, -0.35, 0.35)), seed)
-    return lens, clip, refine(clip.views(), clip, clip.scale, RefineOptions(known=WarmStart([*range(COUNT)], clip.features())))
+    return (
+        lens,
+        clip,
+        refine(clip.views(), clip, clip.scale, RefineOptions(known=WarmStart([*range(COUNT)], clip.features()))),
+    )
 
 
 def measure(name: str, motion: str, seeds: Sequence[int]) -> None:
@@ -184,7 +188,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print("| lens, motion | field of view before | after | stated error | model | ATE / path | processor time | |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| lens, motion | field of view before | after | stated error | model | ATE / path | processor time | |\n|---|---|---|---|---|---|---|---|"
+    )
     for motion in options.motions.split(","):
         for name in LENSES:
             if not options.only or options.only in name:

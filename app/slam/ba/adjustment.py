@@ -11,7 +11,15 @@ import numpy as np
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.slam.ba.linear import off_diagonal
-from stream_recon.app.slam.ba.problem import LENS_SIZE, BAScene, FloatArray, IntArray, ParameterBlocks, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    LENS_SIZE,
+    BAScene,
+    FloatArray,
+    IntArray,
+    ParameterBlocks,
+    Problem,
+    RelativePoses,
+)
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     cauchy,

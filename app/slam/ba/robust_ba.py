@@ -177,9 +177,7 @@ def second_pass_priors(priors: Priors, first: BAState) -> Priors:
     variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
     known = priors.log_focal_sigma * SECOND_PASS_LOG_FOCAL_SIGMA / LOG_FOCAL_SIGMA
     focal = known * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
-    return replace(
-        priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, priors.log_focal_sigma)
-    )
+    return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, priors.log_focal_sigma))
 
 
 def network_motion_priors(T_world_camera: FloatArray, segment: Sequence[int] | None = None) -> RelativePoses:

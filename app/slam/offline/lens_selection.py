@@ -42,6 +42,8 @@ MOST_OBSERVATIONS = 8000
 """Observations that are fitted; bounds the time."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
+OUTLYING = 3.0
+"""Multiple of the median absolute difference of losses to which the differences are clipped."""
 CORRELATED = 2
 """Keyframes whose losses count as one sample, since they share tracks."""
 INDEPENDENT = 0.02
@@ -63,6 +65,9 @@ class LensFit:
     def is_better(self, other: "LensFit") -> bool:
         """Whether the losses are lower by more than chance."""
         gain = other.losses - self.losses
+        # A few keyframes whose poses went astray must not decide.
+        most = OUTLYING * float(np.median(np.abs(gain)))
+        gain = gain.clip(-most, most)
         error = float(gain.std(ddof=1)) * np.sqrt(CORRELATED / len(gain)) if len(gain) > CORRELATED else np.inf
         return bool(gain.mean() > SURE * error)
 
@@ -90,22 +95,32 @@ class _LensSelection:
 
     def best(self) -> LensFit:
         lens = self._start.scene.lens
-        begun = robust_ba.solve(
-            self._start, self._motions, COARSE_ROUNDS, self._priors, SolveOptions(free_focal=False)
-        )
-        best = straight = self._fitted(begun.scene, lens, self._priors)
-        one = self._fitted(straight.state.scene, straight.state.scene.lens, with_lens(self._priors, lens, terms=1))
+        bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1)
+        begun = self._coarse(lens)
+        best = self._fitted(begun, lens, self._priors)
+        # A wrong lens may have led to a wrong motion, so each kind of lens starts from the first poses, too.
+        one = self._best_of((best.state.scene, lens), (begun, lens), priors=one_term)
         if one.is_better(best):
             # The simpler lens, too, may fit better from there.
-            again = replace(lens, focal=one.state.scene.lens.focal)
-            best = min(best, self._fitted(one.state.scene, again, self._priors), key=lambda fit: fit.losses.mean())
+            again = self._fitted(one.state.scene, lens, self._priors)
+            best = min(best, again, key=_mean_loss)
         two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
-        bowl = replace(lens, focal=one.state.scene.lens.focal, fisheye=True)
-        fisheye = self._fitted(one.state.scene, bowl, with_lens(self._priors, bowl, terms=1))
+        starts = (one.state.scene, replace(bowl, focal=one.state.scene.lens.focal)), (self._coarse(bowl), bowl)
+        fisheye = self._best_of(*starts, priors=with_lens(self._priors, bowl, terms=1))
         for other in (one, two, fisheye):
             if other.state.scene.lens.is_invertible(self._size) and other.is_better(best):
                 best = other
         return best
+
+    def _coarse(self, lens: CameraModel) -> BAScene:
+        """The scene adjusted with a fixed lens."""
+        start = self._start
+        begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
+        fixed = SolveOptions(free_focal=False)
+        return robust_ba.solve(begin, self._motions, COARSE_ROUNDS, self._priors, fixed).scene
+
+    def _best_of(self, *starts: tuple[BAScene, CameraModel], priors: Priors) -> LensFit:
+        return min((self._fitted(scene, lens, priors) for scene, lens in starts), key=_mean_loss)
 
     def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
         seen, feature = self._start.observations, self._start.feature
@@ -122,6 +137,10 @@ class _LensSelection:
         squared = np.square(np.minimum(errors, 1e3))
         total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
         return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
+
+
+def _mean_loss(fit: LensFit) -> float:
+    return float(fit.losses.mean())
 
 
 def with_lens(priors: Priors, lens: CameraModel, terms: int) -> Priors:

@@ -88,6 +88,8 @@ class RefineOptions:
     """Keyframes with features; None: they are chosen and detected."""
     initial_poses: InitialPoses | None = None
     """Online poses of all frames, from which the adjustment starts if their error is smaller; None: the network's."""
+    unordered: bool = False
+    """The frames are photographs in no order."""
     known_intrinsics: bool = False
     """The frames' focal length is exact, and there is no distortion."""
     progress: Progress = lambda share, what: None
@@ -128,7 +130,7 @@ class _Refiner:
         advance = self._progress.advance
         with stage("keyframes"):
             known = self._options.known
-            keyframes = known.keyframes if known else choose_keyframes(self._data.views, self._scale.size)
+            keyframes = known.keyframes if known else self._choose_keyframes()
         with stage("features"):
             features = known.features if known else detect_features(self._images, keyframes, workers, advance)
         self._data = replace(self._data, keyframes=keyframes, features=features)
@@ -136,14 +138,16 @@ class _Refiner:
         if len(keyframes) < MIN_KEYFRAMES:
             return self.unchanged("too few keyframes")
         with stage("matches"):
-            self._data = align_segments(self._data, self._lens, workers)
-            report.segments = len(np.unique(self._data.keyframe_segment))
-            found = match_all_keyframes(self._data, self._lens, workers, advance)
+            found = PairMatches()
+            if not self._unordered:
+                self._data = align_segments(self._data, self._lens, workers)
+                report.segments = len(np.unique(self._data.keyframe_segment))
+                found = match_all_keyframes(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
             report.loops = len(found.loops)
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
-            candidate = self._first_pass(found, test)
+            candidate = None if self._unordered else self._first_pass(found, test)
             if candidate is None or self._network_is_wrong(candidate, found):
                 candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
@@ -162,6 +166,15 @@ class _Refiner:
         self._show(fit, found, fallback)
         with stage("frames between"):
             return self._complete(fit, found, selection)
+
+    @property
+    def _unordered(self) -> bool:
+        return self._options.unordered and len(self._data.views) <= MOST_UNORDERED
+
+    def _choose_keyframes(self) -> list[int]:
+        if self._unordered:
+            return list(range(len(self._data.views)))
+        return choose_keyframes(self._data.views, self._scale.size)
 
     def unchanged(self, reason: str) -> Refinement:
         """The network's poses and depth, with the reason in the report."""
@@ -237,7 +250,7 @@ class _Refiner:
         own = HeldOutTest(data, lens, unordered)
         structure = reconstruct(data.features, own.training_matches, lens, options.known_intrinsics)
         if structure is None:
-            return candidate, found, test
+            return (self._first_pass(unordered, own), unordered, own) if self._unordered else (candidate, found, test)
         tracks = build_tracks([len(f) for f in data.features], own.training_matches)
         initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
         T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera

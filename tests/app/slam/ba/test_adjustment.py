@@ -42,7 +42,9 @@ def test_gradient_agrees_with_finite_differences(depths: bool, fisheye: bool) ->
     def cost(step: np.ndarray) -> float:
         return model.cost(
             model.start.stepped(
-                step[:cameras].reshape(linear.camera_gradient.shape), step[cameras:-LENS_SIZE].reshape(3, -1), step[-LENS_SIZE:]
+                step[:cameras].reshape(linear.camera_gradient.shape),
+                step[cameras:-LENS_SIZE].reshape(3, -1),
+                step[-LENS_SIZE:],
             )
         )
 
