@@ -1,7 +1,7 @@
 """Camera with radial distortion: a perspective or an equidistant fish-eye lens with two coefficients.
 
-Pixel (0, 0) covers [0, 1) x [0, 1). A ray (x, y, z) has the coordinates (x, y) / z at depth 1, of radius r. Its pixel is
-the principal point plus focal length times these coordinates times a radial factor d(r) / r. The distorted radius is
+Pixel (0, 0) covers [0, 1) x [0, 1). A ray (x, y, z) has the coordinates (x, y) / z at depth 1, of radius r. Its pixel
+is the principal point plus focal length times these coordinates times a radial factor d(r) / r. The distorted radius is
 
     perspective: d = r (1 + k1 r^2 + k2 r^4)                   COLMAP's RADIAL, SIMPLE_RADIAL with k2 = 0
     fish-eye:    d = t (1 + k1 t^2 + k2 t^4), t = atan(r)      COLMAP's RADIAL_FISHEYE, SIMPLE_RADIAL_FISHEYE

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.files import replace_file
-from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.configs.errors import OutputError
 
 DAMAGE = (

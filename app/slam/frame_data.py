@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_points import depth_edges
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 
 MAX_SIDE = 800
 """Longer side of the working image in pixels: a compromise of feature count and time."""

@@ -175,8 +175,9 @@ def measure(name: str, motion: str, seeds: Sequence[int]) -> None:
         errors.append(100 * (found.report.focal_error or 0))
     seconds = (time.process_time() - began) / len(seeds)
     print(
-        f"| {name}, {motion} | {np.mean(before):+.1f} % | {np.mean(off):+.2f} ({np.min(off):+.2f} to {np.max(off):+.2f}) % "
-        f"| {np.mean(errors):.1f} % | {', '.join(sorted(set(models)))} | {np.mean(paths):.4f} | {seconds:.1f} s | {'; '.join(sorted(notes))} |",
+        f"| {name}, {motion} | {np.mean(before):+.1f} % | {np.mean(off):+.2f} ({np.min(off):+.2f} to "
+        f"{np.max(off):+.2f}) % | {np.mean(errors):.1f} % | {', '.join(sorted(set(models)))} | {np.mean(paths):.4f} | "
+        f"{seconds:.1f} s | {'; '.join(sorted(notes))} |",
         flush=True,
     )
 
@@ -189,7 +190,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     print(
-        "| lens, motion | field of view before | after | stated error | model | ATE / path | processor time | |\n|---|---|---|---|---|---|---|---|"
+        "| lens, motion | field of view before | after | stated error | model | ATE / path | processor time | |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     for motion in options.motions.split(","):
         for name in LENSES:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.core.camera_model import radial_derivatives, radial_factor
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations, rows_by
+from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.slam.ba.problem import FloatArray, Observations, rows_by
 from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR, cauchy
 
 _FIRST_DAMPING = 1e-4

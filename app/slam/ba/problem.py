@@ -17,7 +17,6 @@ IntArray = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-__all__ = ["CameraModel"]
 LENS_SIZE = 3
 """Unknowns of the lens: log focal length, k1 and k2."""
 

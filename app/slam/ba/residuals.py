@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream_recon.app.core.camera_model import radial_derivatives, radial_factor
-from stream_recon.app.slam.ba.problem import LENS_SIZE, CameraModel, FloatArray, IntArray, Observations, ParameterBlocks
+from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.slam.ba.problem import LENS_SIZE, FloatArray, IntArray, Observations, ParameterBlocks
 
 BEHIND_PX = 1e3
 """Reprojection error of a point behind a camera: large, and with zero derivatives."""
@@ -43,7 +43,7 @@ class RobustLosses:
 class ResidualRows:
     """Residuals and derivatives, times the square root of their weight; 2 rows per observation, 3 with depths."""
 
-    joint: FloatArray  # [rows, D + LENS_SIZE + 1, O]: by camera rotation, centre, log depth scale; by intrinsics; the residual
+    joint: FloatArray  # [rows, D + LENS_SIZE + 1, O]: by rotation, centre, log depth scale; by intrinsics; residual
     point: FloatArray  # [rows, 3, O]
 
     @property

@@ -9,17 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    Mask,
-    Priors,
-    RelativePoses,
-    rows_by,
-)
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
@@ -227,7 +220,7 @@ class Initializer:
 
 
 def _part(held_out: lens_selection.Held, count: int) -> NDArray[np.intp]:
-    """Indices, ascending, of at most `PROBED` of ``count`` keyframes that share many matches, from the middle one on."""
+    """Indices, ascending, of at most `PROBED` of ``count`` keyframes that share many matches, from the middle on."""
     shared = np.zeros((count, count), np.int64)
     for (i, j), matches in held_out.items():
         shared[i, j] = shared[j, i] = len(matches)

@@ -1,8 +1,8 @@
 """Choice of the lens: without distortion, with one or two radial terms, or a fish-eye lens.
 
-Each lens is fitted to three quarters of the tracks of some keyframes. The others are triangulated by the fitted cameras,
-and their reprojection errors decide: a lens with more terms is taken where a paired test over the keyframes is sure that
-it is better. Errors of the tracks that were fitted would always favour more terms.
+Each lens is fitted to three quarters of the tracks of some keyframes. The others are triangulated by the fitted
+cameras, and their reprojection errors decide: a lens with more terms is taken where a paired test over the keyframes is
+sure that it is better. Errors of the tracks that were fitted would always favour more terms.
 """
 
 from collections.abc import Mapping

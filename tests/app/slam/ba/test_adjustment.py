@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.adjustment import Solution, _Adjustment, adjust, lens_information
-from stream_recon.app.slam.ba.problem import LENS_SIZE, BAScene, CameraModel, Observations, Priors, Problem
+from stream_recon.app.slam.ba.problem import LENS_SIZE, BAScene, Observations, Priors, Problem
 from tests.app.slam.synthetic import LENS, World, aligned_errors, steps, walk
 
 
