@@ -29,8 +29,8 @@ PERSPECTIVE_SIGMAS, FISHEYE_SIGMAS = (0.2, 0.1), (0.05, 0.02)
 COARSE_ROUNDS = (BARound(30, None), BARound(10, 60), BARound(4, 20), BARound(2, 8, 20))
 """Rounds with the lens fixed: far from the solution, the focal length would follow errors of the poses."""
 FINE_ROUNDS = (
-    BARound(4, 16, 40, free_k1=True, tolerance=1e-5),
-    BARound(2, 12, 40, free_k1=True, tolerance=1e-5),
+    BARound(4, 16, 20, free_k1=True, tolerance=1e-4),
+    BARound(2, 12, 20, free_k1=True, tolerance=1e-4),
     BARound(1, 4, 60, free_k1=True, tolerance=1e-5),
 )
 """Rounds with the lens free, to convergence: it exchanges with the shape of the scene along a narrow valley."""
@@ -38,7 +38,7 @@ HELD_OUT = 4
 """Every 4th track is excluded from the fits, to test them."""
 TEST_PX = 2.0
 """Reprojection error with loss 1/2; the loss is bounded by 1."""
-MOST_OBSERVATIONS = 8000
+MOST_OBSERVATIONS = 4000
 """Observations that are fitted; bounds the time."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
@@ -98,19 +98,26 @@ class _LensSelection:
         bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1)
         begun = self._coarse(lens)
         best = self._fitted(begun, lens, self._priors)
-        # A wrong lens may have led to a wrong motion, so each kind of lens starts from the first poses, too.
-        one = self._best_of((best.state.scene, lens), (begun, lens), priors=one_term)
-        if one.is_better(best):
-            # The simpler lens, too, may fit better from there.
-            again = self._fitted(one.state.scene, lens, self._priors)
-            best = min(best, again, key=_mean_loss)
+        one = self._fitted(best.state.scene, lens, one_term)
+        if not one.is_better(best):
+            # A wrong lens may have led to a wrong motion.
+            one = self._fitted(begun, lens, one_term)
+        if not one.is_better(best):
+            return best
+        # The simpler lens, too, may fit better from there.
+        again = self._fitted(one.state.scene, lens, self._priors)
+        best = again if again.losses.mean() < best.losses.mean() else best
         two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
-        starts = (one.state.scene, replace(bowl, focal=one.state.scene.lens.focal)), (self._coarse(bowl), bowl)
-        fisheye = self._best_of(*starts, priors=with_lens(self._priors, bowl, terms=1))
-        for other in (one, two, fisheye):
-            if other.state.scene.lens.is_invertible(self._size) and other.is_better(best):
-                best = other
-        return best
+        for other in (one, two):
+            best = self._better(best, other)
+        fisheye = with_lens(self._priors, bowl, terms=1)
+        found = self._better(
+            best, self._fitted(best.state.scene, replace(bowl, focal=best.state.scene.lens.focal), fisheye)
+        )
+        return found if found is not best else self._better(best, self._fitted(self._coarse(bowl), bowl, fisheye))
+
+    def _better(self, best: LensFit, other: LensFit) -> LensFit:
+        return other if other.state.scene.lens.is_invertible(self._size) and other.is_better(best) else best
 
     def _coarse(self, lens: CameraModel) -> BAScene:
         """The scene adjusted with a fixed lens."""
@@ -118,9 +125,6 @@ class _LensSelection:
         begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
         fixed = SolveOptions(free_focal=False)
         return robust_ba.solve(begin, self._motions, COARSE_ROUNDS, self._priors, fixed).scene
-
-    def _best_of(self, *starts: tuple[BAScene, CameraModel], priors: Priors) -> LensFit:
-        return min((self._fitted(scene, lens, priors) for scene, lens in starts), key=_mean_loss)
 
     def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
         seen, feature = self._start.observations, self._start.feature
@@ -137,10 +141,6 @@ class _LensSelection:
         squared = np.square(np.minimum(errors, 1e3))
         total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
         return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
-
-
-def _mean_loss(fit: LensFit) -> float:
-    return float(fit.losses.mean())
 
 
 def with_lens(priors: Priors, lens: CameraModel, terms: int) -> Priors:
