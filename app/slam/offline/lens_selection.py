@@ -42,7 +42,7 @@ MOST_OBSERVATIONS = 4000
 """Observations that are fitted; bounds the time."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
-OUTLYING = 3.0
+OUTLYING = 2.0
 """Multiple of the median absolute difference of losses to which the differences are clipped."""
 CORRELATED = 2
 """Keyframes whose losses count as one sample, since they share tracks."""
@@ -108,16 +108,18 @@ class _LensSelection:
         again = self._fitted(one.state.scene, lens, self._priors)
         best = again if again.losses.mean() < best.losses.mean() else best
         two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
-        for other in (one, two):
-            best = self._better(best, other)
-        fisheye = with_lens(self._priors, bowl, terms=1)
-        found = self._better(
-            best, self._fitted(best.state.scene, replace(bowl, focal=best.state.scene.lens.focal), fisheye)
-        )
-        return found if found is not best else self._better(best, self._fitted(self._coarse(bowl), bowl, fisheye))
+        wide = min(one, two, key=_mean_loss).state.scene
+        fisheye = [
+            self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
+            for scene in (wide, self._coarse(bowl))
+        ]
+        # Of lenses with as many terms the better one, and one with more where it is surely better.
+        bent = [fit for fit in (one, *fisheye) if self._is_possible(fit) and fit.is_better(best)]
+        best = min(bent, key=_mean_loss, default=best)
+        return two if self._is_possible(two) and two.is_better(best) else best
 
-    def _better(self, best: LensFit, other: LensFit) -> LensFit:
-        return other if other.state.scene.lens.is_invertible(self._size) and other.is_better(best) else best
+    def _is_possible(self, fit: LensFit) -> bool:
+        return fit.state.scene.lens.is_invertible(self._size)
 
     def _coarse(self, lens: CameraModel) -> BAScene:
         """The scene adjusted with a fixed lens."""
@@ -141,6 +143,10 @@ class _LensSelection:
         squared = np.square(np.minimum(errors, 1e3))
         total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
         return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
+
+
+def _mean_loss(fit: LensFit) -> float:
+    return float(fit.losses.mean())
 
 
 def with_lens(priors: Priors, lens: CameraModel, terms: int) -> Priors:

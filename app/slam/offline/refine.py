@@ -276,11 +276,11 @@ class _Refiner:
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
         options = SolveOptions(free_focal=first.free_focal)
-        found = hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
+        fit = hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
         if not priors.known_intrinsics:
-            error = self._report.focal_error = lens_selection.focal_error(found, priors)
+            error = self._report.focal_error = lens_selection.focal_error(fit, priors)
             self._report.field_of_view_measured = error is not None and error <= lens_selection.MEASURED
-        return found
+        return fit
 
     def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
         """Poses and depth of all frames, and the report."""
