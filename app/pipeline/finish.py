@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, write_result_mesh
+from stream_recon.app.localization.build import update_map
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
@@ -159,6 +160,7 @@ class Finisher:
             try:
                 report = densify_result(result, self.open_again, options, on_progress, self.page, self.max_bytes)
                 rebuild_cloud(read_result(self.folder), self.observer.on_dense_points)
+                update_map(self.folder)
             except DenseCancelledError:
                 report = None
             except InputError as error:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.localization.build import build_map
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
+from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
@@ -130,12 +133,19 @@ def refine_result(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
             raise RefinementCancelledError
+        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes])
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
             page.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return found.report
+
+
+def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
+    """Write the map of a refinement with keyframes ``frames``, or remove an earlier one. Raises OutputError."""
+    if not found.features or build_map(folder, frames, found.features, found.lens, found.scale) is None:
+        remove_map(folder)
 
 
 def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:

@@ -1,0 +1,221 @@
+"""Localization of single images: retrieval of similar keyframes, matches with their points, and PnP.
+
+>>> place = LocalizationMap.open(Path("room-recon"))
+>>> found = place.localize(rgb)
+>>> if isinstance(found, Localization):
+...     found.T_world_camera, found.position_sigma
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.localization.build import features_of
+from stream_recon.app.localization.pose import Correspondences, PoseFit, fit_pose, ransac_pose
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.frame_data import Scale, project_world, unproject
+from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
+from stream_recon.app.slam.matching.features import Features, detect, vlad
+from stream_recon.app.slam.matching.matching import match
+from stream_recon.configs.errors import InputError
+
+CANDIDATES = 8
+"""Similar keyframes that an image is matched with."""
+SPACING = 2
+"""Least spacing of these in keyframes: neighbours give nearly the same matches."""
+GUIDED = 6
+"""Keyframes that are matched again from the first pose."""
+GUIDED_PX = 20.0
+"""Search radius of these matches in working pixels."""
+MIN_INLIERS = 20
+"""Least number of features whose unguided matches agree with one pose: chance matches reach about half of it."""
+MIN_SHARE = 0.12
+"""Least share of the unguided matches that agree with the pose."""
+MIN_CELLS = 4
+"""Least number of cells of a 4x4 grid over the image with such matches: a poster that was moved fills few."""
+FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
+"""Fields of view along the longer side that are tried for an unknown camera."""
+CACHED = 256
+"""Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
+
+
+@dataclass(frozen=True)
+class Localization:
+    """Pose of an image in a result's world."""
+
+    T_world_camera: FloatArray  # [4, 4], in the result's unit
+    intrinsics: Intrinsics
+    """In pixels of the image; given or estimated."""
+    inliers: int
+    """Features of the image that agree with the pose."""
+    position_sigma: float
+    """Standard deviation of the camera's position, in the result's unit."""
+    rotation_sigma_deg: float
+    frames: tuple[int, ...]
+    """Frames of the result that show the same, the one with the most matches first."""
+
+
+@dataclass(frozen=True)
+class NotLocalized:
+    """An image that does not show the place, or not enough of it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Query:
+    scale: Scale
+    features: Features
+    known: CameraModel | None
+    """In working pixels."""
+
+
+class LocalizationMap:
+    """The place of a refined result, in which images are localized."""
+
+    def __init__(self, content: FeatureMap, cameras: Sequence[Camera]) -> None:
+        self._content = content
+        self._cameras = {camera.index: camera for camera in cameras}
+        self._words = content.words.astype(np.float32)
+        vectors = content.vectors.astype(np.float32) / VECTOR_STEPS
+        self._mean = vectors.mean(axis=0)
+        self._vectors = vectors - self._mean
+        self._vectors /= np.maximum(np.linalg.norm(self._vectors, axis=1, keepdims=True), 1e-9)
+        focal, cx, cy, k1 = content.lens.tolist()
+        self._lens = CameraModel(focal, cx, cy, k1)
+        self.keyframe = lru_cache(CACHED)(self._keyframe)
+
+    @classmethod
+    def open(cls, folder: Path) -> "LocalizationMap":
+        """The map of a result folder. Raises OutputError, and InputError where the result has no map."""
+        result = ResultFolder(folder)
+        content = read_map(folder, result.refinement_id)
+        if content is None or not len(content.frame):
+            raise InputError(f"{folder} has no map: stream-recon refine {folder} makes it")
+        return cls(content, result.cameras)
+
+    def __len__(self) -> int:
+        """Number of keyframes."""
+        return len(self._content.frame)
+
+    def localize(self, rgb: NDArray[np.uint8], intrinsics: Intrinsics | None = None) -> Localization | NotLocalized:
+        """Pose of an image [H, W, 3]; ``intrinsics`` in its pixels, if they are known."""
+        height, width = rgb.shape[:2]
+        scale = Scale.from_source_size((width, height))
+        known = None if intrinsics is None else _scaled(intrinsics, scale)
+        query = _Query(scale, detect(scale.grey(rgb), None), known)
+        if len(query.features) < MIN_INLIERS:
+            return NotLocalized("the image has too little texture")
+        rows = self._similar(query.features)
+        found = self._matched(query.features, rows)
+        start = ransac_pose(found, self._lenses(query))
+        if start is None:
+            return NotLocalized("no pose agrees with its matches")
+        support = len(np.unique(found.feature[start.inliers]))
+        tried = len(np.unique(found.feature))
+        cells = _cells(query.features.uv[found.feature[start.inliers]], scale.size)
+        if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
+            return NotLocalized(f"{support} of {tried} matches agree with one pose; {MIN_INLIERS} are needed")
+        free = query.known is None
+        fit = fit_pose(found.take(start.inliers), start.T_world_camera, start.lens, free_focal=free)
+        again = self._matched_near(query.features, fit, self._best_rows(rows, found, start.inliers))
+        if len(again) > len(start.inliers):
+            fit = fit_pose(again, fit.T_world_camera, fit.lens, free_focal=free)
+            found, inliers = again, fit.inliers
+        else:
+            inliers = start.inliers[fit.inliers]
+        if len(inliers) < MIN_INLIERS:
+            return NotLocalized(f"{len(inliers)} matches agree with one pose; {MIN_INLIERS} are needed")
+        rows_by_support = np.bincount(found.row[inliers], minlength=len(self))
+        best = [r for r in np.argsort(-rows_by_support, kind="stable").tolist() if rows_by_support[r]]
+        frames = tuple(int(self._content.frame[row]) for row in best)
+        lens, factor = fit.lens, scale.factor
+        camera = Intrinsics(lens.focal / factor, lens.focal / factor, lens.cx / factor, lens.cy / factor)
+        camera = intrinsics or camera
+        return Localization(fit.T_world_camera, camera, len(np.unique(found.feature[inliers])), *fit.sigmas, frames)
+
+    def _similar(self, features: Features) -> list[int]:
+        """Rows of the keyframes most similar to an image, best first."""
+        vector = vlad(features, self._words) - self._mean
+        similarity = self._vectors @ (vector / max(float(np.linalg.norm(vector)), 1e-9))
+        rows = np.arange(len(similarity))
+        return [int(r) for r in non_maximum_suppression(rows, similarity, -1.0, CANDIDATES, SPACING)]
+
+    def _keyframe(self, row: int) -> tuple[Features, FloatArray, NDArray[np.intp]]:
+        """A keyframe's features with a point, these points [N, 3] in the world, and their rows among its features."""
+        camera = self._cameras.get(int(self._content.frame[row]))
+        features = features_of(self._content, row)
+        if camera is None:
+            return (
+                Features(features.uv[:0], features.descriptors[:0], features.z[:0]),
+                np.zeros((0, 3)),
+                np.zeros(0, int),
+            )
+        known = np.flatnonzero(features.z > 0)
+        kept = Features(features.uv[known], features.descriptors[known], features.z[known])
+        rays = unproject(self._lens, kept.uv)
+        local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
+        T = camera.T_world_camera
+        return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3]), known
+
+    def _matched(self, features: Features, rows: Sequence[int]) -> Correspondences:
+        parts = []
+        for row in rows:
+            kept, points, _ = self.keyframe(row)
+            pairs = match(features, kept)
+            parts.append((pairs[:, 0], points[pairs[:, 1]], np.full(len(pairs), row)))
+        return _joined(parts, features)
+
+    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int]) -> Correspondences:
+        """Matches near where points are predicted by a pose."""
+        parts = []
+        for row in rows:
+            kept, points, _ = self.keyframe(row)
+            predicted = project_world(fit.lens, fit.T_world_camera, points)
+            pairs = match(kept, features, predicted, GUIDED_PX)
+            parts.append((pairs[:, 1], points[pairs[:, 0]], np.full(len(pairs), row)))
+        return _joined(parts, features)
+
+    def _best_rows(self, rows: Sequence[int], found: Correspondences, inliers: NDArray[np.intp]) -> list[int]:
+        """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
+        support = np.bincount(found.row[inliers], minlength=len(self))
+        best = sorted(rows, key=lambda row: -int(support[row]))[: GUIDED // 2]
+        near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
+        return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
+
+    def _lenses(self, query: _Query) -> list[CameraModel]:
+        """Cameras to try: the known one, or the map's and others of several fields of view."""
+        if query.known is not None:
+            return [query.known]
+        width, height = query.scale.size
+        longer, cx, cy = max(width, height), width / 2, height / 2
+        own = self._lens.focal / max(self._content.size.tolist()) * longer
+        others = [longer / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
+        return [CameraModel(own, cx, cy, self._lens.k1), *(CameraModel(float(f), cx, cy) for f in others)]
+
+
+def _scaled(k: Intrinsics, scale: Scale) -> CameraModel:
+    return CameraModel(float(np.sqrt(k.fx * k.fy)) * scale.factor, k.cx * scale.factor, k.cy * scale.factor)
+
+
+def _joined(
+    parts: Sequence[tuple[NDArray[np.integer], FloatArray, NDArray[np.integer]]], features: Features
+) -> Correspondences:
+    feature = np.concatenate([part[0] for part in parts]).astype(np.intp)
+    points = np.concatenate([part[1] for part in parts])
+    row = np.concatenate([part[2] for part in parts]).astype(np.intp)
+    return Correspondences(feature, features.uv[feature].astype(np.float64), points, row)
+
+
+def _cells(uv: NDArray[np.floating], size: tuple[int, int]) -> int:
+    """Number of cells of a 4x4 grid over the image that hold points."""
+    cell = (uv / size * 4).astype(np.intp).clip(0, 3)
+    return len(np.unique(cell[:, 1] * 4 + cell[:, 0]))
