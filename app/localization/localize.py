@@ -23,7 +23,7 @@ from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
 from stream_recon.app.slam.frame_data import Scale, project_world, unproject
 from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
-from stream_recon.app.slam.matching.features import Features, detect, vlad
+from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, vlad
 from stream_recon.app.slam.matching.matching import match
 from stream_recon.configs.errors import InputError
 
@@ -71,11 +71,19 @@ class NotLocalized:
 
 
 @dataclass(frozen=True)
-class _Query:
-    scale: Scale
-    features: Features
-    known: CameraModel | None
-    """In working pixels."""
+class LocatedImage:
+    """Pose of a working image, and the points of the map that it shows."""
+
+    fit: PoseFit
+    matched: Correspondences
+    frames: tuple[int, ...]
+
+    def localization(self, scale: Scale) -> Localization:
+        """The same in pixels of the source image."""
+        lens, factor = self.fit.lens, scale.factor
+        camera = Intrinsics(lens.focal / factor, lens.focal / factor, lens.cx / factor, lens.cy / factor)
+        count = len(np.unique(self.matched.feature))
+        return Localization(self.fit.T_world_camera, camera, count, *self.fit.sigmas, self.frames)
 
 
 class LocalizationMap:
@@ -108,39 +116,41 @@ class LocalizationMap:
 
     def localize(self, rgb: NDArray[np.uint8], intrinsics: Intrinsics | None = None) -> Localization | NotLocalized:
         """Pose of an image [H, W, 3]; ``intrinsics`` in its pixels, if they are known."""
-        height, width = rgb.shape[:2]
-        scale = Scale.from_source_size((width, height))
-        known = None if intrinsics is None else _scaled(intrinsics, scale)
-        query = _Query(scale, detect(scale.grey(rgb), None), known)
-        if len(query.features) < MIN_INLIERS:
+        scale = Scale.from_source_size((rgb.shape[1], rgb.shape[0]))
+        found = self.find(scale.grey(rgb), scale, None if intrinsics is None else scaled_camera(intrinsics, scale))
+        return found if isinstance(found, NotLocalized) else found.localization(scale)
+
+    def find(self, grey: NDArray[np.uint8], scale: Scale, known: CameraModel | None) -> LocatedImage | NotLocalized:
+        """Pose of a working image of ``scale``, and the points it shows; ``known``: its camera in its pixels."""
+        features = detect(grey, None)
+        if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
-        rows = self._similar(query.features)
-        found = self._matched(query.features, rows)
-        start = ransac_pose(found, self._lenses(query))
+        rows = self._similar(features)
+        found = self._matched(features, rows)
+        start = ransac_pose(found, [known] if known is not None else self._lenses(scale))
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         support = len(np.unique(found.feature[start.inliers]))
         tried = len(np.unique(found.feature))
-        cells = _cells(query.features.uv[found.feature[start.inliers]], scale.size)
+        cells = _cells(features.uv[found.feature[start.inliers]], scale.size)
         if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
-            return NotLocalized(f"{support} of {tried} matches agree with one pose; {MIN_INLIERS} are needed")
-        free = query.known is None
-        fit = fit_pose(found.take(start.inliers), start.T_world_camera, start.lens, free_focal=free)
-        again = self._matched_near(query.features, fit, self._best_rows(rows, found, start.inliers))
-        if len(again) > len(start.inliers):
-            fit = fit_pose(again, fit.T_world_camera, fit.lens, free_focal=free)
-            found, inliers = again, fit.inliers
-        else:
-            inliers = start.inliers[fit.inliers]
-        if len(inliers) < MIN_INLIERS:
-            return NotLocalized(f"{len(inliers)} matches agree with one pose; {MIN_INLIERS} are needed")
-        rows_by_support = np.bincount(found.row[inliers], minlength=len(self))
-        best = [r for r in np.argsort(-rows_by_support, kind="stable").tolist() if rows_by_support[r]]
-        frames = tuple(int(self._content.frame[row]) for row in best)
-        lens, factor = fit.lens, scale.factor
-        camera = Intrinsics(lens.focal / factor, lens.focal / factor, lens.cx / factor, lens.cy / factor)
-        camera = intrinsics or camera
-        return Localization(fit.T_world_camera, camera, len(np.unique(found.feature[inliers])), *fit.sigmas, frames)
+            return NotLocalized(f"{support} of {tried} matches agree with one pose")
+        free = known is None
+        matched = found.take(start.inliers)
+        fit = fit_pose(matched, start.T_world_camera, start.lens, free_focal=free)
+        near = self._matched_near(features, fit, self._best_rows(rows, matched))
+        if len(near) > len(matched):
+            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, free_focal=free)
+        matched = matched.take(fit.inliers)
+        if len(np.unique(matched.feature)) < MIN_INLIERS:
+            return NotLocalized(f"{len(matched)} matches agree with one pose")
+        return LocatedImage(fit, matched, self._frames_of(matched))
+
+    def _frames_of(self, found: Correspondences) -> tuple[int, ...]:
+        """Frames of the keyframes of some matches, the one with the most first."""
+        count = np.bincount(found.row, minlength=len(self))
+        best = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
+        return tuple(self._content.frame[best].tolist())
 
     def _similar(self, features: Features) -> list[int]:
         """Rows of the keyframes most similar to an image, best first."""
@@ -149,27 +159,23 @@ class LocalizationMap:
         rows = np.arange(len(similarity))
         return [int(r) for r in non_maximum_suppression(rows, similarity, -1.0, CANDIDATES, SPACING)]
 
-    def _keyframe(self, row: int) -> tuple[Features, FloatArray, NDArray[np.intp]]:
-        """A keyframe's features with a point, these points [N, 3] in the world, and their rows among its features."""
+    def _keyframe(self, row: int) -> tuple[Features, FloatArray]:
+        """A keyframe's features that have depth, and their points [N, 3] in the world."""
         camera = self._cameras.get(int(self._content.frame[row]))
         features = features_of(self._content, row)
         if camera is None:
-            return (
-                Features(features.uv[:0], features.descriptors[:0], features.z[:0]),
-                np.zeros((0, 3)),
-                np.zeros(0, int),
-            )
+            return NO_FEATURES, np.zeros((0, 3))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
         rays = unproject(self._lens, kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
-        return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3]), known
+        return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3])
 
     def _matched(self, features: Features, rows: Sequence[int]) -> Correspondences:
         parts = []
         for row in rows:
-            kept, points, _ = self.keyframe(row)
+            kept, points = self.keyframe(row)
             pairs = match(features, kept)
             parts.append((pairs[:, 0], points[pairs[:, 1]], np.full(len(pairs), row)))
         return _joined(parts, features)
@@ -178,31 +184,30 @@ class LocalizationMap:
         """Matches near where points are predicted by a pose."""
         parts = []
         for row in rows:
-            kept, points, _ = self.keyframe(row)
+            kept, points = self.keyframe(row)
             predicted = project_world(fit.lens, fit.T_world_camera, points)
             pairs = match(kept, features, predicted, GUIDED_PX)
             parts.append((pairs[:, 1], points[pairs[:, 0]], np.full(len(pairs), row)))
         return _joined(parts, features)
 
-    def _best_rows(self, rows: Sequence[int], found: Correspondences, inliers: NDArray[np.intp]) -> list[int]:
+    def _best_rows(self, rows: Sequence[int], found: Correspondences) -> list[int]:
         """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
-        support = np.bincount(found.row[inliers], minlength=len(self))
+        support = np.bincount(found.row, minlength=len(self))
         best = sorted(rows, key=lambda row: -int(support[row]))[: GUIDED // 2]
         near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
         return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
 
-    def _lenses(self, query: _Query) -> list[CameraModel]:
-        """Cameras to try: the known one, or the map's and others of several fields of view."""
-        if query.known is not None:
-            return [query.known]
-        width, height = query.scale.size
+    def _lenses(self, scale: Scale) -> list[CameraModel]:
+        """Cameras to try for an unknown one: the map's, and others of several fields of view."""
+        width, height = scale.size
         longer, cx, cy = max(width, height), width / 2, height / 2
         own = self._lens.focal / max(self._content.size.tolist()) * longer
         others = [longer / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
         return [CameraModel(own, cx, cy, self._lens.k1), *(CameraModel(float(f), cx, cy) for f in others)]
 
 
-def _scaled(k: Intrinsics, scale: Scale) -> CameraModel:
+def scaled_camera(k: Intrinsics, scale: Scale) -> CameraModel:
+    """A camera in pixels of the working image."""
     return CameraModel(float(np.sqrt(k.fx * k.fy)) * scale.factor, k.cx * scale.factor, k.cy * scale.factor)
 
 
