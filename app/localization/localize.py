@@ -98,7 +98,7 @@ class LocalizationMap:
         self._vectors = vectors - self._mean
         self._vectors /= np.maximum(np.linalg.norm(self._vectors, axis=1, keepdims=True), 1e-9)
         focal, cx, cy, k1 = content.lens.tolist()
-        self._lens = CameraModel(focal, cx, cy, k1)
+        self.lens = CameraModel(focal, cx, cy, k1)
         self.keyframe = lru_cache(CACHED)(self._keyframe)
 
     @classmethod
@@ -125,8 +125,7 @@ class LocalizationMap:
         features = detect(grey, None)
         if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
-        rows = self._similar(features)
-        found = self._matched(features, rows)
+        found = self.match(features)
         start = ransac_pose(found, [known] if known is not None else self._lenses(scale))
         if start is None:
             return NotLocalized("no pose agrees with its matches")
@@ -138,7 +137,7 @@ class LocalizationMap:
         free = known is None
         matched = found.take(start.inliers)
         fit = fit_pose(matched, start.T_world_camera, start.lens, free_focal=free)
-        near = self._matched_near(features, fit, self._best_rows(rows, matched))
+        near = self._matched_near(features, fit, self._best_rows(matched))
         if len(near) > len(matched):
             matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, free_focal=free)
         matched = matched.take(fit.inliers)
@@ -167,14 +166,15 @@ class LocalizationMap:
             return NO_FEATURES, np.zeros((0, 3))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
-        rays = unproject(self._lens, kept.uv)
+        rays = unproject(self.lens, kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
         return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3])
 
-    def _matched(self, features: Features, rows: Sequence[int]) -> Correspondences:
+    def match(self, features: Features) -> Correspondences:
+        """Unguided matches of an image's features with the points of similar keyframes."""
         parts = []
-        for row in rows:
+        for row in self._similar(features):
             kept, points = self.keyframe(row)
             pairs = match(features, kept)
             parts.append((pairs[:, 0], points[pairs[:, 1]], np.full(len(pairs), row)))
@@ -190,10 +190,10 @@ class LocalizationMap:
             parts.append((pairs[:, 1], points[pairs[:, 0]], np.full(len(pairs), row)))
         return _joined(parts, features)
 
-    def _best_rows(self, rows: Sequence[int], found: Correspondences) -> list[int]:
+    def _best_rows(self, found: Correspondences) -> list[int]:
         """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
         support = np.bincount(found.row, minlength=len(self))
-        best = sorted(rows, key=lambda row: -int(support[row]))[: GUIDED // 2]
+        best = np.argsort(-support, kind="stable")[: GUIDED // 2].tolist()
         near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
         return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
 
@@ -201,9 +201,9 @@ class LocalizationMap:
         """Cameras to try for an unknown one: the map's, and others of several fields of view."""
         width, height = scale.size
         longer, cx, cy = max(width, height), width / 2, height / 2
-        own = self._lens.focal / max(self._content.size.tolist()) * longer
+        own = self.lens.focal / max(self._content.size.tolist()) * longer
         others = [longer / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
-        return [CameraModel(own, cx, cy, self._lens.k1), *(CameraModel(float(f), cx, cy) for f in others)]
+        return [CameraModel(own, cx, cy, self.lens.k1), *(CameraModel(float(f), cx, cy) for f in others)]
 
 
 def scaled_camera(k: Intrinsics, scale: Scale) -> CameraModel:

@@ -14,6 +14,8 @@ RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
 ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
+PARTS = "parts"
+"""Key of the merged results among the options of a merged one."""
 VERDICT = "verdict"
 """Key of the judgement of the result."""
 _RENAMED = {

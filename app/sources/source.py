@@ -97,11 +97,6 @@ class Source:
         return self._reader.name
 
     @property
-    def has_photographs(self) -> bool:
-        """Whether the frames are image files, which need not be a film."""
-        return isinstance(self._reader, ImageReader)
-
-    @property
     def live(self) -> bool:
         """Whether frames arrive in real time and are dropped if they are not taken in time."""
         return self._reader.live
