@@ -52,16 +52,19 @@ def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" 
     from stream_recon.app.export.source_images import source_of
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.run_record import ONTO
 
     result = read_result(folder)
-    unit = result.metric_scale
+    unit, earlier = result.metric_scale, result.run.get(ONTO)
+    onto = Path(earlier["result"]) if isinstance(earlier, dict) and isinstance(earlier.get("result"), str) else None
     with TerminalObserver(*result_consoles()) as observer:
         finisher = Finisher(folder, source_of(result), observer)
         if finisher.refine() is None:
             return INTERRUPTED
-        if unit is not None:
+        steps = FinishSteps(False, None, mesh, dense, onto)
+        if unit is not None and onto is None:
             observer.on_message(f"again to metres, by {unit.given}")
-        steps = FinishSteps.parse(refine=False, scale_from=None if unit is None else unit.given, mesh=mesh, dense=dense)
+            steps = FinishSteps.parse(refine=False, scale_from=unit.given, mesh=mesh, dense=dense)
         return DONE if finisher.run(steps) else INTERRUPTED
 
 

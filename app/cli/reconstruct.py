@@ -93,6 +93,15 @@ def reconstruct_command(
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
+    onto: Annotated[
+        Path | None,
+        shared.option(
+            "Put the result into the world of another one of the same place.",
+            "--onto",
+            panel=shared.MAPPING,
+            metavar="OUT",
+        ),
+    ] = None,
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
     port: shared.Port = None,
@@ -129,6 +138,7 @@ def reconstruct_command(
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
+        onto=onto,
         reconnect=reconnect,
     )
     return reconstruct_source(job)
@@ -159,6 +169,7 @@ class ReconstructJob:
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
+    onto: Path | None = None
     reconnect: float = 120.0
     on_finished: Callable[[Path], None] = lambda folder: None
     """Called with the complete result, before the viewer stays open."""
@@ -206,6 +217,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         refine=job.mapping == "full",
         scale_from=job.scale_from,
         mesh=job.mesh,
+        onto=job.onto,
         dense=dense if job.mapping == "full" else None,
     )
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)

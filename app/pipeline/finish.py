@@ -21,6 +21,7 @@ from stream_recon.app.pipeline.dense import (
     why_not_dense,
 )
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
+from stream_recon.app.pipeline.onto import check_onto, put_onto
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
@@ -29,10 +30,10 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
-from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, ONTO, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import InputError, NoSurfaceError
+from stream_recon.configs.errors import ConfigError, InputError, NoSurfaceError
 
 
 class ResultView(RefinementView, ScaleView, DenseView, Protocol):
@@ -48,23 +49,37 @@ class FinishSteps:
     """Source of the metric scale, and the same as text."""
     mesh: bool = False
     dense: DenseOptions | None = None
+    onto: Path | None = None
+    """Result of the same place, in whose world this one is put."""
 
     @staticmethod
     def parse(
-        *, refine: bool, scale_from: str | None, mesh: bool = False, dense: DenseOptions | None = None
+        *,
+        refine: bool,
+        scale_from: str | None,
+        mesh: bool = False,
+        dense: DenseOptions | None = None,
+        onto: Path | None = None,
     ) -> "FinishSteps":
-        """Steps from command-line options. Raises ConfigError, InputError."""
-        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense)
+        """Steps from command-line options. Raises ConfigError, InputError, OutputError."""
+        if onto is not None:
+            if scale_from is not None:
+                raise ConfigError("use --onto or --scale-from, not both: the other result gives the unit")
+            if not refine:
+                raise ConfigError("--onto needs a refinement: leave out --mapping")
+            check_onto(onto)
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense, onto)
 
     def remaining(self, record: Mapping[str, Any], folder: Path) -> "FinishSteps":
         """Steps that are not done yet, by the result's ``run.json`` and files."""
         refine = self.refine and REFINEMENT not in record
         scale = None if record.get(METRIC_SCALE) else self.scale
         dense = None if not refine and DENSE in record else self.dense
-        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense)
+        onto = None if ONTO in record and not refine else self.onto
+        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense, onto)
 
     def __bool__(self) -> bool:
-        return self.refine or self.scale is not None or self.mesh or self.dense is not None
+        return self.refine or self.scale is not None or self.mesh or self.dense is not None or self.onto is not None
 
 
 @dataclass(frozen=True)
@@ -93,9 +108,9 @@ class Finisher:
         """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
         unscaled: InputError | None = None
         done = self._refined(steps) and (steps.dense is None or self.densify(steps.dense))
-        if done and steps.scale is not None:
+        if done and (steps.scale is not None or steps.onto is not None):
             try:
-                done = self.scale(steps.scale) is not None
+                done = self.onto(steps.onto) if steps.onto is not None else self._scaled(steps)
             except InputError as error:
                 # The mesh follows all the same: it is part of a complete result.
                 unscaled = error
@@ -168,6 +183,22 @@ class Finisher:
                 return True
         self.observer.on_densified(report)
         return report is not None
+
+    def _scaled(self, steps: FinishSteps) -> bool:
+        return steps.scale is None or self.scale(steps.scale) is not None
+
+    def onto(self, target: Path) -> bool:
+        """Put the result into the world of another one; False where Ctrl-C ended it. Raises StreamReconError.
+
+        InputError means that the two share no view.
+        """
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+            on_points = partial(self.observer.on_scale, "points")
+            pages = [] if self.page is None else [self.page]
+            found = put_onto(read_result(self.folder), target, on_points, lambda: stop.requested, pages)
+        if found is not None:
+            self.observer.on_message(f"in the world of {target}: {found.keyframes} keyframes agree")
+        return found is not None
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
         """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.

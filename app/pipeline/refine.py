@@ -22,7 +22,7 @@ from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
@@ -127,7 +127,7 @@ def refine_result(
             page.revise(revision)
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
-        changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
+        changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
         changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled

@@ -8,12 +8,13 @@ import pytest
 
 from stream_recon.app.core.transforms import align
 from stream_recon.app.export.source_images import source_of
-from stream_recon.app.pipeline.finish import FinishSteps
+from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.merge import merge_results
+from stream_recon.app.pipeline.onto import put_onto
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import InputError, OutputError
-from tests.app.localization.places import write_refined
-from tests.app.slam.room import look_down, walk
+from tests.app.localization.places import to_truth, write_refined
+from tests.app.slam.room import SIZE, look_down, walk
 
 JOINT = FinishSteps(refine=True)
 WALK = walk(24)
@@ -76,3 +77,34 @@ def test_a_result_is_not_merged_with_itself_or_over_another(places: Path, tmp_pa
         merge_results([places / "one", places / "one"], tmp_path / "all", JOINT)
     with pytest.raises(OutputError, match="exists"):
         merge_results([places / "one", places / "two"], places / "floor", JOINT)
+
+
+def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    write_refined(folder, WALK[12:], draw=3)
+    S = to_truth(places / "one", WALK[:14])
+    Finisher(folder, None).run(FinishSteps(False, onto=places / "one"))
+    later = read_result(folder)
+    off = [
+        np.linalg.norm(S.move_pose(c.T_world_camera)[:3, 3] - T[:3, 3])
+        for c, T in zip(later.cameras, WALK[12:], strict=True)
+    ]
+    assert np.median(off) < 0.03
+    assert later.run["onto"]["result"] == str((places / "one").resolve())
+    again = read_result(folder)
+    with pytest.raises(InputError, match="shows nothing"):
+        put_onto(again, places / "floor")
+    assert [c.to_json() for c in read_result(folder).cameras] == [c.to_json() for c in again.cameras]
+
+
+def test_results_of_different_cameras_are_merged(places: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    write_refined(folder, WALK[9:], draw=4, zoom=0.75)
+    merge_results([places / "one", folder], tmp_path / "all", JOINT)
+    merged = read_result(tmp_path / "all")
+    truth = np.concatenate([WALK[:14], WALK[9:]])[:, :3, 3]
+    found = np.array([camera.T_world_camera[:3, 3] for camera in merged.cameras])
+    error = np.linalg.norm(align(found, truth).apply(found) - truth, axis=1)
+    assert np.sqrt((error**2).mean()) < 0.01 * np.linalg.norm(np.diff(WALK[:, :3, 3], axis=0), axis=1).sum()
+    assert {camera.source_size for camera in merged.cameras} == {SIZE}
+    assert merged.run["refinement"]["segments"] == 1
