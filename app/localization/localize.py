@@ -41,8 +41,14 @@ MIN_SHARE = 0.12
 """Least share of the unguided matches that agree with the pose."""
 MIN_CELLS = 4
 """Least number of cells of a 4x4 grid over the image with such matches: a poster that was moved fills few."""
+MAX_POSITION_SIGMA, MAX_ROTATION_SIGMA_DEG = 0.1, 3.0
+"""Largest standard deviations of an accepted pose: of the position, as a share of the distance of the points."""
 FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
 """Fields of view along the longer side that are tried for an unknown camera."""
+OTHER_CAMERA = 1.3
+"""Ratio of the inliers of another camera to those of the map's from which it is taken."""
+OWN_FOCAL_SIGMA, FOCAL_SIGMA = 0.01, 0.3
+"""Priors of the log focal length: of the map's camera, and of another one about that of the best field of view."""
 CACHED = 256
 """Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
 
@@ -126,7 +132,13 @@ class LocalizationMap:
         if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
         found = self.match(features)
-        start = ransac_pose(found, [known] if known is not None else self._lenses(scale))
+        own = self._own_lens(scale)
+        start = ransac_pose(found, [known or own])
+        sigma = None if known is not None else OWN_FOCAL_SIGMA
+        other = None if known is not None else ransac_pose(found, _lenses(scale))
+        # Most pictures are of the camera that made the map.
+        if other is not None and (start is None or len(other.inliers) > OTHER_CAMERA * len(start.inliers)):
+            start, sigma = other, FOCAL_SIGMA
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         support = len(np.unique(found.feature[start.inliers]))
@@ -134,15 +146,17 @@ class LocalizationMap:
         cells = _cells(features.uv[found.feature[start.inliers]], scale.size)
         if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
             return NotLocalized(f"{support} of {tried} matches agree with one pose")
-        free = known is None
         matched = found.take(start.inliers)
-        fit = fit_pose(matched, start.T_world_camera, start.lens, free_focal=free)
+        fit = fit_pose(matched, start.T_world_camera, start.lens, focal_sigma=sigma)
         near = self._matched_near(features, fit, self._best_rows(matched))
         if len(near) > len(matched):
-            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, free_focal=free)
+            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, focal_sigma=sigma)
         matched = matched.take(fit.inliers)
         if len(np.unique(matched.feature)) < MIN_INLIERS:
             return NotLocalized(f"{len(matched)} matches agree with one pose")
+        distance = float(np.median(np.linalg.norm(matched.points - fit.T_world_camera[:3, 3], axis=1)))
+        if fit.sigmas[0] > MAX_POSITION_SIGMA * distance or fit.sigmas[1] > MAX_ROTATION_SIGMA_DEG:
+            return NotLocalized("its matches leave the pose uncertain")
         return LocatedImage(fit, matched, self._frames_of(matched))
 
     def _frames_of(self, found: Correspondences) -> tuple[int, ...]:
@@ -197,13 +211,18 @@ class LocalizationMap:
         near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
         return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
 
-    def _lenses(self, scale: Scale) -> list[CameraModel]:
-        """Cameras to try for an unknown one: the map's, and others of several fields of view."""
+    def _own_lens(self, scale: Scale) -> CameraModel:
+        """The map's camera for images of another size."""
         width, height = scale.size
-        longer, cx, cy = max(width, height), width / 2, height / 2
-        own = self.lens.focal / max(self._content.size.tolist()) * longer
-        others = [longer / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
-        return [CameraModel(own, cx, cy, self.lens.k1), *(CameraModel(float(f), cx, cy) for f in others)]
+        focal = self.lens.focal / max(self._content.size.tolist()) * max(width, height)
+        return CameraModel(focal, width / 2, height / 2, self.lens.k1)
+
+
+def _lenses(scale: Scale) -> list[CameraModel]:
+    """Cameras of several fields of view."""
+    width, height = scale.size
+    focals = [max(width, height) / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
+    return [CameraModel(float(focal), width / 2, height / 2) for focal in focals]
 
 
 def scaled_camera(k: Intrinsics, scale: Scale) -> CameraModel:

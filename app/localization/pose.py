@@ -23,8 +23,8 @@ LOSS_PX = 2.0
 """Scale of the Cauchy loss."""
 INLIER_PX = 5.0
 """Reprojection error up to which a match agrees with the fitted pose."""
-FOCAL_SIGMA = 0.3
-"""Prior of the log focal length about the best camera that was tried."""
+TYPICAL_PX = 1.5
+"""Usual error of a match, which weighs matches against the prior of the focal length."""
 DEPENDENT = 12.0
 """Divisor of the matches' information: errors of the map's points are common to a surface, and many matches are of one
 feature."""
@@ -95,8 +95,11 @@ def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseSt
     return best if best is not None and len(best.inliers) >= LEAST else None
 
 
-def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, *, free_focal: bool) -> PoseFit:
-    """Robust fit of a pose, and of the focal length where it is free, near a start."""
+def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, focal_sigma: float | None) -> PoseFit:
+    """Robust fit of a pose near a start, and of the focal length, unless ``focal_sigma`` is None: it is known.
+
+    ``focal_sigma``: standard deviation of the log focal length about that of ``lens``.
+    """
     distance = float(np.median(np.linalg.norm(found.points - T_start[:3, 3], axis=1)))
     # Each feature counts once, however many keyframes share it.
     _, inverse, count = np.unique(found.feature, return_inverse=True, return_counts=True)
@@ -106,7 +109,7 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, *, 
         T = np.eye(4)
         T[:3, :3] = T_start[:3, :3] @ so3.exp(x[:3])
         T[:3, 3] = T_start[:3, 3] + distance * x[3:6]
-        return T, replace(lens, focal=lens.focal * float(np.exp(x[6]))) if free_focal else lens
+        return T, replace(lens, focal=lens.focal * float(np.exp(x[6]))) if focal_sigma else lens
 
     def errors(x: FloatArray) -> FloatArray:
         T, camera = state(x)
@@ -117,10 +120,10 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, *, 
         norm = np.linalg.norm(error, axis=1, keepdims=True)
         # Cauchy loss of the distance, as a residual whose square is the loss.
         robust = error * (LOSS_PX * np.sqrt(np.log1p((norm / LOSS_PX) ** 2)) / np.maximum(norm, 1e-9)) * weight
-        prior = [x[6] / FOCAL_SIGMA] if free_focal else []
+        prior = [x[6] / focal_sigma * TYPICAL_PX * np.sqrt(DEPENDENT)] if focal_sigma else []
         return np.concatenate([robust.ravel(), prior])
 
-    solved = least_squares(residuals, np.zeros(7 if free_focal else 6), method="lm", max_nfev=200)
+    solved = least_squares(residuals, np.zeros(7 if focal_sigma else 6), method="lm", max_nfev=200)
     T, camera = state(solved.x)
     distances = np.linalg.norm(errors(solved.x), axis=1)
     inliers = np.flatnonzero(distances < INLIER_PX)

@@ -69,7 +69,7 @@ class FilmLocalizer:
         if len(rows) < MIN_TRACKED:
             return None
         there = replace(matched.take(rows), uv=uv[rows].astype(np.float64))
-        fit = fit_pose(there, last.located.fit.T_world_camera, last.located.fit.lens, free_focal=False)
+        fit = fit_pose(there, last.located.fit.T_world_camera, last.located.fit.lens, focal_sigma=None)
         if len(fit.inliers) < max(MIN_TRACKED, MIN_AGREEING * len(rows)):
             return None
         located = LocatedImage(fit, there.take(fit.inliers), last.located.frames)
