@@ -45,10 +45,8 @@ MAX_POSITION_SIGMA, MAX_ROTATION_SIGMA_DEG = 0.1, 3.0
 """Largest standard deviations of an accepted pose: of the position, as a share of the distance of the points."""
 FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
 """Fields of view along the longer side that are tried for an unknown camera."""
-OTHER_CAMERA = 1.3
-"""Ratio of the inliers of another camera to those of the map's from which it is taken."""
 OWN_FOCAL_SIGMA, FOCAL_SIGMA = 0.01, 0.3
-"""Priors of the log focal length: of the map's camera, and of another one about that of the best field of view."""
+"""Priors of the log focal length: about that of the map's camera, and about that of the best field of view."""
 CACHED = 256
 """Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
 
@@ -132,13 +130,8 @@ class LocalizationMap:
         if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
         found = self.match(features)
-        own = self._own_lens(scale)
-        start = ransac_pose(found, [known or own])
-        sigma = None if known is not None else OWN_FOCAL_SIGMA
-        other = None if known is not None else ransac_pose(found, _lenses(scale))
-        # Most pictures are of the camera that made the map.
-        if other is not None and (start is None or len(other.inliers) > OTHER_CAMERA * len(start.inliers)):
-            start, sigma = other, FOCAL_SIGMA
+        lenses = [known] if known is not None else [self._own_lens(scale), *_lenses(scale)]
+        start = ransac_pose(found, lenses)
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         support = len(np.unique(found.feature[start.inliers]))
@@ -147,10 +140,16 @@ class LocalizationMap:
         if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
             return NotLocalized(f"{support} of {tried} matches agree with one pose")
         matched = found.take(start.inliers)
-        fit = fit_pose(matched, start.T_world_camera, start.lens, focal_sigma=sigma)
+        sigma = None if known is not None else FOCAL_SIGMA
+        fit = fit_pose(matched, start.T_world_camera, start.lens, sigma)
+        own = self._own_lens(scale)
+        if known is None and abs(np.log(fit.lens.focal / own.focal)) < 2 * fit.focal_sigma:
+            # Most pictures are of the camera that made the map; its focal length is known better.
+            sigma = OWN_FOCAL_SIGMA
+            fit = fit_pose(matched, fit.T_world_camera, own, sigma)
         near = self._matched_near(features, fit, self._best_rows(matched))
         if len(near) > len(matched):
-            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, focal_sigma=sigma)
+            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, sigma)
         matched = matched.take(fit.inliers)
         if len(np.unique(matched.feature)) < MIN_INLIERS:
             return NotLocalized(f"{len(matched)} matches agree with one pose")

@@ -65,6 +65,8 @@ class PoseFit:
     inliers: NDArray[np.intp]
     sigmas: tuple[float, float]
     """Standard deviations of position, in the world's unit, and of rotation in degrees."""
+    focal_sigma: float = 0.0
+    """Standard deviation of the log focal length; 0 where it is known."""
 
 
 def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseStart | None:
@@ -131,4 +133,5 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
     covariance = np.linalg.pinv(solved.jac.T @ solved.jac) * noise**2 * DEPENDENT
     rotation = float(np.degrees(np.sqrt(np.trace(covariance[:3, :3]))))
     position = distance * float(np.sqrt(np.trace(covariance[3:6, 3:6])))
-    return PoseFit(T, camera, inliers, (position, rotation))
+    focal = float(np.sqrt(covariance[6, 6])) if focal_sigma else 0.0
+    return PoseFit(T, camera, inliers, (position, rotation), focal)
