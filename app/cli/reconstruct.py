@@ -73,6 +73,7 @@ def reconstruct_command(
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
     mesh: shared.Mesh = True,
+    keep_map: shared.KeepMap = True,
     confidence: shared.Confidence = None,
     voxel: shared.Voxel = None,
     dense: shared.Dense = "on",
@@ -134,6 +135,7 @@ def reconstruct_command(
         keep_depth=keep_depth,
         max_disk=max_disk,
         mesh=mesh,
+        keep_map=keep_map,
         dense_side=dense_side if dense == "on" else None,
         mapping=mapping,
         mask_sky=mask_sky,
@@ -164,6 +166,7 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    keep_map: bool = True
     dense_side: int | None = shared.DENSE_SIDE
     """Longer side of dense depth maps; None: none are made."""
     mapping: Literal["full", "stream", "off"] = "full"
@@ -213,6 +216,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     preset = job.model.load_preset()
     dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
+    if job.onto is not None and not job.keep_map:
+        raise ConfigError("--onto needs the map: leave out --no-map")
     steps = FinishSteps.parse(
         refine=job.mapping == "full",
         scale_from=job.scale_from,
@@ -269,7 +274,9 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 if summary.frames_reconstructed:
                     # A live source leaves only what the result holds.
                     again = None if source.live else open_again
-                    finisher = Finisher(folder, again, observer, page=viewer, max_bytes=limit.max_bytes)
+                    finisher = Finisher(
+                        folder, again, observer, page=viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
+                    )
                     finished = _finish(finisher, steps, job)
             elif summary.verdict and summary.frames_reconstructed:
                 observer.on_verdict(judge(evidence_record(summary)))
@@ -311,7 +318,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
-            finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+            finished = _finish(Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map), steps, job)
             if finished:
                 print_ending(folder, out)
         if viewer and job.view:

@@ -26,6 +26,8 @@ from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.disk_limit import bytes_without
+from stream_recon.app.result.feature_map import MAP_NAME, remove_map
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
@@ -103,6 +105,8 @@ class Finisher:
     page: ResultView | None = None
     is_locked: bool = False
     max_bytes: int | None = None
+    keep_map: bool = True
+    """Whether a refinement leaves the features by which the place is recognized."""
 
     def run(self, steps: FinishSteps) -> bool:
         """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
@@ -148,11 +152,21 @@ class Finisher:
                 self.page,
                 self.observer,
                 lambda: stop.requested,
+                keep_map=self.keep_map,
             )
+            self._bound_map()
         if report is not None and self.open_again is None:
             self.observer.on_message(STORED_IMAGES, warning=True)
         self.observer.on_refined(report)
         return report
+
+    def _bound_map(self) -> None:
+        """Remove the map of features where it exceeds the bound of the result's size."""
+        if self.max_bytes is not None and (self.folder / MAP_NAME).exists():
+            size = (self.folder / MAP_NAME).stat().st_size
+            if size + bytes_without(self.folder, MAP_NAME) > self.max_bytes:
+                remove_map(self.folder)
+                self.observer.on_message("no map of features: it would exceed --max-disk")
 
     def densify(self, options: DenseOptions) -> bool:
         """Compute dense depth of a refined result, and its cloud; False where Ctrl-C ended it. Raises StreamReconError.

@@ -60,6 +60,8 @@ def refine_result(
     page: RefinementView | None = None,
     observer: RunObserver | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    keep_map: bool = True,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
@@ -69,6 +71,7 @@ def refine_result(
         listeners: get the final revision.
         page: shows intermediate states and the final one; after an early end, the unchanged result.
         observer: gets the progress.
+        keep_map: leave the features by which the place is recognized.
 
     Raises:
         RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
@@ -133,7 +136,7 @@ def refine_result(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
             raise RefinementCancelledError
-        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes])
+        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
@@ -143,8 +146,8 @@ def refine_result(
 
 
 def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
-    """Write the map of a refinement with keyframes ``frames``, or remove an earlier one. Raises OutputError."""
-    if not found.features or build_map(folder, frames, found.features, found.lens, found.scale) is None:
+    """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
+    if not (frames and found.features) or build_map(folder, frames, found.features, found.lens, found.scale) is None:
         remove_map(folder)
 
 
