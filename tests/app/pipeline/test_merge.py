@@ -1,6 +1,9 @@
 """Merging of results: one world, joint refinement, what shares nothing, and that the inputs stay."""
 
 import hashlib
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +111,22 @@ def test_results_of_different_cameras_are_merged(places: Path, tmp_path: Path) -
     assert np.sqrt((error**2).mean()) < 0.01 * np.linalg.norm(np.diff(WALK[:, :3, 3], axis=0), axis=1).sum()
     assert {camera.source_size for camera in merged.cameras} == {SIZE}
     assert merged.run["refinement"]["segments"] == 1
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_the_inputs_and_no_half_result(places: Path, tmp_path: Path) -> None:
+    before = {name: contents(places / name) for name in ("one", "two")}
+    target = tmp_path / "all"
+    command = [sys.executable, "-m", "stream_recon", "merge", str(places / "one"), str(places / "two"), "-o"]
+    for writes in (1, 9, 25):
+        process = subprocess.Popen([*command, str(target), "--dense", "off", "--no-mesh"], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(list(tmp_path.glob("*.part/depth/*.npz"))) < writes:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        assert not target.exists()
+        assert {name: contents(places / name) for name in before} == before
+    assert merge_results([places / "one", places / "two"], target, FinishSteps(refine=False)) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["all"], "what was killed is cleared away"
