@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from safetensors.torch import save_file
 
+from fuzzing.commands import COMMANDS
 from fuzzing.faults import FAULTS
 from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.meaning import MEANINGS
@@ -179,6 +180,7 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "recording": recording,
     **MEANINGS,
     **FAULTS,
+    **COMMANDS,
 }
 
 
