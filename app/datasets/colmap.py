@@ -22,7 +22,8 @@ from stream_recon.app.datasets.recording import PinholeCamera, Recording, common
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import colmap_camera
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, fits_stored, input_errors, natural_key
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
+from stream_recon.app.sources.readers import input_errors, natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {

@@ -23,7 +23,8 @@ from stream_recon.app.datasets.text import (
     timed_files,
 )
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, read_depth_image
+from stream_recon.app.sources.image_decoding import read_depth_image
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, natural_key
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
+from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 NUMBERED = re.compile(r"%0?(\d*)d")
@@ -39,7 +40,8 @@ def files_of_pattern(spec: str) -> list[Path]:
     files = sorted((path for path in found if path.is_file()), key=lambda path: natural_key(path.name))
     if not files:
         raise InputError(f"no file has a name like {spec}")
-    others = [path.name for path in files if path.suffix.lower() not in IMAGE_SUFFIXES]
+    known = IMAGE_SUFFIXES | readable_suffixes()
+    others = [path.name for path in files if path.suffix.lower() not in known]
     if others:
         raise InputError(f"{spec} names files that are no images, such as {others[0]}: give one video at a time")
     return files

@@ -26,8 +26,8 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_decoding import read_depth_image, read_image
 from stream_recon.app.sources.preprocess import plan_image
-from stream_recon.app.sources.readers import read_depth_image, read_image
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.viewer.guard import MessageGuard
 from stream_recon.configs.schema import PRESET_FOLDER, load_preset

@@ -30,7 +30,7 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import read_image
+from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError, StreamReconError
 from tests.app.batch.fakes import batch_of, room_scene, run
@@ -216,7 +216,7 @@ def batch(folder: Path, source: Path, draw: random.Random) -> None:
 
 def _program(*arguments: str) -> int:
     """Exit code of the command line, run in this process with an engine without a network."""
-    ModelChoice.load = lambda _: FakeEngine()  # type: ignore[method-assign,assignment,return-value]
+    setattr(ModelChoice, "load", lambda _: FakeEngine())  # noqa: B010
     sys.argv = ["stream-recon", *arguments]
     try:
         command_line.main()
@@ -348,7 +348,11 @@ def small_disk(folder: Path, source: Path, draw: random.Random) -> None:
         except StreamReconError:
             assert len(read_result(out)) >= written if written else True, "a finished frame is lost"
             raise
-        action = draw.choice([lambda: scale_result(out, 3.0), lambda: export(out, "glb", out.with_name("a.glb"))])
+        actions: list[Callable[[], object]] = [
+            lambda: scale_result(out, 3.0),
+            lambda: export(out, "glb", out.with_name("a.glb")),
+        ]
+        action = draw.choice(actions)
         ballast = folder / "disk" / "ballast"
         try:
             with ballast.open("wb", buffering=0) as file:
@@ -446,8 +450,8 @@ def picture(folder: Path, source: Path, draw: random.Random) -> None:
             expected = np.repeat(np.where(grey > 90, np.uint8(255), np.uint8(0))[..., None], 3, axis=2)
         case "animated":
             path = folder / draw.choice(["a.png", "a.webp"])
-            options = {} if path.suffix == ".png" else {"lossless": True}
-            Image.fromarray(colour).save(path, save_all=True, append_images=[Image.fromarray(255 - colour)], **options)
+            later = [Image.fromarray(255 - colour)]
+            Image.fromarray(colour).save(path, save_all=True, append_images=later, lossless=True)
     found = read_image(path)
     if found is None:
         raise InputError(f"{kind} is not readable")

@@ -17,7 +17,7 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.exif import read_exif
-from stream_recon.app.sources.readers import read_image
+from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.configs.errors import StreamReconError
 from stream_recon.models.embedded import weights_file
 from tests.app.fake_engine import fake_preset
