@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -32,6 +32,7 @@ from stream_recon.app.sources.image_decoding import (
     HEIF_SUFFIXES,
     IMAGE_SUFFIXES,
     image_bytes,
+    oriented,
     read_image,
     readable_suffixes,
 )
@@ -43,6 +44,8 @@ OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jx
 """Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
+COUNTERCLOCKWISE = 8
+"""EXIF orientation of an image to be turned by 90 degrees counterclockwise."""
 GRAB_ATTEMPTS = 4
 """Attempts to pass damage: the decoder still holds frames, or finds the next keyframe."""
 END_TOLERANCE_FRAMES = 2.5
@@ -290,12 +293,20 @@ def _codec_hint(capture: cv2.VideoCapture, name: str) -> str:
 class ImageReader(Reader):
     """Image files as frames. Unreadable files are skipped and counted."""
 
-    def __init__(self, paths: list[Path], name: str, fps: float | None, *, as_stored: bool = False) -> None:
-        """``as_stored``: read images without their EXIF orientation."""
+    def __init__(
+        self,
+        paths: list[Path],
+        name: str,
+        fps: float | None,
+        *,
+        as_stored: bool = False,
+        by_90: Collection[Path] = (),
+    ) -> None:
+        """``as_stored``: read images without their EXIF orientation; ``by_90``: those to turn by 90 degrees."""
         assert paths, "an empty folder is an InputError of the caller"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
-        self._as_stored = as_stored
+        self._as_stored, self._by_90 = as_stored, by_90
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
@@ -311,6 +322,8 @@ class ImageReader(Reader):
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
             return None
+        if path in self._by_90:
+            rgb = oriented(rgb, COUNTERCLOCKWISE)
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
@@ -318,6 +331,8 @@ class ImageReader(Reader):
 
     @property
     def orientation(self) -> int:
+        if self._paths[self._index] in self._by_90:
+            return COUNTERCLOCKWISE
         return 1 if self._as_stored else read_exif(self._paths[self._index]).orientation
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:

@@ -23,7 +23,7 @@ from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
-from stream_recon.app.sources.image_files import WEB_PAGES, are_read_as_stored, files_of_pattern, hint_for_missing
+from stream_recon.app.sources.image_files import WEB_PAGES, files_of_pattern, hint_for_missing, turns_to_one_size
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.matroska import film_tracks
@@ -426,8 +426,14 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
 def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
     if is_panorama(images[0]):
         raise InputError(PANORAMA.format(images[0]))
-    as_stored = are_read_as_stored(images)
-    reader = ImageReader(images, name, fps, as_stored=as_stored)
-    if as_stored:
+    turns = turns_to_one_size(images)
+    reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
+    if turns.as_stored:
         reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
+    if turns.by_90:
+        example = min(path.name for path in turns.by_90)
+        reader.warnings.append(
+            f"{name} has upright and wide photographs: {len(turns.by_90)} of {len(images)} are used turned by 90 "
+            f"degrees, such as {example}"
+        )
     return reader
