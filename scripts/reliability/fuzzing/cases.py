@@ -37,6 +37,8 @@ from tests.app.media import numbered_image, write_images, write_video
 from tests.networks import tiny_network, tiny_preset
 
 SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
+CORPUS = Path(__file__).parents[3] / "tests" / "corpus" / "files"
+FILMS = (".mp4", ".mkv", ".ts", ".h264", ".mpg", ".avi", ".mjpeg")
 FRAMES = 24
 POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
 
@@ -193,6 +195,9 @@ def _write_videos(folder: Path) -> None:
             for number in range(30):
                 writer.write(numbered_image(number % 31))
         writer.release()
+    for path in CORPUS.iterdir():
+        if path.suffix in FILMS:
+            shutil.copy(path, folder)
     for path in list(folder.iterdir()):
         if path.stat().st_size < 100:
             path.unlink()
@@ -204,6 +209,9 @@ def _write_images(folder: Path) -> None:
     write_images(folder, [f"a{suffix}" for suffix in (".png", ".jpg", ".bmp", ".webp", ".tif", ".ppm")], (40, 30))
     for suffix in (".png", ".jpg", ".webp", ".tif"):
         cv2.imwrite(str(folder / f"noise{suffix}"), picture)
+    for path in CORPUS.iterdir():
+        if path.suffix in (".jpg", ".png", ".tif", ".webp", ".avif"):
+            shutil.copy(path, folder)
     cv2.imwrite(str(folder / "large.jp2"), draw.integers(0, 255, (96, 128, 3), dtype=np.uint8))
     cv2.imwrite(str(folder / "deep.png"), picture.astype(np.uint16) * 257)
     cv2.imwrite(str(folder / "depth.png"), picture[..., 0].astype(np.uint16) * 17)
