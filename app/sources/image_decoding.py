@@ -148,7 +148,7 @@ def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     try:
         found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
         image = np.asarray(found)
-    except (ValueError, OSError, RuntimeError, SyntaxError, EOFError, MemoryError):
+    except Exception:  # noqa: BLE001  # the library has no common error, and an image that is not read is told
         return None
     if image.ndim == 2:
         image = np.repeat(image[..., None], 3, axis=2)
