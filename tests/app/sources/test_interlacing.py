@@ -41,6 +41,10 @@ def test_combs_are_found_and_pictures_are_none() -> None:
 def test_stripes_and_noise_are_no_combs() -> None:
     noise = np.random.default_rng(0).normal(128, 4, (96, 128, 3)).astype(np.uint8)
     assert not is_combed(noise)
+    dithered = cv2.cvtColor(sample_frames(1)[0], cv2.COLOR_RGB2GRAY) > np.kron(
+        np.ones((144, 192)), np.array([[40, 170], [210, 90]])
+    )
+    assert not is_combed(np.repeat((dithered * 200).astype(np.uint8)[..., None], 3, axis=2))
     blind = np.full((96, 128, 3), 90, np.uint8)
     blind[(np.arange(96) // 2) % 2 == 0] = 160
     assert not is_combed(blind)
