@@ -160,6 +160,7 @@ def check_files(
         content = parse_json(manifest)
         recorded, result = _current_key(content["key"]), checked_result(upgraded_result(content["result"]))
         expected = _recorded_checksums(content)
+        _ = result["frames"]  # without its number of frames a scene is not finished
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return CheckResult(None, "its manifest is damaged")
     if recorded != key:

@@ -86,6 +86,10 @@ Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machin
 Port = Annotated[
     int | None, option("Port of the viewer; default: 8080, or the next free one.", panel=VIEWER, min=0, max=65535)
 ]
+PublicAddress = Annotated[
+    str | None,
+    option("Address at which a proxy shows the viewer.", "--public-address", panel=VIEWER, metavar="https://HOST/PATH"),
+]
 Token = Annotated[bool, option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER)]
 
 

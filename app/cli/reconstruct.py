@@ -107,6 +107,7 @@ def reconstruct_command(
     host: shared.Host = "127.0.0.1",
     port: shared.Port = None,
     token: shared.Token = True,
+    public_address: shared.PublicAddress = None,
     keep_open: Annotated[
         bool,
         shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
@@ -128,7 +129,7 @@ def reconstruct_command(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
-        view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
+        view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
         resume=resume,

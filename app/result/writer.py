@@ -86,6 +86,8 @@ class ResultWriter:
         self._pending: dict[int, FrameRevision] = {}
         """Revisions since the last checkpoint, by frame index."""
         self._applied = FileRevisions()
+        self._frames = self._keyframes = 0
+        """Numbers of frames and keyframes in the folder."""
         if resume is not None:
             self._continue(resume)
 
@@ -106,6 +108,8 @@ class ResultWriter:
         if keep_depth:
             write_depth(self.folder, result)
         self._cameras.append(Camera.from_result(result))
+        self._frames += 1
+        self._keyframes += result.is_keyframe
         self._cloud.add(result)
         if keep_depth:
             self._depth.wrote(result)
@@ -177,6 +181,7 @@ class ResultWriter:
         """Open the files of an interrupted result; the cloud is rebuilt from the depth files."""
         applied = partial.recorded_value("revisions", dict).get("cameras")
         self._revisions = applied if isinstance(applied, int) else 0
+        self._frames, self._keyframes = len(partial.cameras), partial.keyframes
         _remove_parts(self.folder / DEPTH_FOLDER)
         with output_errors(self.folder):
             (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
@@ -197,6 +202,9 @@ class ResultWriter:
         self._applied = replace(self._applied, trajectory=self._revisions)
 
     def _write_record(self, summary: RunSummary) -> None:
+        # Results that wait in the back end are not in the folder, and are lost with it.
+        frames, keyframes = min(summary.frames_reconstructed, self._frames), min(summary.keyframes, self._keyframes)
+        summary = replace(summary, frames_reconstructed=frames, keyframes=keyframes)
         replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._applied, self._depth.removed))
 
 
