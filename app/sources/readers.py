@@ -311,6 +311,10 @@ class ImageReader(Reader):
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
 
+    @property
+    def paths(self) -> list[Path]:
+        return self._paths
+
     def grab(self) -> tuple[int, float] | None:
         self._index += 1
         return (self._index, self._index / self.rate) if self._index < len(self._paths) else None

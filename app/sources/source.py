@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.matroska import film_tracks
 from stream_recon.app.sources.panorama import closes_around
+from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import (
     FrameRange,
     ImageReader,
@@ -188,6 +190,16 @@ class Source:
     def has_files(self) -> bool:
         """Whether frames are image files, whose times are nominal."""
         return self._reader.image_names is not None
+
+    @cached_property
+    def unordered(self) -> bool:
+        """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
+        return isinstance(self._reader, ImageReader) and are_unordered(self._reader.paths[:: self._choice.stride])
+
+    @property
+    def image_names(self) -> list[str] | None:
+        """File names by frame number; None: the frames are not files."""
+        return self._reader.image_names
 
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
         """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""

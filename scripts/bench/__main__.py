@@ -30,6 +30,7 @@ BENCHMARKS = {
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "back-end": "frame rate with and without the online back end",
     "adjustment": "bundle adjustment, pose graph and triangulation",
+    "lenses": "field of view by refinement, for lenses from 25 to 130 degrees",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
