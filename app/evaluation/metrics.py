@@ -23,7 +23,7 @@ MIN_POSES = 3
 """Fewest poses that are measured: two positions can always be aligned without error."""
 MIN_SCALE_PIXELS = 20
 """Fewest pixels with true depth of a frame whose own scale is measured."""
-ROUNDING = 1e-4
+ROUNDING = 1e-3
 """AbsRel that counts as the rounding of depth; smaller ones have no meaningful ratio."""
 MOVED_SHARE = 0.3
 """Least length of a step whose direction is measured, as a share of the median step."""
