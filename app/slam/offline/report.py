@@ -43,6 +43,9 @@ class RefinementReport:
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
     standard error; see `model_selection.Evidence`."""
+    scale_correction: float = 1.0
+    """Ratio of the largest to the smallest factor by which lengths of the map were corrected, where depth maps that see
+    the same contradict its scale."""
     depth_fields: int = 0
     """Keyframes with a depth correction field."""
     depth_error_before: float | None = None
