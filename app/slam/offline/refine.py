@@ -273,6 +273,9 @@ class _Refiner:
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
             self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
+        grids = [view.grid for view in data.keyframe_views]
+        for k, factor in scale_consistency.jumps(fit, grids, data.keyframe_segment):
+            report.scale_jumps.append({"frame": data.views[data.keyframes[k]].index, "factor": round(factor, 3)})
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1

@@ -115,6 +115,14 @@ def depth_scales(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.i
     return np.exp(solved.solve(rigid=True).depth)
 
 
+def jumps(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> list[tuple[int, float]]:
+    """Keyframes at which depth maps contradict the map's scale by more than `JUMP`, and by which factor."""
+    correction = _Estimate.of(fit, grids, segment).solve().correction
+    change = np.exp(-np.diff(correction))
+    large = (np.maximum(change, 1 / change) > 1 + JUMP) & (segment[:-1] == segment[1:])
+    return [(int(k) + 1, float(change[k])) for k in np.flatnonzero(large)]
+
+
 @dataclass(frozen=True)
 class ScaleTie:
     """A state whose parts, which points do not tie to one another, have one scale by their depth maps."""
