@@ -305,6 +305,10 @@ def describe_refinement(report: RefinementReport) -> list[str]:
             f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
             f"{report.focal_before or 0.0:.0f} px, {describe_lens(report)}; {sum(report.seconds.values()):.1f} s"
         )
+    lines += [
+        f"the scale may change by a factor of {jump['factor']} at frame {jump['frame']}, where few points tie them"
+        for jump in report.scale_jumps
+    ]
     return lines + [
         f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
         f"because {segment['why']}"
