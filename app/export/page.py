@@ -87,8 +87,8 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
 
 def _add_surface(server: Any, job: ExportJob) -> str:
     """Add the mesh or the keyframes' surfaces, and set the camera; returns what was added."""
-    from stream_recon.app.viewer.cameras import FreeView, opening_view
     from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
+    from stream_recon.app.viewer.overview import FreeView, opening_view
     from stream_recon.app.viewer.subject import Subject
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.app.viewer.surfaces import SurfaceStore
