@@ -84,12 +84,12 @@ def cut_triangles(
         Positions, faces and values of the rest, without unused vertices.
     """
     rows = np.concatenate([np.asarray(xyz, np.float64), np.asarray(values, np.float64)], axis=1)
-    faces = np.asarray(faces, np.int64)
+    kept: NDArray[np.int64] = np.asarray(faces, np.int64)
     for plane in np.asarray(planes, np.float64):
-        rows, faces = _cut(rows, faces, rows[:, :3] @ plane[:3] + plane[3])
-    used, faces = np.unique(faces, return_inverse=True)
+        rows, kept = _cut(rows, kept, rows[:, :3] @ plane[:3] + plane[3])
+    used, numbers = np.unique(kept, return_inverse=True)
     rows = rows[used]
-    return rows[:, :3], faces.reshape(-1, 3).astype(np.int32), rows[:, 3:]
+    return rows[:, :3], numbers.reshape(-1, 3).astype(np.int32), rows[:, 3:]
 
 
 def cut_primitive(primitive: Primitive, planes: NDArray[np.floating]) -> Primitive:
@@ -99,12 +99,18 @@ def cut_primitive(primitive: Primitive, planes: NDArray[np.floating]) -> Primiti
         rgb = None if primitive.rgb is None else primitive.rgb[inside]
         return replace(primitive, xyz=primitive.xyz[inside], rgb=rgb)
     none = np.zeros((len(primitive.xyz), 0))
-    parts = [none if part is None else part for part in (primitive.uv, primitive.rgb)]
+    unsure = None if primitive.unsure is None else primitive.unsure[:, None]
+    parts = [none if part is None else part for part in (primitive.uv, unsure, primitive.rgb)]
     xyz, faces, values = cut_triangles(primitive.xyz, primitive.faces, np.concatenate(parts, axis=1), planes)
-    columns = parts[0].shape[1]
-    uv = None if primitive.uv is None else values[:, :columns].astype(np.float32)
-    rgb = None if primitive.rgb is None else np.rint(values[:, columns:]).astype(np.uint8)
-    return replace(primitive, xyz=xyz.astype(np.float32), faces=faces, uv=uv, rgb=rgb)
+    first, second = np.cumsum([part.shape[1] for part in parts[:2]])
+    return replace(
+        primitive,
+        xyz=xyz.astype(np.float32),
+        faces=faces,
+        uv=None if primitive.uv is None else values[:, :first].astype(np.float32),
+        unsure=None if unsure is None else values[:, first].astype(np.float32),
+        rgb=None if primitive.rgb is None else np.rint(values[:, second:]).astype(np.uint8),
+    )
 
 
 def _cut(

@@ -40,6 +40,8 @@ class Primitive:
     """Coordinates in the texture, from (0, 0) at its upper left corner to (1, 1) at its lower right one."""
     texture: bytes | None = None
     """A JPEG file; given with ``uv``, and multiplied by the colours."""
+    unsure: NDArray[np.float32] | None = None  # [N]
+    """Percentages, an attribute ``_UNSURE`` of the vertices, that only the program's pages read."""
     name: str = "mesh"
     mode: int = TRIANGLES
     """`POINTS`, `LINES` (pairs of positions) or `TRIANGLES`; not every program reads strips."""
@@ -107,7 +109,10 @@ def _read_primitive(document: dict[str, Any], buffer: memoryview, node: dict[str
         faces = _read(document, buffer, drawn["indices"]).reshape(-1, 3).astype(np.int32)
     red, green, blue = (_to_srgb(np.array(surface["baseColorFactor"][:3])) / 255).tolist()
     xyz = np.asarray(_read(document, buffer, attributes["POSITION"]), np.float32)
-    return Primitive(xyz, faces, rgb, uv, texture, node.get("name", "mesh"), drawn["mode"], (red, green, blue))
+    name, unsure = node.get("name", "mesh"), None
+    if "_UNSURE" in attributes:
+        unsure = np.asarray(_read(document, buffer, attributes["_UNSURE"]), np.float32)
+    return Primitive(xyz, faces, rgb, uv, texture, unsure, name, drawn["mode"], (red, green, blue))
 
 
 def _view(document: dict[str, Any], buffer: memoryview, number: int) -> memoryview:
@@ -152,6 +157,8 @@ def _document(primitives: Sequence[Primitive], blocks: list[bytes], generator: s
             document["accessors"][-1]["normalized"] = True
         if p.uv is not None:
             attributes["TEXCOORD_0"] = _accessor(document, blocks, np.ascontiguousarray(p.uv, "<f4"), "VEC2")
+        if p.unsure is not None:
+            attributes["_UNSURE"] = _accessor(document, blocks, np.ascontiguousarray(p.unsure, "<f4"), "SCALAR")
         drawn: dict[str, Any] = {"attributes": attributes, "mode": p.mode, "material": len(document["materials"])}
         if p.faces is not None:
             indices = np.ascontiguousarray(p.faces.ravel(), "<u4")
@@ -235,4 +242,4 @@ def _to_linear(srgb: NDArray[np.float64]) -> NDArray[np.float64]:
 def _to_srgb(linear: NDArray[np.float64]) -> NDArray[np.uint8]:
     """sRGB levels from linear intensities in 0..1."""
     srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-12) ** (1 / 2.4) - 0.055)
-    return np.rint(255 * np.clip(srgb, 0, 1)).astype(np.uint8)
+    return np.asarray(np.rint(255 * np.clip(srgb, 0, 1)), np.uint8)

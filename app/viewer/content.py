@@ -1,6 +1,6 @@
 """Geometry of the scene as pages show it, for pointing, cutting and plans. Used from the viewer's thread."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,14 +92,12 @@ class SceneContent:
 
     def extent(self, R: NDArray[np.floating]) -> Extent:
         """The extent of the scene in axes to which ``R`` [3, 3] rotates the world."""
-        parts = [part.xyz[:: max(1, len(part.xyz) // SAMPLE)] for part in self.surfaces()]
-        whole = [part.xyz for part in self.surfaces()]
-        if not parts:
-            parts, whole = [self._store.sample(SAMPLE)], [self._store.world_points().xyz]
-        xyz = np.concatenate([*parts, self.timeline.path(SAMPLE)]) @ np.asarray(R).T
+        whole = [*(part.xyz for part in self.surfaces()), self._store.world_points().xyz, self.timeline.path(SAMPLE)]
+        parts = [part[:: max(1, len(part) // SAMPLE)] for part in whole]
+        xyz = np.concatenate(parts) @ np.asarray(R).T
         low, high = np.quantile(xyz, [OUTLIERS, 1 - OUTLIERS], axis=0)
         border = MARGIN * float((high - low).max()) + 1e-9
-        everything = np.concatenate([*whole, self.timeline.path(SAMPLE)]) @ np.asarray(R).T
+        everything = np.concatenate(whole) @ np.asarray(R).T
         least, most = np.minimum(everything.min(axis=0), low), np.maximum(everything.max(axis=0), high)
         return Extent(low - border, high + border, least - border, most + border)
 
@@ -130,5 +128,4 @@ class SceneContent:
 
 def moved(part: Primitive, R: NDArray[np.floating], t: NDArray[np.floating]) -> Primitive:
     """A primitive under a rotation [3, 3] and a translation [3]."""
-    xyz = np.asarray(part.xyz @ np.asarray(R).T + t, np.float32)
-    return Primitive(xyz, part.faces, part.rgb, part.uv, part.texture, part.name, part.mode, part.colour)
+    return replace(part, xyz=np.asarray(part.xyz @ np.asarray(R).T + t, np.float32))

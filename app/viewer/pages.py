@@ -109,9 +109,9 @@ class PageScene:
         for name, key in wanted.items():
             if name in self._replaced or name in self._empty:
                 continue
-            _, _, step, first = name.split("/")
-            chunk = store.chunk_of(int(first))
-            points = chunk.points.step(int(step))
+            lowest, first = (int(part) for part in name.split("/")[2:])
+            chunk = store.chunk_of(first)
+            points = chunk.points.step(lowest)
             points = points.take(np.flatnonzero((points.frame <= key[1]) & (points.rank >= key[2])))
             if not len(points):
                 self._empty.add(name)

@@ -42,7 +42,7 @@ class PointingRay:
         rays = self.direction + np.concatenate(offsets)
         return np.asarray(rays / np.linalg.norm(rays, axis=1, keepdims=True))
 
-    def is_shown(self, points: FloatArray) -> NDArray[np.bool_]:
+    def is_shown(self, points: NDArray[np.floating]) -> NDArray[np.bool_]:
         """Which points [..., 3] are in front of all planes."""
         return np.asarray((points @ self.planes[:, :3].T + self.planes[:, 3] >= 0).all(axis=-1))
 
@@ -58,7 +58,7 @@ class Hit:
     """Distance from the neighbouring hits, or between points of a cloud: how exactly the place is known."""
 
 
-def hit_triangles(ray: PointingRay, triangles: Sequence[FloatArray]) -> Hit | None:
+def hit_triangles(ray: PointingRay, triangles: Sequence[NDArray[np.floating]]) -> Hit | None:
     """The place that a ray meets on triangles, each array [M, 3, 3], which are solid on their front sides only."""
     rays = ray.bundle()
     nearest = np.full(len(rays), np.inf)

@@ -132,7 +132,7 @@ def _draw(
     flat, tops = row * width + column, top.reshape(-1)
     np.maximum.at(tops, flat, y)
     seen = y >= tops[flat]
-    canvas.reshape(-1, 3)[flat[seen]] = np.asarray(rgb[shown][seen], np.uint8)
+    canvas.reshape(-1, 3)[flat[seen]] = np.rint(rgb[shown][seen])
 
 
 def _colours(primitive: Primitive) -> NDArray[np.uint8]:

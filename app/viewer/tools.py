@@ -17,12 +17,12 @@ from stream_recon.app.viewer.content import Extent, SceneContent, moved
 from stream_recon.app.viewer.measure import MAX_POINTS, Pick, Unit, distances, pick
 from stream_recon.app.viewer.panel import PageOptions, PanelEvents
 from stream_recon.app.viewer.picking import PointingRay
-from stream_recon.app.viewer.plan import PlanFrame, floor_plan
+from stream_recon.app.viewer.plan import PlanFrame, bar_length, floor_plan
 from stream_recon.app.viewer.tool_nodes import ToolNodes
 from stream_recon.app.viewer.tools_panel import AXIS_OF_LABEL, STEPS, UNDO_CUT, UNDO_POINT, ToolsPanel
 
 Borders = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
-POINT_SIZE = 0.006
+POINT_SIZE = 0.009
 """Radius of a measured point as a share of the typical depth."""
 SETTLED_S = 1.0
 """Time without a change after which a cut is one that can be undone."""
@@ -127,11 +127,12 @@ class PageTools:
             self._client.scene.remove_click_callback()
             return
 
-        @self._client.scene.on_click()
-        def _(event: Any) -> None:
+        def click(event: Any) -> None:
             origin, direction = (np.array(v, np.float64) for v in (event.ray_origin, event.ray_direction))
             if np.linalg.norm(direction) > 0:
                 self._events.request(lambda: self._clicked(origin, direction))
+
+        self._client.scene.on_click()(click)
 
     def _clicked(self, origin: NDArray[np.float64], direction: NDArray[np.float64]) -> None:
         self.point_at(origin, direction)
@@ -191,7 +192,11 @@ class PageTools:
         assert self._extent is not None
         for axis, slider in zip(AXIS_OF_LABEL, self.panel.borders, strict=True):
             low, high = float(self._extent.low[axis]), float(self._extent.high[axis])
-            slider.min, slider.max, slider.step = low, high, (high - low) / STEPS
+            step = bar_length((high - low) / STEPS)
+            digits = max(0, -int(np.floor(np.log10(step))))
+            slider.min = round(float(np.floor(low / step)) * step, digits)
+            slider.max = round(float(np.ceil(high / step)) * step, digits)
+            slider.step = step
 
     def _set_borders(self, borders: Borders) -> None:
         for slider, (first, last) in zip(self.panel.borders, borders, strict=True):
