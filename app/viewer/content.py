@@ -9,7 +9,7 @@ from stream_recon.app.core.gltf import POINTS, Primitive, read_glb
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.panel import PageOptions
-from stream_recon.app.viewer.picking import Hit, PointingRay, hit_points, hit_triangles
+from stream_recon.app.viewer.picking import Hit, PointingRay, hit_points, hit_triangles, unevenness
 from stream_recon.app.viewer.scene import SceneMesh, ViewerScene
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline
@@ -20,6 +20,8 @@ OUTLIERS = 0.01
 """Share of the points on each side that may lie outside `Extent.low` to `Extent.high`."""
 MARGIN = 0.03
 """Border around them, as a share of their extent."""
+EDGE_BLUR = 0.016
+"""Error of edges of surfaces, as a share of their distance from the nearest camera: some pixels of a depth map."""
 UPRIGHT = 0.3
 """Largest vertical part of a wall's normal."""
 
@@ -88,7 +90,12 @@ class SceneContent:
         corners = [part.xyz[part.faces] for part in shown if part.faces is not None and len(part.faces)]
         hits = [hit_triangles(ray, corners)] if corners else []
         hits += [hit_points(ray, part.xyz, self._spacing()) for part in shown if part.faces is None and len(part.xyz)]
-        return min((hit for hit in hits if hit is not None), key=lambda hit: hit.distance, default=None)
+        hit = min((hit for hit in hits if hit is not None), key=lambda hit: hit.distance, default=None)
+        if hit is None or not corners or hit is not hits[0]:
+            return hit
+        path = self.timeline.path(len(self.timeline))
+        radius = EDGE_BLUR * float(np.linalg.norm(path - hit.point, axis=1).min())
+        return replace(hit, spread=float(np.hypot(hit.spread, unevenness(ray, hit, corners, radius))))
 
     def extent(self, R: NDArray[np.floating]) -> Extent:
         """The extent of the scene in axes to which ``R`` [3, 3] rotates the world."""

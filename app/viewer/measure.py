@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.viewer.picking import Hit, PointingRay
 
-DEPTH_ERROR = 0.012
+DEPTH_ERROR = 0.025
 """Error (95 %) of a surface, as a share of its distance from the nearest camera."""
 CLICK_PX = 1.5
 """Error (95 %) of pointing, in pixels."""

@@ -67,6 +67,21 @@ def hit_triangles(ray: PointingRay, triangles: Sequence[NDArray[np.floating]]) -
     return _chosen(ray, rays, nearest)
 
 
+def unevenness(ray: PointingRay, hit: Hit, triangles: Sequence[NDArray[np.floating]], radius: float) -> float:
+    """How much the distance of a surface changes within a ``radius`` about a hit, as the root of a mean square.
+
+    Edges of a reconstruction lie about as far from where they should be as its depth maps are coarse, so that beside an
+    edge either side may be meant. A surface that ends there counts as uneven by the radius.
+    """
+    around = PointingRay(ray.origin, ray.direction, radius / max(hit.distance, 1e-9) / max(RINGS), ray.planes)
+    rays = around.bundle()
+    nearest = np.full(len(rays), np.inf)
+    for corners in triangles:
+        nearest = np.minimum(nearest, _distances(around, rays, corners))
+    change = np.where(np.isfinite(nearest), nearest - hit.distance, radius)
+    return float(np.sqrt(np.mean(np.minimum(np.abs(change), 2 * hit.distance) ** 2)))
+
+
 def hit_points(ray: PointingRay, xyz: NDArray[np.floating], spacing: float) -> Hit | None:
     """The place that a ray meets in a cloud [N, 3], whose points are about ``spacing`` apart."""
     offset = np.asarray(xyz, np.float64) - ray.origin
