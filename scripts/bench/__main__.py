@@ -38,6 +38,7 @@ BENCHMARKS = {
     "selection": "whether refinement keeps the better side, map or network",
     "verdicts": "verdicts on results of known error",
     "edges": "depth upsampling at object edges",
+    "distances": "distances measured on a page between known corners of the sample",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "health": "detection of faults in a video",
     "resume": "errors of resumed runs",
