@@ -193,14 +193,16 @@ class Tracker:
         T = found.T_world_camera if found.good and trusted else prior.T_predicted
         if found.good and found.displacement < STEP and len(found.row) >= LOST * found.attempted:
             tracked = TrackedPoints(found.row, found.uv, prior.T_network)
-            return self._attach(result.index, T, tracked if trusted else None)
+            return self._attach(result.index, T, tracked if trusted else None, found.covariance if trusted else None)
         return self._insert(result, image, T, found)
 
-    def _attach(self, index: int, T: FloatArray, tracked: TrackedPoints | None = None) -> FloatArray:
+    def _attach(
+        self, index: int, T: FloatArray, tracked: TrackedPoints | None = None, covariance: FloatArray | None = None
+    ) -> FloatArray:
         """Attach a frame with pose ``T`` to the last keyframe."""
         last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.attached.append(AttachedFrame(index, relative, last.log_scale, tracked=tracked))
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, tracked, covariance))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
@@ -238,6 +240,7 @@ class Tracker:
         """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
         last, keyframe = self.map.keyframes[-1], new.keyframe
         if found.good:
+            keyframe.attached[0].covariance = found.covariance
             kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
             # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[found.row]
