@@ -329,6 +329,7 @@ def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
     relative = invert_pose(last.T_network) @ keyframe.T_network
     relative[:3, 3] *= ratio
     keyframe.trusted = False
+    keyframe.attached[0].covariance = None
     keyframe.set_pose(np.asarray(last.T_world_camera @ relative), last.log_scale)
     keyframe.z = np.full(len(keyframe.track), np.nan)
 
