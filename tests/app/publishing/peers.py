@@ -1,14 +1,19 @@
 """Peers for tests: a router and a plain zenoh subscriber, and a client of Foxglove, all without ROS."""
 
 import json
+import os
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
+
+# Where pyzeros compiles its types; otherwise in the current folder.
+os.environ.setdefault("CYDR_CACHE_DIR", os.path.join(tempfile.gettempdir(), "stream-recon-tests-cydr"))  # noqa: PTH118
 
 
 def free_port() -> int:
