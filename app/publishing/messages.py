@@ -1,7 +1,7 @@
 """Messages for other programs, independent of any wire format, and the table of topics.
 
-Frames follow REP 105: ``map`` -> ``odom`` -> ``base_link`` -> ``camera_optical_frame``. Body axes are x forward, y left,
-z up; the optical frame's are x right, y down, z forward. Stamps are those of the images, in nanoseconds.
+Frames follow REP 105: ``map`` -> ``odom`` -> ``base_link`` -> ``camera_optical_frame``. Body axes are x forward, y
+left, z up; the optical frame's are x right, y down, z forward. Stamps are those of the images, in nanoseconds.
 """
 
 from dataclasses import dataclass, field

@@ -71,9 +71,7 @@ def rosbags_library() -> ModuleType:
         import rosbags.rosbag2
         import rosbags.typesys
     except ImportError as error:
-        raise ResourceError(
-            "ROS 2 messages need the library rosbags: pip install 'stream-recon[robots]'"
-        ) from error
+        raise ResourceError("ROS 2 messages need the library rosbags: pip install 'stream-recon[robots]'") from error
     return rosbags  # type: ignore[no-any-return,unused-ignore]
 
 
@@ -215,9 +213,7 @@ def _camera_info(message: CameraInfo) -> Any:
 def _diagnostics(message: Diagnostics) -> Any:
     values = [_new("diagnostic_msgs/KeyValue", key, value) for key, value in message.values.items()]
     text = message.state + (f": {message.reason}" if message.reason else "")
-    status = _new(
-        "diagnostic_msgs/DiagnosticStatus", LEVELS[message.state], f"{NODE}: tracking", text, NODE, values
-    )
+    status = _new("diagnostic_msgs/DiagnosticStatus", LEVELS[message.state], f"{NODE}: tracking", text, NODE, values)
     return _new("diagnostic_msgs/DiagnosticArray", _header(message.stamp_ns, ""), [status])
 
 

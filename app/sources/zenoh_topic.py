@@ -15,7 +15,16 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.live import FIRST_FRAME_SECONDS, LONGEST_PAUSE_SECONDS
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
-from stream_recon.app.sources.rosbag import CAMERA, COMPRESSED, DAMAGE, RAW, camera_of, decoded, info_topics, is_rectified
+from stream_recon.app.sources.rosbag import (
+    CAMERA,
+    COMPRESSED,
+    DAMAGE,
+    RAW,
+    camera_of,
+    decoded,
+    info_topics,
+    is_rectified,
+)
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 NODE = "stream_recon_source"
@@ -122,9 +131,7 @@ class ZenohReader(Reader):
     def _listen(self, domain: int, topic: str, kind: str, take: Any) -> None:
         # Any type hash: definitions differ in comments between releases of ROS, and old ones send none.
         key = f"{domain}{topic}/{dds_type(kind)}/*"
-        self._subscribers.append(
-            self._session.declare_subscriber(key, lambda sample: take(sample.payload.to_bytes()))
-        )
+        self._subscribers.append(self._session.declare_subscriber(key, lambda sample: take(sample.payload.to_bytes())))
         self._node.declare("MS", topic, kind, self._hashes[kind], QOS)
 
     def _take(self, kind: str, data: bytes) -> None:
@@ -215,7 +222,9 @@ def parse_topic(spec: str) -> tuple[str, str, int]:
         endpoint, topic = f"{f'[{host}]' if ':' in host else host}:{port}", parts.path
     topic = "/" + topic.strip("/")
     names = topic[1:].split("/")
-    if not all(name and name.replace("_", "a").isalnum() and name.isascii() for name in names) or set(options) - {"domain"}:
+    if not all(name and name.replace("_", "a").isalnum() and name.isascii() for name in names) or set(options) - {
+        "domain"
+    }:
         raise ConfigError(f"{spec}: use zenoh://TOPIC or zenoh://HOST:PORT/TOPIC, with ?domain=N where it is not 0")
     return endpoint, topic, ros_domain(options.get("domain"))
 

@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-pytest.importorskip("foxglove")
-pytest.importorskip("rosbags")
-
 from stream_recon.app.publishing.address import open_sinks, parse_address
 from stream_recon.app.publishing.foxglove_server import FoxgloveSink
 from stream_recon.app.publishing.messages import Topic
@@ -22,6 +19,8 @@ from stream_recon.app.publishing.publisher import Clock, PublisherOptions, Resul
 from stream_recon.configs.errors import ConfigError, PortInUseError, ResourceError
 from tests.app.fake_engine import POINTS, fake_result, frames, prepared
 from tests.app.publishing.peers import FoxgloveClient, eventually
+
+pytest.importorskip("foxglove")
 
 ORIGIN_NS = 1_700_000_000_123_456_789
 
@@ -111,7 +110,7 @@ def test_access_from_other_pages_and_names_is_refused(sink: FoxgloveSink) -> Non
 def test_other_machines_need_the_token() -> None:
     sink = FoxgloveSink("0.0.0.0", 0)
     try:
-        address, _, query = sink.url.partition("/?")
+        _, _, query = sink.url.partition("/?")
         assert query.startswith("token=") and len(query) > 20
         local = f"ws://127.0.0.1:{sink.port}"
         with pytest.raises(InvalidStatus):
@@ -141,7 +140,13 @@ def test_tls(tmp_path: Path) -> None:
 
 def test_hostile_requests_are_ignored(sink: FoxgloveSink) -> None:
     client = FoxgloveClient(sink.url)
-    for text in ("{", "[]", '{"op":"subscribe","subscriptions":[{"id":1,"channelId":999}]}', '{"op":"subscribe"}', "[" * 9000):
+    for text in (
+        "{",
+        "[]",
+        '{"op":"subscribe","subscriptions":[{"id":1,"channelId":999}]}',
+        '{"op":"subscribe"}',
+        "[" * 9000,
+    ):
         client.connection.send(text)
     client.connection.send(np.zeros(9, np.uint8).tobytes())
     client.subscribe(Topic.TF.value)

@@ -1,6 +1,7 @@
 """Odometry and its correction: odom is continuous, and the product is the viewer's pose."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_covariances_are_valid_and_grow() -> None:
         for matrix in (tree.covariance, tree.map_covariance(lost=False), tree.velocity_covariance):
             assert np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix).min() > -1e-12
         sizes.append(np.trace(tree.covariance[:3, :3]))
-    assert all(a < b for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(a < b for a, b in pairwise(sizes))
     # The tracker's covariance holds in the map, where the odometry's has grown far beyond it.
     assert np.trace(tree.map_covariance(lost=False)) < 0.1 * np.trace(tree.covariance)
     assert np.diag(tree.map_covariance(lost=True)).tolist() == [UNKNOWN_VARIANCE] * 6

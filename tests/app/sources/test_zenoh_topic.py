@@ -9,11 +9,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-
-zenoh = pytest.importorskip("zenoh")
-pytest.importorskip("rosbags")
-pytest.importorskip("xxhash")
-
 from rosbags.typesys import Stores, get_typestore
 
 from stream_recon.app.sources import zenoh_topic
@@ -21,6 +16,9 @@ from stream_recon.app.sources.source import open_source
 from stream_recon.app.sources.zenoh_topic import parse_topic
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.publishing.peers import router, session
+
+zenoh = pytest.importorskip("zenoh")
+pytest.importorskip("xxhash")
 
 STAMP = (1_700_000_000, 123_456_789)
 TYPES = get_typestore(Stores.ROS2_JAZZY)
