@@ -96,9 +96,8 @@ class FoxgloveSink:
         except OSError as error:
             self._stop_loop()
             if "in use" in str(error):
-                raise PortInUseError(
-                    f"port {port} is in use: choose another with --publish foxglove://HOST:PORT"
-                ) from error
+                where = "choose another with --publish foxglove://HOST:PORT"
+                raise PortInUseError(f"port {port} is in use: {where}") from error
             raise ResourceError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
         self.port = int(next(iter(self._server.sockets)).getsockname()[1])
         shown = outward_address(host) if host in EVERYWHERE else host

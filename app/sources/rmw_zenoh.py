@@ -1,8 +1,8 @@
 """Naming and metadata by which ROS 2 nodes with rmw_zenoh find and understand one another.
 
 A topic's messages have the key ``<domain>/<topic>/<DDS type>/<type hash>``, and an attachment with sequence number,
-time and identity of the publisher. Each node, publisher and subscription declares a liveliness token ``@ros2_lv/...``, from
-which the others know the graph. Both follow rmw_zenoh's design document (github.com/ros2/rmw_zenoh, docs/design.md).
+time and identity of the publisher. Each node, publisher and subscription declares a liveliness token ``@ros2_lv/...``,
+from which the others know the graph. Both are as in rmw_zenoh's design document (github.com/ros2/rmw_zenoh).
 """
 
 import os

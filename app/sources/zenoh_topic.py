@@ -222,9 +222,8 @@ def parse_topic(spec: str) -> tuple[str, str, int]:
         endpoint, topic = f"{f'[{host}]' if ':' in host else host}:{port}", parts.path
     topic = "/" + topic.strip("/")
     names = topic[1:].split("/")
-    if not all(name and name.replace("_", "a").isalnum() and name.isascii() for name in names) or set(options) - {
-        "domain"
-    }:
+    named = all(name.isascii() and name.replace("_", "a").isalnum() for name in names)
+    if not named or set(options) - {"domain"}:
         raise ConfigError(f"{spec}: use zenoh://TOPIC or zenoh://HOST:PORT/TOPIC, with ?domain=N where it is not 0")
     return endpoint, topic, ros_domain(options.get("domain"))
 

@@ -1,5 +1,6 @@
 """Image topics of robots as a source, with pyzeros or zenoh alone as the robot."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -141,11 +142,13 @@ def test_wrong_topic_names_the_topics_there(monkeypatch: pytest.MonkeyPatch) -> 
         zenoh_topic.ZenohReader(f"zenoh://{endpoint}/camera/wrong", 1.0)
 
 
+@pytest.mark.slow
 def test_a_ros_publisher_of_pyzeros_is_heard() -> None:
     pyzeros = pytest.importorskip("pyzeros")
     from pyzeros.qos import QosProfile
     from ros2_pyterfaces.cydr import all_msgs as messages
 
+    asyncio.set_event_loop(asyncio.new_event_loop())  # pyzeros needs one in this thread
     with router() as endpoint, session(endpoint) as opened:
         node = pyzeros.Node("camera", session=opened)
         publisher = pyzeros.Pub(messages.CompressedImage, "/eye/compressed", QosProfile.sensor_data(), session=node)
