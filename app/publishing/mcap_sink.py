@@ -21,7 +21,7 @@ class McapSink:
         if path.exists() or path.is_symlink():
             raise OutputError(f"{path} exists: choose another name for --publish")
         self._encoder = FoxgloveEncoder()
-        context = library.Context()
+        self._context = context = library.Context()  # its end would close the channels
         try:
             # The library's threads report a full disk only at the end; this file object raises at once.
             self._file = self._part.open("wb")

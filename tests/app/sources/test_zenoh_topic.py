@@ -146,7 +146,7 @@ def test_wrong_topic_names_the_topics_there(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_ros_publisher_of_pyzeros_is_heard() -> None:
     pyzeros = pytest.importorskip("pyzeros")
     from pyzeros.qos import QosProfile
-    from ros2_pyterfaces.cydr import all_msgs as messages
+    from ros2_pyterfaces.cyclone import all_msgs as messages
 
     asyncio.set_event_loop(asyncio.new_event_loop())  # pyzeros needs one in this thread
     with router() as endpoint, session(endpoint) as opened:
@@ -154,8 +154,8 @@ def test_a_ros_publisher_of_pyzeros_is_heard() -> None:
         publisher = pyzeros.Pub(messages.CompressedImage, "/eye/compressed", QosProfile.sensor_data(), session=node)
         stop = threading.Event()
         message = messages.CompressedImage()
-        message.format, message.data = b"jpeg", _jpeg(3)
-        message.serialize()  # compiles the type, which takes long the first time
+        message.format, message.data = "jpeg", _jpeg(3).tolist()
+        publisher.publish(message)  # compiles the attachment's type, which takes long the first time
 
         def send() -> None:
             while not stop.wait(0.02):
