@@ -78,6 +78,11 @@ class EventQueue:
         self._forget(event)
         return event
 
+    def clear(self) -> None:
+        """Forget all events."""
+        while self.take() is not None:
+            pass
+
     def _forget(self, event: FrameEvent | RevisionEvent) -> None:
         if isinstance(event, FrameEvent):
             self._frames -= 1

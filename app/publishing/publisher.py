@@ -153,7 +153,7 @@ class ResultPublisher:
         finally:
             with self._changed:
                 self._closed, self._busy = True, False
-                self._queue = EventQueue()
+                self._queue.clear()
                 self._changed.notify_all()
 
     def _step(self) -> bool:
