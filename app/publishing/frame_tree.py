@@ -16,6 +16,8 @@ LEAST_HEALTH = 0.1
 """Health below which standard deviations grow no further."""
 UNKNOWN_VARIANCE = 9999.0
 """Variance of a pose that is a guess."""
+RENORMALISED_EVERY = 100
+"""Frames after which rounding is removed from the rotation of odom."""
 GUESSED_TURN = np.radians(60.0)
 """Standard deviation of the rotation across a discontinuity of the source."""
 
@@ -87,9 +89,9 @@ class FrameTree:
         self.T_odom_base = np.eye(4)
         self.covariance = np.zeros((6, 6))
         """[6, 6], of the pose in ``odom``: it grows with the path."""
-        self.velocity = np.zeros(6)
-        self.velocity_covariance = np.zeros((6, 6))
         self.last: Tracked | None = None
+        self._step, self._noise, self._seconds = np.eye(4), np.zeros((6, 6)), 1.0
+        self._count = 0
 
     def add(self, frame: Tracked) -> None:
         """Take the next frame."""
@@ -100,17 +102,29 @@ class FrameTree:
         motion = np.asarray(invert_pose(last.T_network) @ frame.T_network)
         motion[:3, 3] *= frame.scale
         step = np.asarray(self.T_base_camera @ motion @ self._inverse)
-        noise = self._noise(last, frame, float(np.linalg.norm(motion[:3, 3])))
-        R = self.T_odom_base[:3, :3]
-        # Errors along the fixed axes: an error of the rotation so far moves the end of the step.
-        F, turned = np.eye(6), np.kron(np.eye(2), R)
-        F[:3, 3:] = -so3.skew(R @ step[:3, 3])
-        self.covariance = F @ self.covariance @ F.T + turned @ noise @ turned.T
+        noise = _noise(last, frame, float(np.linalg.norm(motion[:3, 3])))
+        # Errors along the fixed axes: an error of the rotation so far moves the end of the step. The noise of a step is
+        # the same along all axes, so that it need not be turned.
+        F = np.eye(6)
+        F[:3, 3:] = -so3.skew(self.T_odom_base[:3, :3] @ step[:3, 3])
+        self.covariance = F @ self.covariance @ F.T + noise
         self.T_odom_base = self.T_odom_base @ step
-        self.T_odom_base[:3, :3] = so3.nearest(self.T_odom_base[:3, :3])
-        seconds = max((frame.stamp_ns - last.stamp_ns) * 1e-9, 1e-3)
-        self.velocity = np.concatenate([step[:3, 3], so3.log(step[:3, :3])]) / seconds
-        self.velocity_covariance = noise / seconds**2
+        self._count += 1
+        if self._count % RENORMALISED_EVERY == 0:
+            self.T_odom_base[:3, :3] = so3.nearest(self.T_odom_base[:3, :3])
+        self._step, self._noise = step, noise
+        self._seconds = max((frame.stamp_ns - last.stamp_ns) * 1e-9, 1e-3)
+
+    @property
+    def velocity(self) -> FloatArray:
+        """Linear and angular velocity [6] of the last step, along the axes of base_link."""
+        motion = np.concatenate([self._step[:3, 3], so3.log(self._step[:3, :3])])
+        return np.asarray(motion / self._seconds)
+
+    @property
+    def velocity_covariance(self) -> FloatArray:
+        """[6, 6]"""
+        return np.asarray(self._noise / self._seconds**2)
 
     def correct(self, T_world_camera: FloatArray) -> None:
         """A revision of the last frame's pose."""
@@ -146,15 +160,16 @@ class FrameTree:
         covariance = J @ frame.covariance @ J.T / _certainty(frame.health) ** 2
         return np.asarray((covariance + covariance.T) / 2)
 
-    def _noise(self, last: Tracked, frame: Tracked, length: float) -> FloatArray:
-        """Covariance [6, 6] of a step of the network, of a translation and a rotation along the axes of base_link."""
-        if frame.segment != last.segment:
-            translation, rotation = frame.depth, GUESSED_TURN
-        else:
-            certainty = _certainty(frame.health)
-            translation = TRANSLATION_SIGMA * max(length, LEAST_MOTION * frame.depth) / certainty
-            rotation = ROTATION_SIGMA / certainty
-        return np.diag([translation**2] * 3 + [rotation**2] * 3)
+
+def _noise(last: Tracked, frame: Tracked, length: float) -> FloatArray:
+    """Covariance [6, 6] of a step of the network, of a translation and a rotation along any axes."""
+    if frame.segment != last.segment:
+        translation, rotation = frame.depth, GUESSED_TURN
+    else:
+        certainty = _certainty(frame.health)
+        translation = TRANSLATION_SIGMA * max(length, LEAST_MOTION * frame.depth) / certainty
+        rotation = ROTATION_SIGMA / certainty
+    return np.diag([translation**2] * 3 + [rotation**2] * 3)
 
 
 def _certainty(health: float | None) -> float:

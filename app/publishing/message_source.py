@@ -82,8 +82,8 @@ class MessageSource:
         if self.wanted(Topic.TF):
             self._send(Topic.TF, self._dynamic(stamp))
         if self.wanted(Topic.ODOMETRY):
-            pose, noise = tree.T_odom_base.copy(), tree.velocity_covariance
-            self._send(Topic.ODOMETRY, Odometry(stamp, pose, tree.covariance, tree.velocity, noise))
+            velocity, noise = tree.velocity, tree.velocity_covariance
+            self._send(Topic.ODOMETRY, Odometry(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise))
         if self.wanted(Topic.POSE):
             self._send(Topic.POSE, self._pose())
         if result is not None and any(map(self.wanted, FROM_RESULT)):
