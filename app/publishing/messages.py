@@ -41,6 +41,8 @@ LATCHED = frozenset({Topic.TF_STATIC, Topic.PATH})
 """Topics whose last message a new subscriber gets at once."""
 FROM_RESULT = frozenset({Topic.POINTS, Topic.DEPTH, Topic.IMAGE, Topic.CAMERA_INFO})
 """Topics that need a frame's depth map or image."""
+FROM_POSE = frozenset(Topic) - FROM_RESULT - {Topic.TF_STATIC}
+"""Topics that need a frame's pose alone."""
 
 
 class State(StrEnum):

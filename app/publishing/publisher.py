@@ -11,7 +11,7 @@ from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.publishing.event_queue import EventQueue, FrameEvent, RevisionEvent
 from stream_recon.app.publishing.frame_tree import Tracked, camera_on_base
 from stream_recon.app.publishing.message_source import MessageSource
-from stream_recon.app.publishing.messages import FROM_RESULT, FloatArray
+from stream_recon.app.publishing.messages import FROM_POSE, FROM_RESULT, FloatArray
 from stream_recon.app.publishing.sink import Sink
 from stream_recon.configs.schema import PointsConfig
 
@@ -96,12 +96,15 @@ class ResultPublisher:
         """Take a frame's result."""
         tracked = Tracked.of(result, self._options.clock.stamp_ns(result.timestamp))
         wanted = any(map(self.source.wanted, FROM_RESULT))
+        # Without peers the thread looks once a beat: waking it costs more than its work.
+        awaited = wanted or self._lossless or any(map(self.source.wanted, FROM_POSE))
         with self._changed:
             while self._lossless and not self._queue.has_room and self._thread.is_alive():
                 self._changed.wait(ROOM_SECONDS)
             if not self._closed:
                 self._queue.add(tracked, result if wanted else None)
-                self._changed.notify_all()
+                if awaited:
+                    self._changed.notify_all()
 
     def revise(self, revision: Revision) -> None:
         """Take a revision of earlier frames."""
@@ -114,6 +117,7 @@ class ResultPublisher:
         """Wait until everything so far is published; False after the timeout."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
+            self._changed.notify_all()
             while len(self._queue) or self._busy or self._peer_joined:
                 if time.monotonic() > deadline or not self._thread.is_alive():
                     return False
