@@ -1,6 +1,7 @@
 """Recording of a run as an MCAP file with the schemas of Foxglove."""
 
 from collections.abc import Callable
+from io import SEEK_CUR, SEEK_END, SEEK_SET, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ class McapSink:
         self._encoder = FoxgloveEncoder()
         self._context = context = library.Context()  # its end would close the channels
         try:
-            # The library's threads report a full disk only at the end; this file object raises at once.
-            self._file = self._part.open("wb")
+            self._file = _RecordingFile(self._part)
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from error
         self._writer: Any = library.open_mcap(self._file, context=context)
@@ -56,6 +56,8 @@ class McapSink:
         self._last_ns = max(self._last_ns, message.stamp_ns)
         # A message of earlier frames, such as a path, was made at the time of the last one.
         self._channels[topic].log(data, log_time=self._last_ns)
+        if self._file.error is not None:
+            raise OutputError(f"{self._file.error.strerror or self._file.error}; what was written is in {self._part}")
 
     def close(self) -> None:
         if self._writer is None:
@@ -64,6 +66,32 @@ class McapSink:
         try:
             writer.close()
             self._file.close()
-            self._part.rename(self._path)
+            if self._file.error is None:
+                self._part.rename(self._path)
         except (OSError, RuntimeError) as error:
             raise OutputError(f"{self._path} was not completed: {error}") from error
+
+
+class _RecordingFile(FileIO):
+    """File that keeps its first error, and then only counts: the library prints errors of a file, and goes on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w")
+        self.error: OSError | None = None
+        self._at = self._end = 0
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                view = memoryview(data)
+                while len(view):
+                    view = view[super().write(view) :]
+            except OSError as error:
+                self.error = error
+        self._at += len(data)
+        self._end = max(self._end, self._at)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        self._at = offset + {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._end}[whence]
+        return self._at if self.error is not None else super().seek(self._at)
