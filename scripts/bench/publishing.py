@@ -17,6 +17,7 @@ from pathlib import Path
 from bench import SAMPLE
 from stream_recon.app.publishing.foxglove_server import FoxgloveSink
 from stream_recon.app.publishing.publisher import Clock, PublisherOptions, ResultPublisher
+from stream_recon.app.publishing.sink import Sink
 from stream_recon.app.publishing.zenoh_sink import ZenohSink
 from tests.app.fake_engine import POINTS, fake_result, frames, prepared
 
@@ -36,7 +37,7 @@ LENGTHS = (20, 100)
 
 def bench_idle(minutes: float) -> None:
     """Feed results at `FPS` to both kinds of sinks, to which nobody connects."""
-    sinks = [ZenohSink("127.0.0.1:9"), FoxgloveSink(port=0)]
+    sinks: list[Sink] = [ZenohSink("127.0.0.1:9"), FoxgloveSink(port=0)]
     result = fake_result(prepared(frames(1, (640, 480))[0]))
     with ResultPublisher(
         sinks, PublisherOptions(POINTS, Clock(time.time_ns(), live=True, wall_clock=True))
