@@ -34,7 +34,7 @@ def publishing(
     mount = camera_on_base(mount_of(parsed))
     # Images without stamps count from now.
     origin = time.time_ns() if source.origin_ns is None else source.origin_ns
-    clock = Clock(origin, source.live, wall_clock=source.live or source.origin_ns is None)
+    clock = Clock(origin, source.live)
     with ResultPublisher(open_sinks(parsed, token=token), PublisherOptions(points, clock, mount)) as publisher:
         for sink in publisher.sinks:
             out.print(f"publishing: {sink.address}")

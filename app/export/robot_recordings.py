@@ -54,7 +54,7 @@ def _write(job: ExportJob, sink: Sink) -> int:
     """Write the chosen frames with their final poses; returns their number."""
     cameras, failures = job.cameras("all"), list[Exception]()
     clock = Clock(0)
-    source = MessageSource([sink], job.points, camera_on_base(), live=False, wall_clock=False)
+    source = MessageSource([sink], job.points, camera_on_base(), live=False)
     source.on_failure = lambda _, error: failures.append(error)
     try:
         source.begin()

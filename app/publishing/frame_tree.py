@@ -89,6 +89,9 @@ class FrameTree:
         self.T_odom_base = np.eye(4)
         self.covariance = np.zeros((6, 6))
         """[6, 6], of the pose in ``odom``: it grows with the path."""
+        self.map_covariance = np.zeros((6, 6))
+        """[6, 6], of the pose in ``map``: the tracker's, given the map; where it does not track, it grows as that of
+        the odometry."""
         self.last: Tracked | None = None
         self._step, self._noise, self._seconds = np.eye(4), np.zeros((6, 6)), 1.0
         self._count = 0
@@ -103,11 +106,11 @@ class FrameTree:
         motion[:3, 3] *= frame.scale
         step = np.asarray(self.T_base_camera @ motion @ self._inverse)
         noise = _noise(last, frame, float(np.linalg.norm(motion[:3, 3])))
-        # Errors along the fixed axes: an error of the rotation so far moves the end of the step. The noise of a step is
-        # the same along all axes, so that it need not be turned.
-        F = np.eye(6)
-        F[:3, 3:] = -so3.skew(self.T_odom_base[:3, :3] @ step[:3, 3])
-        self.covariance = F @ self.covariance @ F.T + noise
+        self.covariance = _after_step(self.covariance, self.T_odom_base, step, noise)
+        if frame.covariance is None:
+            self.map_covariance = _after_step(self.map_covariance, self.base_pose(last.T_world_camera), step, noise)
+        else:
+            self.map_covariance = self._tracked_covariance(frame, frame.covariance)
         self.T_odom_base = self.T_odom_base @ step
         self._count += 1
         if self._count % RENORMALISED_EVERY == 0:
@@ -144,21 +147,14 @@ class FrameTree:
     def T_map_odom(self) -> FloatArray:
         return np.asarray(self.T_map_base @ invert_pose(self.T_odom_base))
 
-    def map_covariance(self, *, lost: bool) -> FloatArray:
-        """Covariance [6, 6] of the last pose in ``map``, by the tracker, or else that of the odometry."""
-        if lost:
-            return np.eye(6) * UNKNOWN_VARIANCE
-        frame = self.last
-        if frame is None or frame.covariance is None:
-            return self.covariance
-        # From a rotation in the camera's axes and a translation of its centre, to base_link along the map's axes.
+    def _tracked_covariance(self, frame: Tracked, covariance: FloatArray) -> FloatArray:
+        """The tracker's covariance as one of base_link along the map's axes."""
         R = self.T_base_camera[:3, :3] @ frame.T_world_camera[:3, :3]
         J = np.zeros((6, 6))
         J[3:, :3] = R
         J[:3, 3:] = self.T_base_camera[:3, :3]
         J[:3, :3] = -so3.skew(R @ self._inverse[:3, 3]) @ R
-        covariance = J @ frame.covariance @ J.T / _certainty(frame.health) ** 2
-        return np.asarray((covariance + covariance.T) / 2)
+        return np.asarray(J @ covariance @ J.T / _certainty(frame.health) ** 2)
 
 
 def _noise(last: Tracked, frame: Tracked, length: float) -> FloatArray:
@@ -170,6 +166,17 @@ def _noise(last: Tracked, frame: Tracked, length: float) -> FloatArray:
         translation = TRANSLATION_SIGMA * max(length, LEAST_MOTION * frame.depth) / certainty
         rotation = ROTATION_SIGMA / certainty
     return np.diag([translation**2] * 3 + [rotation**2] * 3)
+
+
+def _after_step(covariance: FloatArray, T: FloatArray, step: FloatArray, noise: FloatArray) -> FloatArray:
+    """Covariance [6, 6] of a pose ``T`` after a step in its axes, of errors along the fixed axes.
+
+    An error of the rotation moves the end of the step. The noise is the same along all axes of each kind, so that it
+    need not be turned.
+    """
+    F = np.eye(6)
+    F[:3, 3:] = -so3.skew(T[:3, :3] @ step[:3, 3])
+    return np.asarray(F @ covariance @ F.T + noise)
 
 
 def _certainty(health: float | None) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stream_recon.app.core.depth_points import frame_points, sure_pixels
 from stream_recon.app.core.types import FrameResult, FrameRevision
-from stream_recon.app.publishing.frame_tree import FrameTree, Tracked
+from stream_recon.app.publishing.frame_tree import UNKNOWN_VARIANCE, FrameTree, Tracked
 from stream_recon.app.publishing.messages import (
     BASE,
     CAMERA,
@@ -43,19 +43,16 @@ PATH_SECONDS = 1.0
 class MessageSource:
     """Turns frames and revisions into messages for sinks."""
 
-    def __init__(
-        self, sinks: Sequence[Sink], points: PointsConfig, T_base_camera: np.ndarray, *, live: bool, wall_clock: bool
-    ) -> None:
+    def __init__(self, sinks: Sequence[Sink], points: PointsConfig, T_base_camera: np.ndarray, *, live: bool) -> None:
         """
         Args:
             points: selection of points.
             T_base_camera: pose [4, 4] of the optical frame in ``base_link``.
-            live: the source is live.
-            wall_clock: stamps are times of this machine's clock, so that a delay can be stated.
+            live: frames arrive in real time, so that a delay can be stated, and silence means something.
         """
         self.tree = FrameTree(T_base_camera)
         self.tracking = TrackingState(live=live)
-        self._sinks, self._points, self._wall_clock = list(sinks), points, wall_clock
+        self._sinks, self._points, self._live = list(sinks), points, live
         self.on_failure: Callable[[Sink, Exception], None] = lambda sink, error: None
         """Called with a sink that failed, which gets no further messages."""
         self._history = PoseHistory()
@@ -145,7 +142,7 @@ class MessageSource:
             values |= {"frame": str(last.index), "segment": str(last.segment)}
             if last.health is not None:
                 values["health"] = f"{last.health:.3f}"
-            if self._wall_clock:
+            if self._live:
                 values["delay_s"] = f"{(time.time_ns() - stamp) * 1e-9:.3f}"
         return Diagnostics(stamp, self.tracking.state, self.tracking.reason, values)
 
@@ -194,7 +191,8 @@ class MessageSource:
     def _pose(self) -> MapPose:
         assert self.tree.last is not None
         lost = self.tracking.state is State.LOST
-        return MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, self.tree.map_covariance(lost=lost))
+        covariance = np.eye(6) * UNKNOWN_VARIANCE if lost else self.tree.map_covariance
+        return MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
 
     def _path(self) -> Path:
         assert self.tree.last is not None

@@ -32,8 +32,7 @@ class Clock:
     origin_ns: int
     """Stamp of the second 0 of the source."""
     live: bool = False
-    wall_clock: bool = False
-    """Stamps are times of this machine's clock."""
+    """Frames arrive in real time, stamped by a clock like this machine's."""
 
     def stamp_ns(self, timestamp: float) -> int:
         """Stamp of a frame at ``timestamp`` seconds of its source."""
@@ -64,9 +63,7 @@ class ResultPublisher:
         clock = options.clock
         self.failures: list[str] = []
         """What went wrong, one line for each sink that failed."""
-        self.source = MessageSource(
-            sinks, options.points, options.T_base_camera, live=clock.live, wall_clock=clock.wall_clock
-        )
+        self.source = MessageSource(sinks, options.points, options.T_base_camera, live=clock.live)
         self.source.on_failure = self._note_failure
         self._lossless = any(sink.lossless for sink in sinks)
         self._changed = threading.Condition()

@@ -9,7 +9,7 @@ import pytest
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.publishing.frame_tree import R_BODY_OPTICAL, UNKNOWN_VARIANCE, FrameTree, Tracked, camera_on_base
+from stream_recon.app.publishing.frame_tree import R_BODY_OPTICAL, FrameTree, Tracked, camera_on_base
 from stream_recon.app.publishing.pose_history import PoseHistory
 from stream_recon.app.viewer.timeline import Timeline
 from tests.app.fake_engine import fake_result, frames, prepared
@@ -82,13 +82,17 @@ def test_covariances_are_valid_and_grow() -> None:
     for item in drifting_walk(loops=()):
         assert isinstance(item, FrameResult)
         tree.add(_tracked(replace(item, covariance=np.diag([1e-6] * 3 + [1e-4] * 3))))
-        for matrix in (tree.covariance, tree.map_covariance(lost=False), tree.velocity_covariance):
+        for matrix in (tree.covariance, tree.map_covariance, tree.velocity_covariance):
             assert np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix).min() > -1e-12
         sizes.append(np.trace(tree.covariance[:3, :3]))
     assert all(a < b for a, b in pairwise(sizes))
     # The tracker's covariance holds in the map, where the odometry's has grown far beyond it.
-    assert np.trace(tree.map_covariance(lost=False)) < 0.1 * np.trace(tree.covariance)
-    assert np.diag(tree.map_covariance(lost=True)).tolist() == [UNKNOWN_VARIANCE] * 6
+    assert np.trace(tree.map_covariance) < 0.1 * np.trace(tree.covariance)
+    # Where the tracker has none, it grows from there.
+    lost = replace(item, index=99, timestamp=99.0, covariance=None)
+    known = np.trace(tree.map_covariance)
+    tree.add(_tracked(lost))
+    assert known < np.trace(tree.map_covariance) < 0.5 * np.trace(tree.covariance)
 
 
 def test_map_covariance_is_that_of_disturbed_poses() -> None:
@@ -98,6 +102,7 @@ def test_map_covariance_is_that_of_disturbed_poses() -> None:
     items = [item for item in drifting_walk(12) if isinstance(item, FrameResult)]
     result = replace(items[-1], covariance=root @ root.T, health=1.0)
     tree = FrameTree(camera_on_base(MOUNTS[1]))
+    tree.add(_tracked(items[-2]))
     tree.add(_tracked(result))
     mean, errors = tree.T_map_base, []
     for _ in range(4000):
@@ -107,7 +112,7 @@ def test_map_covariance_is_that_of_disturbed_poses() -> None:
         drawn = tree.base_pose(T)
         errors.append(np.concatenate([drawn[:3, 3] - mean[:3, 3], so3.log(drawn[:3, :3] @ mean[:3, :3].T)]))
     measured = np.cov(np.array(errors).T)
-    expected = tree.map_covariance(lost=False)
+    expected = tree.map_covariance
     assert np.abs(measured - expected).max() < 0.15 * np.abs(expected).max()
 
 
