@@ -42,7 +42,8 @@ def write_mcap(job: ExportJob, path: Path) -> ExportReport:
 def _notes(job: ExportJob) -> list[str]:
     unit = job.result.metric_scale
     return [
-        f"Frames: {MAP} -> {ODOM} -> {BASE} -> {CAMERA}. {BASE} is the camera with axes x forward, y left, z up.",
+        f"Frames: {MAP} -> {ODOM} -> {BASE} -> {CAMERA}. {BASE} is the camera with axes x forward, y left, z up, and "
+        f"{MAP} is the world with the same axes of the first camera.",
         "odom is the network's motion; map -> odom is what the final poses differ from it by.",
         f"Lengths: {'metres' if unit else 'the unit of the result, which is arbitrary'}.",
         f"Topics: {', '.join(topic.value for topic in Topic)}.",

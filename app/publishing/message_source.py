@@ -36,8 +36,8 @@ from stream_recon.configs.schema import PointsConfig
 
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
 """Encoder options of images: 85 is visually lossless at this size."""
-PATH_SECONDS = 1.0
-"""Least time between two paths, which repeat all poses."""
+PATH_SECONDS, PATH_POSES_PER_S = 1.0, 400
+"""Least time between two paths, which repeat all poses, and most poses a second."""
 
 
 class MessageSource:
@@ -121,7 +121,8 @@ class MessageSource:
 
     def send_path(self, *, now: bool = False) -> None:
         """Send the path if it has changed and is due, or at once."""
-        due = now or time.monotonic() >= self._path_at + PATH_SECONDS
+        rest_s = max(PATH_SECONDS, len(self._history) / PATH_POSES_PER_S)
+        due = now or time.monotonic() >= self._path_at + rest_s
         if self._path_is_old and due and self.wanted(Topic.PATH):
             self._send(Topic.PATH, self._path())
             self._path_is_old, self._path_at = False, time.monotonic()

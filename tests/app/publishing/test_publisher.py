@@ -14,8 +14,17 @@ import pytest
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.publishing.client_queue import MAX_SMALL, ClientQueue
 from stream_recon.app.publishing.event_queue import MAX_RESULTS, EventQueue, FrameEvent, RevisionEvent
-from stream_recon.app.publishing.frame_tree import Tracked
-from stream_recon.app.publishing.messages import BULKY, Diagnostics, Message, Odometry, State, Topic, Transforms
+from stream_recon.app.publishing.frame_tree import UNKNOWN_VARIANCE, Tracked
+from stream_recon.app.publishing.messages import (
+    BULKY,
+    Diagnostics,
+    MapPose,
+    Message,
+    Odometry,
+    State,
+    Topic,
+    Transforms,
+)
 from stream_recon.app.publishing.publisher import Clock, PublisherOptions, ResultPublisher
 from stream_recon.app.publishing.tracking_state import TrackingState
 from stream_recon.configs.errors import OutputError
@@ -205,6 +214,17 @@ def test_states_of_tracking() -> None:
     assert after(0.9, segment=1) is State.TRACKING
     state.silent(5.0)
     assert state.state is State.LOST and "5 s" in state.reason
+
+
+def test_a_lost_pose_is_said_to_be_a_guess() -> None:
+    sink = KeptSink(Topic.POSE)
+    with ResultPublisher([sink], _options()) as publisher:
+        publisher.add(_result(0, None))
+        publisher.add(_result(1))
+        publisher.add(_result(2, None, segment=1))
+        publisher.add(_result(3, 0.9, segment=1))
+    variances = [np.diag(message.covariance).max() for message in sink.of(Topic.POSE) if isinstance(message, MapPose)]
+    assert [variance == UNKNOWN_VARIANCE for variance in variances] == [False, False, True, False]
 
 
 def test_silence_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
