@@ -42,6 +42,16 @@ ScaleFrom = Annotated[
     str | None, option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT")
 ]
 
+Publish = Annotated[
+    list[str] | None,
+    option(
+        "Publish while it runs: foxglove[://HOST:PORT], zenoh[://HOST:PORT] (ROS 2) or FILE.mcap; may be repeated.",
+        "--publish",
+        panel=OUTPUT,
+        metavar="ADDRESS",
+    ),
+]
+
 PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset", panel=NETWORK)]
 Weights = Annotated[
     Path | None, option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK)

@@ -42,9 +42,10 @@ from stream_recon.app.sources.readers import (
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.undistort import Undistorter
+from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import ConfigError, InputError
 
-ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp|zenoh)://", re.IGNORECASE)
 """Pattern of stream addresses."""
 _SECRET = re.compile(
     r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
@@ -99,6 +100,11 @@ class Source:
     @property
     def name(self) -> str:
         return self._reader.name
+
+    @property
+    def origin_ns(self) -> int | None:
+        """Time of second 0 by the clock that stamped the images, see `Reader`."""
+        return self._reader.origin_ns
 
     @property
     def live(self) -> bool:
@@ -319,7 +325,7 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
     """Open a video file, an image file, a folder of images, a ROS recording, a camera or a stream address.
 
     Args:
-        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
+        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp, zenoh).
             A path that exists wins over a camera number.
         choice: which frames to take, and what is known of them.
         reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
@@ -413,6 +419,8 @@ def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
     if WEB_PAGES.match(spec):
         raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
+    if spec.lower().startswith("zenoh"):
+        return ZenohReader(spec, reconnect)
     capture = open_capture(spec, name)
     # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "load": "sample on a machine with busy processes, or with a browser that draws the page",
     "memory": "host memory of the whole command up to 2,000 frames",
     "soak": "resources of a run of 100,000 frames without a network",
+    "publishing": "CPU time of publishing, without peers and with one",
     "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "back-end": "frame rate with and without the online back end",

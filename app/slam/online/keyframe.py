@@ -47,6 +47,8 @@ class AttachedFrame:
     """Factor of its depth when it was output; None before."""
     tracked: TrackedPoints | None = None
     """Points for refining its pose once they are known better."""
+    covariance: FloatArray | None = None
+    """[6, 6], of its pose when it was tracked, see `FrameResult`; None if it was not."""
 
 
 @dataclass(slots=True)
