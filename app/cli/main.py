@@ -25,6 +25,7 @@ from stream_recon.app.cli.export import convert_command, export_command, render_
 from stream_recon.app.cli.finish import refine_command, scale_command
 from stream_recon.app.cli.plan import plan_command
 from stream_recon.app.cli.reconstruct import reconstruct_command
+from stream_recon.app.cli.serve import serve_command
 from stream_recon.app.cli.view import view_command
 from stream_recon.configs.errors import InputError
 
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     DEFAULT: reconstruct_command,
     "demo": demo_command,
     "view": view_command,
+    "serve": serve_command,
     "refine": refine_command,
     "scale": scale_command,
     "export": export_command,

@@ -190,6 +190,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.guidance import Guidance
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.pipeline.verdict import judge
@@ -245,7 +246,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint)
-            summary = session.reconstruct([viewer] if viewer else [], observer)
+            guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
+            summary = session.reconstruct([*([viewer] if viewer else []), *guidance], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -32,6 +33,9 @@ from stream_recon.app.sources.exif import camera_from_photographs, camera_of_vid
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.sources.scan_folder import ScanFeedback
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 """Image formats that OpenCV's wheel decodes."""
@@ -76,6 +80,8 @@ class Reader(ABC):
     """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
+    feedback: "ScanFeedback | None" = None
+    """Where a run reports to the person who films; None: nobody listens."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name
