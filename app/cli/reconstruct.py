@@ -228,6 +228,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         if viewer:
             viewer.name(result_name(folder))
+            viewer.state.follows = source.feedback is not None  # who scans looks along
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = job.model.load()

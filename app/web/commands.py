@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,21 @@ CAMERA = re.compile(r"\d{1,2}")
 SCALE = re.compile(r"(marker:\d+(\.\d+)?|height:\d+(\.\d+)?|frames:\d+,\d+,\d+(\.\d+)?|exif)")
 """Sources of metric scale without a file."""
 MAX_FRAMES = 10_000_000
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_FRAMES
+
+
+CHECKS: dict[str, Callable[[object], bool]] = {
+    "stride": _is_count,
+    "max_frames": _is_count,
+    "scale": lambda value: isinstance(value, str) and SCALE.fullmatch(value) is not None,
+    "mesh": lambda value: isinstance(value, bool),
+    "dense": lambda value: isinstance(value, bool),
+    "mapping": lambda value: isinstance(value, str) and value in ("full", "stream", "off"),
+}
+"""Options of a reconstruction that a page may set, with the check of their values."""
 EXPORTS = {
     "mesh": ("mesh", ".glb"),
     "points": ("glb", ".glb"),
@@ -40,10 +56,9 @@ def checked_options(given: object) -> dict[str, Any]:
     for name, value in given.items():
         if value in (None, ""):
             continue
-        if (name in ("stride", "max_frames") and isinstance(value, int) and 1 <= value <= MAX_FRAMES) or (name == "scale" and isinstance(value, str) and SCALE.fullmatch(value)) or (name in ("mesh", "dense") and isinstance(value, bool)) or (name == "mapping" and value in ("full", "stream", "off")):
-            options[name] = value
-        else:
+        if not (name in CHECKS and CHECKS[name](value)):
             raise ConfigError(f"the option {str(name)[:40]} has no such value")
+        options[name] = value
     return options
 
 

@@ -127,4 +127,4 @@ class JobStore:
     def _select(self, condition: str, values: Iterable[Any]) -> list[Job]:
         columns = "id, kind, name, source, options, state, error, created, started, ended"
         rows = self.connection.execute(f"select {columns} from jobs {condition}", tuple(values))
-        return [Job(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]
+        return [Job(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]  # type: ignore[call-arg]

@@ -26,6 +26,10 @@ POLL_SECONDS = 0.005
 """Time between two looks at the run's feedback while a frame waits."""
 TAKE_SECONDS = 120.0
 """Time for the run to take a frame; the first one waits until the network is loaded."""
+MAX_AHEAD = 3
+"""Frames on their way through the run, beyond which the next one waits: more would only add delay."""
+AHEAD_SECONDS = 0.5
+"""Longest such wait: black frames never get a pose."""
 IDLE_SECONDS = 600.0
 """Time without frames after which a scan is ended."""
 LONGEST_STEP_SECONDS = 3600.0
@@ -92,7 +96,7 @@ class Scans:
         number = secrets.token_hex(8)
         named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
         name = self._places.free_name(named, self._store.names())
-        folder = self._places.scans / number
+        folder = self._places.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
         folder.mkdir(mode=0o700)
         (folder / FRAMES_NAME).touch(mode=0o600)
         scan = self._scans[number] = Scan(number, self._store.add("scan", name, str(folder), {}), folder)
@@ -170,13 +174,15 @@ class Scans:
 
     async def _wait_until_taken(self, scan: Scan, number: int) -> None:
         """Raises OutputError where the run ended, or does not take the frame."""
-        deadline, checked = time.monotonic() + TAKE_SECONDS, 0.0
+        deadline, checked, taken_at = time.monotonic() + TAKE_SECONDS, 0.0, 0.0
         while True:
             scan.read_feedback()
             now = time.monotonic()
             if scan.taken >= number:
-                scan.came = now
-                return
+                taken_at = taken_at or now
+                if scan.posed < 0 or number - scan.posed <= MAX_AHEAD or now - taken_at > AHEAD_SECONDS:
+                    scan.came = now
+                    return
             if now - checked > 0.5:
                 checked = now
                 job = self._store.get(scan.job.id)

@@ -1,4 +1,4 @@
-"""Viewers of finished results: processes of ``stream-recon view`` on loopback, opened on demand and closed when idle."""
+"""Viewers of finished results: processes of ``stream-recon view`` on loopback, opened on demand, closed when idle."""
 
 import asyncio
 import os

@@ -169,7 +169,7 @@ async function stream() {
 function showView() {
   if (!showsView) return;
   const frame = $("view");
-  frame.src = `view/${encodeURIComponent(stats.name)}/?follow`;
+  frame.src = `view/${encodeURIComponent(stats.name)}/`;
   frame.hidden = false;
   $("toggle-view").hidden = false;
 }
@@ -203,7 +203,7 @@ async function stop(reason = "") {
   $("shutter").classList.remove("on"); $("shutter").ariaLabel = "Start scanning";
   if (socket) socket.close();
   try { lock?.release(); } catch { /* it is gone */ }
-  note(reason || "The scan is refined. It is ready here and on the start page.");
+  note(reason || "The scan is being refined.");
   for (let attempt = 0; attempt < 30; attempt++) {
     try { await request("POST", `api/scans/${scan.id}/end`, {}); break; }
     catch (error) { if (error.status) break; await new Promise(resolve => setTimeout(resolve, RETRY_MS)); }
@@ -212,6 +212,26 @@ async function stop(reason = "") {
   const open = Object.assign(document.createElement("a"), {className: "button", href: `view/${encodeURIComponent(stats.name)}/`, textContent: "Open it"});
   $("after").replaceChildren(open); $("after").hidden = false;
   stats.done = true;
+  if (!reason) watchRefinement(stats.name);
+}
+
+// Say how far the refinement of a scan is, until it ends or another scan begins.
+async function watchRefinement(name) {
+  while (!running && stats.name === name) {
+    try {
+      const state = await request("GET", "api/state");
+      const job = state.jobs.find(each => each.kind === "scan" && each.name === name);
+      if (running || stats.name !== name) return;
+      if (job?.error) return note(job.error);
+      if (!job || job.state === "stopped") {
+        const result = state.results.find(each => each.name === name);
+        return note(result ? `Ready, here and on the start page. ${result.verdict ? `It is ${result.verdict}: ${result.reason}.` : ""}` : "No frame was reconstructed.");
+      }
+      const {step, done, total} = job.progress || {};
+      note(step && step !== "frames" && total ? `${step === "refining" ? "Refining" : step === "mesh" ? "Making the mesh" : "Refining: " + step}, ${Math.round(100 * done / total)} %` : "The scan is being refined.");
+    } catch { /* the connection is cut: ask again */ }
+    await new Promise(resolve => setTimeout(resolve, 2 * RETRY_MS));
+  }
 }
 
 function cameraError(error) {
