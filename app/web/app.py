@@ -1,8 +1,9 @@
 """Composition of the web application: its parts, its routes, and what it does between requests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
-from stream_recon.app.web.runner import JobRunner
+from stream_recon.app.web.runner import PROGRAM, JobRunner
 from stream_recon.app.web.viewers import Viewers
 
 STATIC = Path(__file__).parent / "static"
@@ -25,12 +26,23 @@ HOUSEKEEPING_SECONDS = 15.0
 """Time between two looks for idle viewers and scans, while any is open."""
 
 
-def make_app(
-    places: Places, *, host: str, token: str | None, jobs: int = 1, secure: bool = False, prefix: str = "/"
-) -> Access:
-    """The ASGI application of a data folder, whose folders exist. For the arguments see `Access`."""
+@dataclass(frozen=True)
+class Reach:
+    """Who may use the application, and how; see `Access`."""
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    secure: bool = False
+    prefix: str = "/"
+
+
+def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str] = PROGRAM) -> Access:
+    """The ASGI application of a data folder, whose folders exist.
+
+    ``jobs``: reconstructions at a time; ``program``: the command line program that runs them.
+    """
     store = JobStore(places.queue)
-    runner = JobRunner(store, places, jobs)
+    runner = JobRunner(store, places, jobs, program)
     viewers = Viewers(runner, places)
     routes, proxy = Routes(places, store, runner, viewers), ViewerProxy(viewers)
 
@@ -73,7 +85,7 @@ def make_app(
         exception_handlers={StalledClientError: _stalled, 500: _failed},
         lifespan=lifespan,
     )
-    return Access(application, host, token, secure, prefix)
+    return Access(application, reach.host, reach.token, reach.secure, reach.prefix)
 
 
 def _page(name: str) -> Any:

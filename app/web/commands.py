@@ -1,7 +1,6 @@
 """Command lines of jobs, and the options that a page may set."""
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from stream_recon.configs.errors import ConfigError
 
 ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
 """Addresses that a page may give; paths of this machine are not among them."""
-CAMERA = re.compile(r"\d{1,2}")
+CAMERA = re.compile(r"[0-9]{1,2}")
 SCALE = re.compile(r"(marker:\d+(\.\d+)?|height:\d+(\.\d+)?|frames:\d+,\d+,\d+(\.\d+)?|exif)")
 """Sources of metric scale without a file."""
 MAX_FRAMES = 10_000_000
@@ -75,15 +74,15 @@ def is_live(source: str) -> bool:
     return bool(ADDRESS.fullmatch(source) or CAMERA.fullmatch(source))
 
 
-def command(job: Job, places: Places) -> list[str]:
-    """The command line of a job."""
-    program, folder = [sys.executable, "-m", "stream_recon"], str(places.data / job.name)
+def arguments(job: Job, places: Places) -> list[str]:
+    """The arguments of a job's command line."""
+    folder = str(places.data / job.name)
     if job.kind == "refine":
-        return [*program, "refine", folder]
+        return ["refine", folder]
     if job.kind == "export":
         name, _ = EXPORTS[job.source]
-        return [*program, "export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
-    words = [*program, "reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
+        return ["export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
+    words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
     options = job.options
     for name, flag in (("stride", "--stride"), ("max_frames", "--max-frames"), ("scale", "--scale-from")):
         if name in options:

@@ -125,5 +125,5 @@ def _copy(file: "zipfile.ZipExtFile | BinaryIO", head: bytes, target: Path, max_
 def _is_wanted(info: zipfile.ZipInfo) -> bool:
     """Whether an entry is a plain file that a user sees: no folder, link, or file of the system."""
     kind = (info.external_attr >> 16) & 0o170000
-    hidden = any(part.startswith((".", "__MACOSX")) for part in info.filename.split("/"))
+    hidden = info.filename.rpartition("/")[2].startswith(".") or "__MACOSX/" in info.filename
     return not info.is_dir() and kind in (0, 0o100000) and not hidden

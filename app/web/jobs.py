@@ -52,11 +52,11 @@ class Job:
 
 
 class JobStore:
-    """Jobs on disk. Used from one thread."""
+    """Jobs on disk. Used from one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. Jobs that a killed server left running are queued again."""
-        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self.connection.execute("pragma busy_timeout=5000")
         self.connection.executescript(SCHEMA)
         self.connection.execute("update jobs set state='queued' where state='running'")

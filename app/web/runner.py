@@ -10,19 +10,21 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
-from stream_recon.app.web.commands import command, export_file, export_target, is_live
+from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
 from stream_recon.app.web.jobs import LANES, Job, JobStore
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.progress import VARIABLE, read_progress
 from stream_recon.configs.errors import OutputError, StreamReconError
 
+PROGRAM = (sys.executable, "-m", "stream_recon")
+"""The command line program."""
 NICENESS = 5
 """Lower priority of jobs, so that pages stay quick."""
 STOP_SECONDS = 60.0
@@ -42,8 +44,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 class JobRunner:
     """Starts queued jobs, up to ``limit`` reconstructions at a time. Used from the server's event loop."""
 
-    def __init__(self, store: JobStore, places: Places, limit: int) -> None:
-        self._store, self._places = store, places
+    def __init__(self, store: JobStore, places: Places, limit: int, program: Sequence[str] = PROGRAM) -> None:
+        self._store, self._places, self._program = store, places, program
         self._limits = {"work": limit, "export": 1, "scan": 1}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
@@ -140,7 +142,7 @@ class JobRunner:
         environment = {**os.environ, VARIABLE: str(folder / "progress.json"), "COLUMNS": "200"}
         with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
-                *command(job, self._places),
+                *(*self._program, *arguments(job, self._places)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

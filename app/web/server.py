@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.web.app import make_app
+from stream_recon.app.web.app import Reach, make_app
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.scans import MAX_FRAME_BYTES
@@ -117,7 +117,7 @@ class Server:
         base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
         secure = base.startswith("https")
-        application = make_app(places, host=options.host, token=token, jobs=options.jobs, secure=secure, prefix=prefix)
+        application = make_app(places, Reach(options.host, token, secure, prefix), options.jobs)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
