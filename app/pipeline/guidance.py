@@ -26,14 +26,17 @@ DARK_LEVEL = 40.0
 """Mean brightness, of 255, below which corners are lost in noise."""
 SHARP_FRAMES = 60
 """Latest frames whose sharpness is the reference."""
-BLUR_RATIO = 0.45
-"""Sharpness, as a share of the reference, below which a frame is blurred."""
+BLURRED_FINENESS, DOUBTFUL_FINENESS = 0.49, 0.56
+"""Edges at full size relative to those at half size, below which an image is blurred for certain, and maybe.
+
+Sharp frames of phone videos and renderings have 0.52 to 0.85, frames blurred over a sixtieth of the width 0.35 to 0.48.
+"""
+BLUR_RATIO = 0.35
+"""Sharpness, as a share of the reference, below which a doubtful frame is blurred."""
 BARE_CONTRAST = 6.0
 """Standard deviation of brightness of a reduced image below which only a bare surface is in view."""
 COARSE = (24, 18)
-MIN_SHARPNESS = 0.06
-"""Sharpness below which even the first frames are blurred."""
-FAST_SHIFT = 0.14
+FAST_SHIFT = 0.2
 """Shift of the image from one frame to the next, as a share of its width, above which frames hardly overlap."""
 MIN_RESPONSE = 0.08
 """Peak of phase correlation below which a shift is a guess."""
@@ -112,10 +115,12 @@ class Guidance:
             return DARK
         coarse = cv2.resize(grey, COARSE, interpolation=cv2.INTER_AREA)
         contrast = float(coarse.std())
+        half = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+        fineness = _edges(grey) / max(_edges(half), 0.01)
         # Relative to contrast, since a dim image has weak edges, too.
-        edges = float(np.abs(cv2.Laplacian(grey, cv2.CV_32F)).mean()) / max(float(grey.std()), 1.0)
+        sharpness = _edges(grey) / max(float(grey.std()), 1.0)
         reference = float(np.percentile(self._sharpness, 75)) if self._sharpness else 0.0
-        is_soft = edges < max(MIN_SHARPNESS, BLUR_RATIO * reference)
+        is_soft = fineness < BLURRED_FINENESS or (fineness < DOUBTFUL_FINENESS and sharpness < BLUR_RATIO * reference)
         if contrast < BARE_CONTRAST:
             return BARE
         if previous is not None and previous.shape == grey.shape:
@@ -124,7 +129,7 @@ class Guidance:
                 return FAST
         if is_soft:
             return BLURRED
-        self._sharpness.append(edges)
+        self._sharpness.append(sharpness)
         return ""
 
     def _update(self) -> None:
@@ -140,6 +145,10 @@ class Guidance:
         if line != self._said and (not self._said or now - self._said_at >= LEAST_SECONDS):
             self._said, self._said_at = line, now
             self._speaker.say(line)
+
+
+def _edges(grey: NDArray[np.float32]) -> float:
+    return float(np.abs(cv2.Laplacian(grey, cv2.CV_32F)).mean())
 
 
 _WINDOWS: dict[tuple[int, int], NDArray[np.float32]] = {}

@@ -4,6 +4,7 @@ import {request, ServerError} from "./api.js";
 
 const REMEMBERED = "stream-recon-uploads";
 const LONGEST_WAIT_MS = 15000;
+const SHORTEST_PIECE = 262144, USUAL_PIECE = 4000000;
 
 const remembered = () => { try { return JSON.parse(localStorage.getItem(REMEMBERED)) || {}; } catch { return {}; } };
 function remember(key, id) {
@@ -15,7 +16,7 @@ function remember(key, id) {
 export class Upload {
   constructor(blob, title, options, onChange, fingerprint) {
     Object.assign(this, {blob, title, options, onChange, fingerprint});
-    this.offset = 0; this.id = null; this.state = "waiting"; this.error = ""; this.rate = null; this.answer = null;
+    this.offset = 0; this.length = SHORTEST_PIECE; this.piece = USUAL_PIECE; this.id = null; this.state = "waiting"; this.error = ""; this.rate = null; this.answer = null;
     this.stopper = new AbortController();
   }
 
@@ -64,16 +65,21 @@ export class Upload {
     remember(this.fingerprint, this.id);
   }
 
+  // Pieces grow while they take little time, and shrink where they take long, so that a cut costs little.
   async send() {
     this.state = "sending"; this.error = "";
-    const began = performance.now(), first = this.offset, piece = this.piece || 4000000;
-    do {
+    const began = performance.now(), first = this.offset;
+    for (;;) {
       this.onChange(this);
-      const part = this.blob.slice(this.offset, Math.min(this.offset + piece, this.blob.size));
+      const at = performance.now();
+      const part = this.blob.slice(this.offset, Math.min(this.offset + this.length, this.blob.size));
       const answer = await request("PATCH", `api/uploads/${this.id}?offset=${this.offset}`, part, {signal: this.stopper.signal, timeout: 600000});
       if (answer.name) { this.offset = this.blob.size; this.answer = answer; return; }
       this.offset = answer.offset;
-      this.rate = (this.offset - first) / ((performance.now() - began) / 1000);
-    } while (true);
+      const now = performance.now();
+      this.rate = (this.offset - first) / ((now - began) / 1000);
+      if (now - at < 1000) this.length = Math.min(2 * this.length, this.piece);
+      else if (now - at > 8000) this.length = Math.max(this.length >> 1, SHORTEST_PIECE);
+    }
   }
 }

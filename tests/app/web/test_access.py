@@ -12,6 +12,7 @@ from stream_recon.app.web.app import Reach
 from tests.app.web.serving import served
 
 TOKEN = "a-token-of-a-test-1234"
+SOCKETS = "ws://127.0.0.1:8080"
 OPEN = Reach(host="0.0.0.0", token=TOKEN)
 
 
@@ -64,7 +65,7 @@ def test_foreign_hosts_and_origins_are_refused(tmp_path: Path, headers: dict[str
         assert client.post("/api/uploads", json={"name": "a", "size": 5}, headers=headers).status_code == 403
         made = client.post("/api/scans", json={}).json()
         for path in ("/view/x/", f"/api/scans/{made['id']}/stream"):
-            with pytest.raises(WebSocketDisconnect), client.websocket_connect(path, headers=headers):
+            with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}{path}", headers=headers):
                 pass
 
 
@@ -103,7 +104,7 @@ def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
 def test_web_sockets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MAX_SOCKETS", 2)
     with served(tmp_path / "data") as client:
-        path = f"/api/scans/{client.post('/api/scans', json={}).json()['id']}/stream"
+        path = f"{SOCKETS}/api/scans/{client.post('/api/scans', json={}).json()['id']}/stream"
         with client.websocket_connect(path), client.websocket_connect(path):
             with pytest.raises(WebSocketDisconnect) as ended, client.websocket_connect(path):
                 pass
