@@ -37,6 +37,8 @@ def serve_command(
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, url))
     out.print(f"page: {server.url}")
+    if url is not None:
+        out.print(f"listens on {host} port {server.port}")
     out.print(f"results: {data.resolve()} ({free_gb(data):.0f} GB free)")
     if server.is_open:
         scan = server.url.replace("/?", "/scan?") if "/?" in server.url else f"{server.url}scan"

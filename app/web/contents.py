@@ -5,7 +5,7 @@ import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
@@ -109,7 +109,7 @@ def _unpack(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], target: Path
     return count
 
 
-def _copy(file: "zipfile.ZipExtFile | BinaryIO", head: bytes, target: Path, max_bytes: int) -> int:
+def _copy(file: IO[bytes], head: bytes, target: Path, max_bytes: int) -> int:
     """Write a file; returns its size. Raises InputError beyond ``max_bytes``."""
     written, block = 0, head
     with target.open("xb") as out:

@@ -89,7 +89,7 @@ class Library:
             raise OutputError("it has no picture") from error
         if not data.startswith(JPEG):
             raise OutputError("it has no picture")
-        return data
+        return bytes(data)
 
     def rename(self, name: str, title: object) -> str:
         """Give a result's folder another name, which is returned. Raises OutputError."""

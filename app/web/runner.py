@@ -200,7 +200,8 @@ def _reason(code: int, errors: str) -> str:
     if said:
         return str(said[-1])[:MAX_ERROR]
     if code < 0:
-        ended = {signal.SIGKILL: "it was killed, maybe for want of memory"}.get(-code, f"signal {-code} ended it")
+        is_kill = -code == signal.SIGKILL
+        ended = "it was killed, maybe for want of memory" if is_kill else f"signal {-code} ended it"
         return f"{ended}: resume it"
     return f"the program ended with code {code}: see the job's err.txt"
 

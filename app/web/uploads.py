@@ -195,7 +195,7 @@ class Uploads:
 
     def _select(self, condition: str, *values: str) -> list[Upload]:
         rows = self._db.execute(f"select id, title, size, options, created from uploads {condition}", values)
-        return [Upload(*row[:3], json.loads(row[3]), row[4]) for row in rows]
+        return [Upload(number, title, size, json.loads(given), at) for number, title, size, given, at in rows]
 
     def _remove_stale(self) -> None:
         for upload in self._select("where sha256 is null"):
