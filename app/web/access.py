@@ -21,8 +21,6 @@ REQUEST_HEADER = b"x-stream-recon"
 """Header of every request that changes something: pages of other origins cannot send it."""
 RECEIVE_SECONDS = 30.0
 """Time for the next part of a request's body."""
-SEND_SECONDS = 60.0
-"""Time for a client to take the next part of a response or message."""
 MAX_SOCKETS = 48
 """Web sockets at a time; each viewer and each scan has one."""
 CONTENT_POLICY = (
@@ -54,7 +52,7 @@ class Access:
         if scope["type"] == "websocket":
             await self._web_socket(scope, headers, receive, send)
             return
-        send = self._with_headers(scope, _bounded_send(send))
+        send = self._with_headers(scope, send)
         query = scope.get("query_string", b"").decode("latin-1")
         refusal = self._refusal(headers, query)
         if refusal is not None:
@@ -76,7 +74,7 @@ class Access:
             return
         self._sockets += 1
         try:
-            await self._app(scope, receive, _bounded_send(send))
+            await self._app(scope, receive, send)
         finally:
             self._sockets -= 1
 
@@ -127,20 +125,6 @@ class Access:
             await send(message)
 
         return send_with_headers
-
-
-class StalledClientError(Exception):
-    """A client that neither sends nor takes data for too long."""
-
-
-def _bounded_send(send: Send) -> Send:
-    async def bounded(message: Message) -> None:
-        try:
-            await asyncio.wait_for(send(message), SEND_SECONDS)
-        except TimeoutError as error:
-            raise StalledClientError from error
-
-    return bounded
 
 
 def _bounded_receive(receive: Receive) -> Receive:

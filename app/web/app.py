@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
-from stream_recon.app.web.access import Access, StalledClientError
+from stream_recon.app.web.access import Access
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.proxy import ViewerProxy
@@ -82,7 +82,7 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
             Route("/view/{name}/{path:path}", proxy.page),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        exception_handlers={StalledClientError: _stalled, 500: _failed},
+        exception_handlers={500: _failed},
         lifespan=lifespan,
     )
     return Access(application, reach.host, reach.token, reach.secure, reach.prefix)
@@ -102,10 +102,6 @@ async def _keep_house(routes: Routes, viewers: Viewers) -> None:
             await viewers.close_idle()
         if routes.scans.open:
             routes.scans.close_idle()
-
-
-async def _stalled(request: Request, error: Exception) -> Response:
-    return Response(status_code=408)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

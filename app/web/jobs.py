@@ -12,6 +12,8 @@ Kind = Literal["reconstruct", "scan", "refine", "export"]
 State = Literal["queued", "running", "stopped", "done", "failed"]
 LANES: dict[str, tuple[Kind, ...]] = {"work": ("reconstruct", "refine"), "export": ("export",), "scan": ("scan",)}
 """Kinds of jobs that wait for one another. A short export does not wait for a long run, and a scan never waits."""
+LARGEST_ID = 2**63 - 1
+"""Largest number that SQLite takes."""
 KEPT_JOBS = 500
 """Ended jobs that are kept."""
 SCHEMA = """
@@ -84,6 +86,8 @@ class JobStore:
         return found
 
     def get(self, number: int) -> Job | None:
+        if number > LARGEST_ID:
+            return None
         return next(iter(self._select("where id=?", (number,))), None)
 
     def all(self) -> list[Job]:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
@@ -29,6 +30,8 @@ MAX_CONNECTIONS = 256
 """Connections at a time; browsers open six for one page."""
 HEAD_SECONDS = 15.0
 """Time for a request's head to arrive."""
+STALL_SECONDS = 30.0
+"""Time for a client to take some of what waits for it."""
 MAX_HEAD_BYTES = 32_768
 STOP_SECONDS = 3
 """Time that open requests get at the end."""
@@ -52,34 +55,66 @@ class ServeOptions:
 
 
 class GuardedProtocol(H11Protocol):
-    """Closes connections beyond `MAX_CONNECTIONS`, and those whose request does not arrive in time."""
+    """Closes connections beyond `MAX_CONNECTIONS`, and those that neither send their request nor take the answer."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    _head_limit: asyncio.TimerHandle | None = None
+    _stall_limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
             return
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         waits_for_head = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-        if self._deadline is not None and not waits_for_head:
-            self._deadline.cancel()
-            self._deadline = None
-        elif self._deadline is None and waits_for_head and self.conn.trailing_data[0]:
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        if self._head_limit is not None and not waits_for_head:
+            self._head_limit.cancel()
+            self._head_limit = None
+        elif self._head_limit is None and waits_for_head and self.conn.trailing_data[0]:
+            self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        _cancel(self._head_limit)
+        _cancel(self._stall_limit)
         super().connection_lost(exc)
 
     def _give_up(self) -> None:
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.abort()
+
+
+class GuardedSocketProtocol(WebSocketsSansIOProtocol):
+    """Closes web sockets whose client does not take what is sent."""
+
+    _stall_limit: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall_limit)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._stall_limit)
+        super().connection_lost(exc)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 class _QuietServer(uvicorn.Server):
@@ -132,7 +167,7 @@ class Server:
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
             http=GuardedProtocol,
-            ws="websockets-sansio",
+            ws=GuardedSocketProtocol,
             ws_max_size=MAX_FRAME_BYTES + 1024,
             ws_max_queue=4,
             ws_per_message_deflate=False,

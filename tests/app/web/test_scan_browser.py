@@ -77,7 +77,7 @@ def finished(data: Path, name: str) -> dict[str, Any]:
 
 
 def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
-    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
+    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 20)
     data = tmp_path / "data"
     with (
         ServerProcess(data, "--host", "0.0.0.0", "--tls") as server,

@@ -20,6 +20,9 @@ from websockets.exceptions import WebSocketException
 
 from stream_recon.app.web import access, certificate, server
 from stream_recon.app.web.certificate import own_certificate
+from stream_recon.app.web.commands import export_file
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import Places
 from stream_recon.app.web.server import MAX_CONNECTIONS, ServeOptions, Server, qr_code
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.result.test_writer import write_run
@@ -130,6 +133,32 @@ def test_two_hundred_web_sockets_are_bounded_and_the_page_answers(tmp_path: Path
                 opened += 1
         assert opened == access.MAX_SOCKETS
         assert json.loads(get(process, "api/state"))["results"][0]["name"] == "hall"
+
+
+@pytest.mark.slow
+def test_a_page_that_never_reads_is_dropped(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    places.make()
+    write_run(places.data / "hall")
+    store = JobStore(places.queue)
+    job = store.add("export", "hall", "points", {})
+    store.set_state(job.id, "done")
+    store.close()
+    file = export_file(job, places)
+    file.parent.mkdir()
+    file.write_bytes(bytes(80_000_000))
+    with ServerProcess(places.data) as process:
+        assert len(get(process, f"api/exports/{job.id}")) == 80_000_000
+        with socket.create_connection(("127.0.0.1", process.port)) as client:
+            client.sendall(f"GET /api/exports/{job.id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            time.sleep(server.STALL_SECONDS + 3)
+            assert get(process)  # others are served
+            client.settimeout(10)
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                while data := client.recv(2**20):
+                    received += len(data)
+            assert received < 40_000_000
 
 
 @pytest.mark.slow
