@@ -144,6 +144,10 @@ class Routes:
             if job.is_open:
                 raise OutputError("stop it first")
             self._forget(job)
+            if job.name not in self._places.results() and all(
+                job.source != other.source for other in self._store.all()
+            ):
+                self._remove_source(job)
         return JSONResponse({})
 
     @answered
@@ -176,11 +180,16 @@ class Routes:
             self._forget(job)
         left = {job.source for job in self._store.all()}
         for job in jobs:
-            if with_upload and job.source not in left and job.kind == "scan":
-                _remove_inside(self._places.scans, Path(job.source))
-            elif with_upload and job.source not in left and job.kind == "reconstruct":
-                self.uploads.remove_stored(job.source)
+            if with_upload and job.source not in left:
+                self._remove_source(job)
         return JSONResponse({"gone": gone})
+
+    def _remove_source(self, job: Job) -> None:
+        """Remove what was uploaded or scanned for a job."""
+        if job.kind == "scan":
+            _remove_inside(self._places.scans, Path(job.source))
+        elif job.kind == "reconstruct":
+            self.uploads.remove_stored(job.source)
 
     @answered
     async def picture(self, request: Request) -> Response:

@@ -22,7 +22,7 @@ function tell(text, fine = false) {
 function ask({title, text = "", yes, input = null, check = null}) {
   $("ask-title").textContent = title; $("ask-text").textContent = text; $("ask-yes").textContent = yes;
   $("ask-input-label").hidden = input === null; $("ask-input").value = input || "";
-  $("ask-check-label").hidden = check === null; $("ask-check-text").textContent = check || ""; $("ask-check").checked = true;
+  $("ask-check-label").hidden = check === null; $("ask-check-text").textContent = check || ""; $("ask-check").checked = false;
   const dialog = $("ask");
   dialog.returnValue = "no";
   dialog.showModal();

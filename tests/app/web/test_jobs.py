@@ -54,6 +54,7 @@ def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
         assert failed["error"] == "it is broken: film again"
         assert client.delete("/api/jobs/1").status_code == 200 and not job(client)
         assert not list(Places(tmp_path / "data").jobs.iterdir())
+        assert not list(Places(tmp_path / "data").uploads.iterdir())  # nothing came of it
 
 
 def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
@@ -133,5 +134,11 @@ def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
     with served(tmp_path / "data") as client:
         made = client.post("/api/sources", json={"address": "rtsp://user:secret@camera/long"})
         assert made.status_code == 201 and made.json()["name"] == "camera-recon"
-        until(lambda: job(client, 1) == {} or job(client, 1)["state"] != "running" or True)
+        folder = tmp_path / "data" / "camera-recon"
+        until(folder.exists)
+        until(lambda: not job(client))
+        assert client.post("/api/jobs/1/resume").status_code == 200  # it is done: nothing to do
+        JobStore(Places(tmp_path / "data").queue).set_state(1, "stopped")
+        refused = client.post("/api/jobs/1/resume")
+        assert refused.status_code == 400 and "read again" in refused.json()["error"]
         assert "secret" not in client.get("/api/state").text
