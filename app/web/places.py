@@ -23,14 +23,14 @@ class Places:
     def __init__(self, data: Path) -> None:
         self.data = data.resolve()
         self.state = self.data / STATE_FOLDER
-        self.uploads, self.jobs, self.exports = (self.state / name for name in ("uploads", "jobs", "exports"))
-        self.pictures, self.scans = self.state / "pictures", self.state / "scans"
+        self.uploads, self.jobs = self.state / "uploads", self.state / "jobs"
+        self.exports, self.scans = self.state / "exports", self.state / "scans"
         self.queue = self.state / "queue.sqlite"
 
     def make(self) -> None:
         """Create the folders, readable by this user alone. Raises OSError."""
         self.data.mkdir(parents=True, exist_ok=True)
-        for folder in (self.state, self.uploads, self.jobs, self.exports, self.pictures, self.scans):
+        for folder in (self.state, self.uploads, self.jobs, self.exports, self.scans):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def results(self) -> dict[str, Path]:

@@ -27,6 +27,8 @@ PROGRAM = (sys.executable, "-m", "stream_recon")
 """The command line program."""
 NICENESS = 5
 """Lower priority of jobs, so that pages stay quick."""
+MAX_SCANS = 4
+"""Scans at a time, of which most are being refined: a phone does not wait for that."""
 STOP_SECONDS = 60.0
 """Time that a stopped job gets to finish its files before it is killed."""
 LOCK_SECONDS = 120.0
@@ -46,7 +48,7 @@ class JobRunner:
 
     def __init__(self, store: JobStore, places: Places, limit: int, program: Sequence[str] = PROGRAM) -> None:
         self._store, self._places, self._program = store, places, program
-        self._limits = {"work": limit, "export": 1, "scan": 1}
+        self._limits = {"work": limit, "export": 1, "scan": MAX_SCANS}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping: set[int] = set()

@@ -15,21 +15,20 @@ from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
 from stream_recon.app.web.jobs import Job, JobStore
 from stream_recon.app.web.places import Places
-from stream_recon.app.web.runner import JobRunner
+from stream_recon.app.web.runner import MAX_SCANS, JobRunner
 from stream_recon.configs.errors import InputError, OutputError
 
 MAX_FRAME_BYTES = 2_000_000
 """Bound of a frame; 1280x720 has 0.1 to 0.3 MB."""
 MAX_SIDE, MIN_SIDE = 4096, 64
-MAX_SCANS = 4
 POLL_SECONDS = 0.005
 """Time between two looks at the run's feedback while a frame waits."""
 TAKE_SECONDS = 120.0
 """Time for the run to take a frame; the first one waits until the network is loaded."""
-MAX_AHEAD = 3
+MAX_AHEAD = 4
 """Frames on their way through the run, beyond which the next one waits: more would only add delay."""
-AHEAD_SECONDS = 0.5
-"""Longest such wait: black frames never get a pose."""
+AHEAD_SECONDS, GUIDED_SECONDS = 3.0, 0.1
+"""Longest such wait, and the longest while a line is shown: black frames never get a pose."""
 IDLE_SECONDS = 600.0
 """Time without frames after which a scan is ended."""
 LONGEST_STEP_SECONDS = 3600.0
@@ -180,7 +179,8 @@ class Scans:
             now = time.monotonic()
             if scan.taken >= number:
                 taken_at = taken_at or now
-                if scan.posed < 0 or number - scan.posed <= MAX_AHEAD or now - taken_at > AHEAD_SECONDS:
+                longest = GUIDED_SECONDS if scan.say else AHEAD_SECONDS
+                if scan.posed < 0 or number - scan.posed <= MAX_AHEAD or now - taken_at > longest:
                     scan.came = now
                     return
             if now - checked > 0.5:
