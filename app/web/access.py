@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -24,10 +25,16 @@ RECEIVE_SECONDS = 30.0
 MAX_SOCKETS = 48
 """Web sockets at a time; each viewer and each scan has one."""
 CONTENT_POLICY = (
-    "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self' ws: wss:; "
+    "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self' {sockets}; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'; object-src 'none'"
 )
 """Content security policy of the server's own pages, which have no inline scripts."""
+VIEWER_POLICY = (
+    "connect-src 'self' {sockets} blob: data:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
+"""Policy of viewers. Their page has inline scripts, and would run what a server named in its address sends."""
+HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -114,8 +121,8 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name.lower().encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
-                if not scope["path"].startswith("/view/"):  # viser's page has inline scripts
-                    own[b"content-security-policy"] = CONTENT_POLICY.encode()
+                policy = VIEWER_POLICY if scope["path"].startswith("/view/") else CONTENT_POLICY
+                own[b"content-security-policy"] = policy.format(sockets=_sockets_of(scope)).encode()
                 present = {name.lower() for name, _ in message["headers"]}
                 own.setdefault(b"cache-control", b"no-store")
                 message["headers"] = [
@@ -125,6 +132,12 @@ class Access:
             await send(message)
 
         return send_with_headers
+
+
+def _sockets_of(scope: Scope) -> str:
+    """Web sockets of the server's own address: not all browsers count them as of the same origin."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return f"ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
 
 
 def _bounded_receive(receive: Receive) -> Receive:

@@ -170,7 +170,7 @@ function showView() {
   if (!showsView) return;
   const frame = $("view");
   frame.src = `view/${encodeURIComponent(stats.name)}/`;
-  frame.hidden = false;
+  $("view-box").hidden = false;
   $("toggle-view").hidden = false;
 }
 
@@ -208,7 +208,7 @@ async function stop(reason = "") {
     try { await request("POST", `api/scans/${scan.id}/end`, {}); break; }
     catch (error) { if (error.status) break; await new Promise(resolve => setTimeout(resolve, RETRY_MS)); }
   }
-  $("view").hidden = true; $("view").removeAttribute("src"); $("toggle-view").hidden = true;
+  $("view-box").hidden = true; $("view").removeAttribute("src"); $("toggle-view").hidden = true;
   const open = Object.assign(document.createElement("a"), {className: "button", href: `view/${encodeURIComponent(stats.name)}/`, textContent: "Open it"});
   $("after").replaceChildren(open); $("after").hidden = false;
   stats.done = true;
@@ -241,7 +241,7 @@ function cameraError(error) {
 }
 
 $("shutter").onclick = () => running ? stop() : begin();
-$("toggle-view").onclick = () => { const hide = !$("view").hidden; $("view").hidden = hide; $("toggle-view").textContent = hide ? "Show 3D" : "Hide 3D"; };
+$("toggle-view").onclick = () => { const hide = !$("view-box").hidden; $("view-box").hidden = hide; $("toggle-view").textContent = hide ? "Show 3D" : "Hide 3D"; };
 document.addEventListener("visibilitychange", () => { if (!document.hidden && running) keepAwake(); });
 setInterval(figures, 500);
 openCamera().catch(error => note(cameraError(error)));

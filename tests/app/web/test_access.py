@@ -81,6 +81,7 @@ def test_pages_forbid_frames_of_others_and_scripts_in_the_page(tmp_path: Path) -
             headers = client.get(path).headers
             policy = headers["content-security-policy"]
             assert "default-src 'self'" in policy and "frame-ancestors 'self'" in policy, path
+            assert "connect-src 'self' ws://127.0.0.1:8080 wss://127.0.0.1:8080;" in policy, path
             assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
         assert "<script>" not in client.get("/").text and "onclick" not in client.get("/").text
 

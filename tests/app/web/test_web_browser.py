@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import struct
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from stream_recon.app import web
 from stream_recon.app.web.places import Places
+from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
@@ -139,3 +141,20 @@ def test_the_page_needs_no_room_beside_it(tmp_path: Path) -> None:
                 driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
                 driver.get(server.url + path)
                 assert driver.execute_script("return document.documentElement.scrollWidth") <= width, (path, width)
+
+
+def test_a_viewer_talks_to_its_own_server_alone(tmp_path: Path) -> None:
+    """The viewer's library connects to the server that its address names, and runs what that sends."""
+    write_run(tmp_path / "data" / "hall")
+    with (
+        ServerProcess(tmp_path / "data") as server,
+        browser(tmp_path) as driver,
+        socket.create_server(("127.0.0.1", 0)) as evil,
+    ):
+        evil.settimeout(10)
+        driver.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
+        until(lambda: count(driver, "#root *"), 90, "the viewer")
+        with pytest.raises(TimeoutError):
+            evil.accept()
+        driver.get(f"{server.url}view/hall/")
+        until(lambda: "5 frames" in element(driver, "body").text, 90, "the result")
