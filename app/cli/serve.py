@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported
-from stream_recon.app.cli.options import Port, Token, option
+from stream_recon.app.cli.options import Port, PublicAddress, Token, option
 from stream_recon.configs.errors import ResourceError
 
 
@@ -20,9 +20,7 @@ def serve_command(
     cert: Annotated[Path | None, option("Certificate file (PEM), with --key.")] = None,
     key: Annotated[Path | None, option("Key file (PEM) of --cert.")] = None,
     token: Token = True,
-    url: Annotated[
-        str | None, option("Address at which a reverse proxy shows the server.", metavar="https://HOST/PATH/")
-    ] = None,
+    public_address: PublicAddress = None,
 ) -> int:
     """Serve a page for people: upload videos, scan with a phone, look at results, export them.
 
@@ -35,9 +33,9 @@ def serve_command(
         raise ResourceError(f"serve needs libraries ({error.name}): pip install 'stream-recon[serve]'") from error
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
-    server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, url))
+    server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, public_address))
     out.print(f"page: {server.url}")
-    if url is not None:
+    if public_address is not None:
         out.print(f"listens on {host} port {server.port}")
     out.print(f"results: {data.resolve()} ({free_gb(data):.0f} GB free)")
     if server.is_open:

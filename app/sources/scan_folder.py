@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.readers import FrameRange, Reader, read_image
+from stream_recon.app.sources.image_decoding import read_image
+from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.configs.errors import InputError
 
 FRAMES_NAME, FEEDBACK_NAME = "frames.jsonl", "feedback.jsonl"

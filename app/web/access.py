@@ -4,8 +4,9 @@ import asyncio
 import html
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.responses import HTMLResponse, PlainTextResponse
 from websockets.datastructures import Headers
@@ -38,16 +39,35 @@ HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Who may use the application, and at which address."""
+
+    host: str = "127.0.0.1"
+    """Address that the server listens on."""
+    token: str | None = None
+    """None: names of this machine are enough."""
+    tls: bool = False
+    public: str | None = None
+    """Address at which a reverse proxy shows the server; None: there is none."""
+
+    @property
+    def prefix(self) -> str:
+        """Path of the pages, with a slash at the end."""
+        return f"{urlsplit(self.public or '').path.rstrip('/')}/"
+
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach the pages by HTTPS."""
+        return self.tls if self.public is None else self.public.lower().startswith("https:")
+
+
 class Access:
     """ASGI middleware that admits or refuses each request and web socket."""
 
-    def __init__(self, app: Any, host: str, token: str | None, secure: bool, prefix: str) -> None:
-        """``token``: None: names of this machine are enough; ``secure``: pages are always reached by HTTPS.
-
-        ``prefix``: path under which a reverse proxy shows the server, with a slash at the end.
-        """
-        self._app, self._token, self._secure, self._prefix = app, token, secure, prefix
-        self._guard = RequestGuard(host, "", token)
+    def __init__(self, app: Any, reach: Reach) -> None:
+        self._app, self._token, self._secure, self._prefix = app, reach.token, reach.secure, reach.prefix
+        self._guard = RequestGuard(reach.host, "", reach.token, reach.public)
         self._sockets = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
-from stream_recon.app.web.access import Access
+from stream_recon.app.web.access import Access, Reach
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.proxy import ViewerProxy
@@ -24,16 +23,6 @@ from stream_recon.app.web.viewers import Viewers
 STATIC = Path(__file__).parent / "static"
 HOUSEKEEPING_SECONDS = 15.0
 """Time between two looks for idle viewers and scans, while any is open."""
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Who may use the application, and how; see `Access`."""
-
-    host: str = "127.0.0.1"
-    token: str | None = None
-    secure: bool = False
-    prefix: str = "/"
 
 
 def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str] = PROGRAM) -> Access:
@@ -85,7 +74,7 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
         exception_handlers={500: _failed},
         lifespan=lifespan,
     )
-    return Access(application, reach.host, reach.token, reach.secure, reach.prefix)
+    return Access(application, reach)
 
 
 def _page(name: str) -> Any:

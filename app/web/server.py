@@ -18,7 +18,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.web.app import Reach, make_app
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.scans import MAX_FRAME_BYTES
@@ -50,7 +51,7 @@ class ServeOptions:
     cert: Path | None = None
     key: Path | None = None
     token: bool = True
-    url: str | None = None
+    public: str | None = None
     """Address at which a reverse proxy shows the server; None: there is none."""
 
 
@@ -149,7 +150,7 @@ class Server:
             raise
 
     def _open(self, options: ServeOptions, places: Places) -> None:
-        prefix, address = _public(options.url)
+        address = _checked_public(options.public)
         self.is_open = not is_loopback(options.host) or address is not None
         """Whether other machines can reach the server."""
         files = _certificate(options, places)
@@ -161,8 +162,7 @@ class Server:
         shown = f"[{shown}]" if ":" in shown else shown
         base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
-        secure = base.startswith("https")
-        application = make_app(places, Reach(options.host, token, secure, prefix), options.jobs)
+        application = make_app(places, Reach(options.host, token, self.has_tls, address), options.jobs)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
@@ -208,17 +208,16 @@ def qr_code(url: str) -> str | None:
     return out.getvalue()
 
 
-def _public(url: str | None) -> tuple[str, str | None]:
-    """Path and address at which a proxy shows the server. Raises ConfigError."""
-    if url is None:
-        return "/", None
-    parts = urlsplit(url)
+def _checked_public(address: str | None) -> str | None:
+    """The address at which a proxy shows the server, with a slash at the end. Raises ConfigError."""
+    if address is None:
+        return None
+    parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"--url {url}: use an address such as https://host/path/")
-    path = parts.path if parts.path.endswith("/") else f"{parts.path}/"
-    if not all(c.isalnum() or c in "/-_.~" for c in path):
-        raise ConfigError(f"--url {url}: its path has letters, digits, dashes and dots only")
-    return path, f"{parts.scheme}://{parts.netloc}{path}"
+        raise ConfigError(f"--public-address {address}: use https://HOST or https://HOST/PATH, without a query")
+    if not all(c.isalnum() or c in "/-_.~" for c in parts.path):
+        raise ConfigError(f"--public-address {address}: its path has letters, digits, dashes and dots only")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
 
 
 def _certificate(options: ServeOptions, places: Places) -> tuple[Path, Path] | None:

@@ -272,7 +272,7 @@ class _Refiner:
         report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
         fields = self._depth_fields(fit, fallback)
-        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields)
+        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields, data.features)
 
     def _depth_fields(self, fit: BAState, fallback: NDArray[np.bool_]) -> NDArray[np.float16]:
         """Depth corrections of all frames [N, GRID, GRID]."""

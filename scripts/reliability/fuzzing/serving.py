@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from fuzzing.mutate import WORDS, broken_bytes
-from stream_recon.app.web.app import Reach, make_app
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import InputError, OutputError

@@ -19,7 +19,9 @@ def test_a_missing_library_is_named(
     assert "pip install 'stream-recon[serve]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--cert", "a.pem"], ["--cert", "a.pem", "--key", "b.pem"], ["--url", "x"]])
+@pytest.mark.parametrize(
+    "options", [["--cert", "a.pem"], ["--cert", "a.pem", "--key", "b.pem"], ["--public-address", "x"]]
+)
 def test_options_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:

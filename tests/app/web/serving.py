@@ -8,7 +8,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from stream_recon.app.web.app import Reach, make_app
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
 from stream_recon.app.web.places import Places
 
 HEADER = {"X-Stream-Recon": "1"}

@@ -104,7 +104,8 @@ def test_the_end_of_the_server_ends_its_jobs_and_the_next_one_continues_them(tmp
 SERVER = """
 import sys, uvicorn
 from pathlib import Path
-from stream_recon.app.web.app import Reach, make_app
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
 from stream_recon.app.web.places import Places
 places = Places(Path(sys.argv[1]))
 places.make()

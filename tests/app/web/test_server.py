@@ -215,7 +215,7 @@ def test_the_token_stays_for_a_folder_and_only_beyond_loopback(tmp_path: Path) -
 @pytest.mark.parametrize("url", ["example.org", "ftp://a/", "https://a/b?c", "https://a/<b>/"])
 def test_addresses_of_proxies_are_checked(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError):
-        Server(ServeOptions(tmp_path, port=0, url=url))
+        Server(ServeOptions(tmp_path, port=0, public=url))
 
 
 def test_its_own_certificate_is_kept_and_names_this_machine(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_it_works_behind_a_proxy_with_a_path(tmp_path: Path, path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as another:
         port, target = free.getsockname()[1], another.getsockname()[1]
     url = f"http://127.0.0.1:{port}/lab/recon/"
-    with ServerProcess(tmp_path / "data", "--url", url, "--port", str(target)):
+    with ServerProcess(tmp_path / "data", "--public-address", url, "--port", str(target)):
         settings = tmp_path / "nginx.conf"
         settings.write_text(NGINX.format(folder=tmp_path, port=port, target=target, path=path))
         proxy = subprocess.Popen(["nginx", "-c", str(settings), "-e", str(tmp_path / "error.log")])
