@@ -213,6 +213,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.guidance import Guidance
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.pipeline.verdict import judge
@@ -254,6 +255,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         if viewer:
             viewer.name(result_name(folder))
+            viewer.state.follows = source.feedback is not None  # who scans looks along
         published = publishing(job.publish, source, preset.points, job.publish_token, out)
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
@@ -275,7 +277,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint)
             listeners = [each for each in (viewer, publisher) if each is not None]
-            summary = session.reconstruct(listeners, observer)
+            guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
+            summary = session.reconstruct([*listeners, *guidance], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()

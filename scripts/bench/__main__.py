@@ -24,6 +24,7 @@ BENCHMARKS = {
     "program": "whole command on the sample",
     "pipeline": "program around a step that sleeps: frame rate, and time of each thread",
     "load": "sample on a machine with busy processes, or with a browser that draws the page",
+    "scan": "scan by a phone: frame rate, delay, processor time",
     "memory": "host memory of the whole command up to 2,000 frames",
     "soak": "resources of a run of 100,000 frames without a network",
     "publishing": "CPU time of publishing, without peers and with one",
