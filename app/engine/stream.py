@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
+from stream_recon.app.engine.device_transfer import Precision, StepGraph, computes_in_half, plain_precision
 from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
 from stream_recon.cache.attention import AttentionSizes
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -92,7 +92,7 @@ class Stream:
         self._network = network
         self._config = preset.stream
         self._device = network.image_mean.device
-        self._half = (options.precision or plain_precision(self._device)) == "bf16"
+        self._half = computes_in_half(options.precision or plain_precision(self._device), self._device)
         config = preset.network
         schema = stream_schema(preset, grid, self._device, half=self._half, cache=options.cache)
         schema.check_fits(available_memory(self._device))
