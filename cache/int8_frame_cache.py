@@ -64,7 +64,9 @@ class Int8FrameCache(FrameCache):
         steps, keys, values = self._steps[layer], self._keys[layer], self._values[layer]
         if self._is_first:
             steps.copy_(torch.stack([k.abs().amax((0, 2)), v.abs().amax((0, 2))]).clamp_min(1e-9) * (HEADROOM / MOST))
-        new_keys, new_values = ((x / step[:, None]).round_().clamp_(-MOST, MOST) for x, step in zip((k, v), steps))
+        new_keys, new_values = (
+            (x / step[:, None]).round_().clamp_(-MOST, MOST) for x, step in zip((k, v), steps, strict=True)
+        )
         self._store(new_keys.to(torch.int8), new_values.to(torch.int8), keys, values)
         return self.backend.attend(q, keys, values, steps)
 
@@ -113,8 +115,8 @@ def attend_int8(q: Tensor, keys: Tensor, values: Tensor, steps: Tensor, hidden: 
             for start, stop in hidden:
                 scores[:, start:stop] = MASKED
             top = scores.amax(1, keepdim=True) * -scale + largest
-            # Each row's largest weight is `MOST - 1`. A random part of a level more, and conversion rounds without bias:
-            # many small weights count together as much as they should.
+            # Each row's largest weight is `MOST - 1`. A random part of a level more, and conversion rounds without
+            # bias: many small weights count together as much as they should.
             weights = torch.add(top, scores, alpha=scale).exp2_().add_(dither[: len(scores)]).to(torch.int8)
             total = weights.sum(1, keepdim=True, dtype=torch.int32)
             y[rows, head] = torch._int_mm(weights, read_values) * (steps[1, head] / total)

@@ -1,4 +1,5 @@
-"""Matrices in 8-bit integers for a CPU: weights with one scale per output channel, activations with one per call.
+"""Matrices and convolutions in 8-bit integers for a CPU: weights with one scale per output channel, activations with
+one per call. Outputs are in fp32.
 
 Products are oneDNN's, by the operators that torch's own compiler calls. Sums are exact in 32 bits where the CPU has
 instructions for such products (VNNI, AMX). Without them it adds pairs of products in 16 bits; half of the weights'
@@ -33,26 +34,25 @@ class Int8Linear(nn.Module):
     Raises AttributeError, NotImplementedError or RuntimeError where this torch or this CPU cannot run it.
     """
 
-    def __init__(self, layer: nn.Linear, levels: int, out: torch.dtype, *, gelu: bool = False) -> None:
-        """``levels``: the largest weight, see `exact_levels`; ``out``: type of the outputs."""
+    def __init__(self, layer: nn.Linear, levels: int, *, gain: Tensor | None = None, gelu: bool = False) -> None:
+        """``levels``: the largest weight, see `exact_levels`; ``gain`` [outputs]: factors on the outputs."""
         super().__init__()
-        weight = layer.weight.detach().float()
-        scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / levels
-        rounded = (weight / scale[:, None]).round().to(torch.int8)
+        weight, self._scale = round_weights(layer.weight, levels)
         # Not parameters: copying or moving the packed matrix would lose its layout.
-        self._weight = torch.ops.onednn.qlinear_prepack(rounded, [TOKENS, weight.shape[1]])
-        self._scale, self._zeros = scale, torch.zeros(len(scale), dtype=torch.int32)
+        self._weight = torch.ops.onednn.qlinear_prepack(weight, [TOKENS, layer.in_features])
+        self._zeros = torch.zeros(layer.out_features, dtype=torch.int32)
         self._bias = layer.bias.detach().float() if layer.bias is not None else None
-        self._out = out
+        if gain is not None:
+            self._scale, self._bias = self._scale * gain, None if self._bias is None else self._bias * gain
         self._after: tuple[str, list[float], str] = ("gelu", [], "none") if gelu else ("none", [], "")
-        self(weight[:1])  # unsupported operators raise here
+        self(layer.weight.detach()[:1])  # unsupported operators raise here
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]"""
+        """[..., inputs] -> [..., outputs] in fp32."""
         rows, step, zero = quantise(x)
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows.flatten(0, -2), step, zero, self._weight, self._scale, self._zeros, self._bias, 1.0, 0, self._out,
-            *self._after,
+            rows.flatten(0, -2), step, zero, self._weight, self._scale, self._zeros, self._bias, 1.0, 0,
+            torch.float32, *self._after,
         )  # fmt: skip
         return y.view(*x.shape[:-1], -1)
 
@@ -60,12 +60,39 @@ class Int8Linear(nn.Module):
 class Int8Mlp(nn.Module):
     """`Mlp` in int8."""
 
-    def __init__(self, mlp: Mlp, levels: int, out: torch.dtype) -> None:
+    def __init__(self, mlp: Mlp, levels: int, gain: Tensor) -> None:
         super().__init__()
-        self.fc1, self.fc2 = Int8Linear(mlp.fc1, levels, out, gelu=True), Int8Linear(mlp.fc2, levels, out)
+        self.fc1, self.fc2 = Int8Linear(mlp.fc1, levels, gelu=True), Int8Linear(mlp.fc2, levels, gain=gain)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.fc1(x))  # type: ignore[no-any-return]
+
+
+class Int8Conv(nn.Module):
+    """A convolution of 3x3 with padding in int8. Raises as `Int8Linear`."""
+
+    def __init__(self, conv: nn.Conv2d, levels: int) -> None:
+        super().__init__()
+        weight, self._scale = round_weights(conv.weight, levels)
+        self._layout: tuple[list[int], list[int], list[int], int] = ([1, 1], [1, 1], [1, 1], 1)
+        self._weight = torch.ops.onednn.qconv_prepack(weight, self._scale, 1.0, 0, *self._layout)
+        self._zeros = torch.zeros(conv.out_channels, dtype=torch.int32)
+        self._bias = conv.bias.detach().float() if conv.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[F, inputs, H, W] -> [F, outputs, H, W] in fp32, channels last."""
+        pixels, step, zero = quantise(x.contiguous(memory_format=torch.channels_last))
+        return torch.ops.onednn.qconv2d_pointwise(  # type: ignore[no-any-return]
+            pixels, step, zero, self._weight, self._scale, self._zeros, self._bias, *self._layout, 1.0, 0,
+            torch.float32, "none", [], "",
+        )  # fmt: skip
+
+
+def round_weights(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Weights [outputs, ...] as int8 up to ``levels``, and the scale of each output."""
+    weight = weight.detach().float()
+    scale = weight.abs().flatten(1).amax(1).clamp_min(torch.finfo(torch.float32).tiny) / levels
+    return (weight / scale.view(-1, *(1,) * (weight.dim() - 1))).round().to(torch.int8), scale
 
 
 def quantise(x: Tensor) -> tuple[Tensor, float, int]:
@@ -84,22 +111,29 @@ def _constant(value: float) -> Tensor:
     return torch.tensor(value)
 
 
-def quantise_blocks(part: nn.Module, out: torch.dtype) -> bool:
-    """Replace the matrices of all blocks by int8 ones, for inference only; whether this CPU can run them.
+def quantise_blocks(part: nn.Module) -> None:
+    """Replace the matrices of all blocks by int8 ones, with the blocks' gains in them, for inference only.
 
-    ``out``: type of their outputs. The plain matrices are freed.
+    The plain matrices are freed. Only where `exact_levels` is not 0.
     """
     levels = exact_levels()
-    if not levels:
-        return False
     for block in part.modules():
         if isinstance(block, Block):
-            qkv, proj = (Int8Linear(layer, levels, out) for layer in (block.attn.qkv, block.attn.proj))
-            mlp = Int8Mlp(block.mlp, levels, out)
-            block.attn.register_module("qkv", qkv)
-            block.attn.register_module("proj", proj)
-            block.register_module("mlp", mlp)
-    return True
+            block.attn.register_module("qkv", Int8Linear(block.attn.qkv, levels))
+            block.attn.register_module("proj", Int8Linear(block.attn.proj, levels, gain=block.ls1.gamma))
+            block.register_module("mlp", Int8Mlp(block.mlp, levels, block.ls2.gamma))
+            block.register_module("ls1", nn.Identity())
+            block.register_module("ls2", nn.Identity())
+
+
+def quantise_convolutions(part: nn.Module) -> None:
+    """Replace all convolutions of 3x3 that keep the size of a map by int8 ones; see `quantise_blocks`."""
+    levels = exact_levels()
+    for module in list(part.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Conv2d) and child.kernel_size == (3, 3) and child.stride == (1, 1):
+                # A list of modules registers by number.
+                setattr(module, name, Int8Conv(child, levels))
 
 
 @cache
@@ -109,7 +143,7 @@ def exact_levels() -> int:
         layer = nn.Linear(64, 64, bias=False)
         layer.weight.data.fill_(1.0)
         try:
-            product = Int8Linear(layer, levels, torch.float32)
+            product = Int8Linear(layer, levels)
         except (AttributeError, NotImplementedError, RuntimeError):
             return 0
         if torch.allclose(product(torch.ones(4, 64)), torch.full((4, 64), 64.0), rtol=1e-3):
@@ -119,13 +153,13 @@ def exact_levels() -> int:
 
 @cache
 def is_fastest(other: torch.dtype) -> bool:
-    """Whether products in int8 are clearly faster on this CPU than in ``other``; measured once, in a few milliseconds."""
+    """Whether products in int8 are clearly faster on this CPU than in ``other``; measured once, in milliseconds."""
     with torch.no_grad():
         layer, x = nn.Linear(*PROBED), torch.randn(TOKENS, PROBED[0])
         levels = exact_levels()
         if not levels:
             return False
-        return _seconds(Int8Linear(layer, levels, other), x) < CLEARLY_FASTER * _seconds(_plain(layer, other), x)
+        return _seconds(Int8Linear(layer, levels), x) < CLEARLY_FASTER * _seconds(_plain(layer, other), x)
 
 
 @cache

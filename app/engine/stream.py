@@ -194,7 +194,12 @@ def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
 
 
 def stream_schema(
-    preset: Preset, grid: tuple[int, int], device: torch.device, *, half: bool, cache: CacheChoice | CacheDtypePolicy = "full"
+    preset: Preset,
+    grid: tuple[int, int],
+    device: torch.device,
+    *,
+    half: bool,
+    cache: CacheChoice | CacheDtypePolicy = "full",
 ) -> StreamSchema:
     """Cache sizes of a stream of images with ``grid`` patch rows and columns."""
     dtype = torch.bfloat16 if half else torch.float32
