@@ -93,6 +93,7 @@ def reconstruct_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
@@ -130,7 +131,7 @@ def reconstruct_command(
     job = ReconstructJob(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
-        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
+        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
         view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
