@@ -136,6 +136,9 @@ class FrameResult:
     certainty: NDArray[np.uint8] | None = None
     """[h, w], see `Certainty`: ``depth`` is a dense depth map, and ``rgb`` and ``transform`` have its size; None: the
     network's depth."""
+    covariance: NDArray[np.float64] | None = None
+    """[6, 6], of the pose given the map's points: of a rotation in the camera's axes (rad) and a translation of its
+    centre along the world's; None if the frame was not tracked."""
 
     @property
     def masked(self) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import up_direction
+from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks
@@ -165,7 +165,7 @@ def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
     """
     if up == "keep":
         return np.diag([1.0, -1.0, -1.0])
-    return np.diag([1.0, -1.0, -1.0]) @ upright_axes(world_up(cameras), cameras[0].T_world_camera[:3, 2])
+    return level_axes(np.array([camera.T_world_camera[:3, :3] for camera in cameras]))
 
 
 def gltf_note(axes: NDArray[np.float64]) -> str:
@@ -175,16 +175,3 @@ def gltf_note(axes: NDArray[np.float64]) -> str:
         "In the file y is up and z backward, as in glTF: a point of the world above is multiplied by the rotation "
         f"with the rows ({rows})."
     )
-
-
-def upright_axes(up: NDArray[np.float64], forward: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation [3, 3] from the world to axes x right, y down, z forward of an upright camera.
-
-    ``forward``: its approximate direction; not parallel to ``up``.
-    """
-    down = -up / np.linalg.norm(up)
-    ahead = forward - (forward @ down) * down
-    if np.linalg.norm(ahead) < 1e-6 * max(float(np.linalg.norm(forward)), 1e-12):
-        ahead = np.cross(down, np.eye(3)[np.argmin(np.abs(down))])
-    ahead = ahead / np.linalg.norm(ahead)
-    return np.stack([np.cross(down, ahead), down, ahead])

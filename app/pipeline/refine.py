@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
@@ -14,13 +15,15 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.localization.build import build_map
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
+from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
@@ -58,6 +61,8 @@ def refine_result(
     page: RefinementView | None = None,
     observer: RunObserver | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    keep_map: bool = True,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
@@ -67,6 +72,7 @@ def refine_result(
         listeners: get the final revision.
         page: shows intermediate states and the final one; after an early end, the unchanged result.
         observer: gets the progress.
+        keep_map: leave the features by which the place is recognized.
 
     Raises:
         RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
@@ -126,18 +132,25 @@ def refine_result(
             page.revise(revision)
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
-        changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
+        changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
         changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
             raise RefinementCancelledError
+        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
             page.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return found.report
+
+
+def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
+    """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
+    if not (frames and found.features) or build_map(folder, frames, found.features, found.lens, found.scale) is None:
+        remove_map(folder)
 
 
 def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:

@@ -44,14 +44,16 @@ class Observations:
     """Standard deviations in pixels. None: all 1."""
     depth: FloatArray | None = None  # [O]
     """Measured along the camera's z axis, in the scene's scale; 0 or NaN without measurement. None: no depths."""
+    depth_sigma: FloatArray | None = None  # [O]
+    """Standard deviations of the log depths. None: `Priors.depth_sigma`."""
 
     def __len__(self) -> int:
         return len(self.camera)
 
     def take(self, chosen: IntArray | Mask) -> "Observations":
         """The observations at ``chosen`` (indices or a mask)."""
-        sigma, depth = (None if each is None else each[chosen] for each in (self.sigma, self.depth))
-        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], sigma, depth)
+        optional = (None if each is None else each[chosen] for each in (self.sigma, self.depth, self.depth_sigma))
+        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], *optional)
 
 
 def rows_by(group: NDArray[np.integer], count: int) -> list[IntArray]:
@@ -133,6 +135,7 @@ class Problem:
             "pixel": (seen.pixel, (count, 2)),
             "sigma": (seen.sigma, (count,)),
             "depth": (seen.depth, (count,)),
+            "depth_sigma": (seen.depth_sigma, (count,)),
             "T_world_camera": (self.scene.T_world_camera, (cameras, 4, 4)),
             "points": (self.scene.points, (len(self.scene.points), 3)),
             "log_depth_scale": (self.scene.log_depth_scale, (cameras,)),

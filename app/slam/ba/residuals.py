@@ -77,7 +77,10 @@ def order_sightings(
     if seen.depth is not None:
         depth = np.asarray(seen.depth, np.float64)
         known = np.isfinite(depth) & (depth > 0)
-        log_depth, inverse = np.log(np.where(known, depth, 1.0)), known / depth_sigma
+        log_depth, inverse = (
+            np.log(np.where(known, depth, 1.0)),
+            known / (depth_sigma if seen.depth_sigma is None else seen.depth_sigma),
+        )
     pixel = np.ascontiguousarray((np.asarray(seen.pixel, np.float64) - (lens.cx, lens.cy)).T)
     per_camera = np.bincount(camera, minlength=len(rank))
     sightings = Sightings(camera, per_camera, seen.point, pixel, 1 / sigma, log_depth, inverse, 0.0)

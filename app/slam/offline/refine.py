@@ -18,12 +18,19 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
-from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, lens_selection, segments
+from stream_recon.app.slam.offline import (
+    depth_correction,
+    hierarchical_ba,
+    lens_selection,
+    scale_consistency,
+    segments,
+)
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
@@ -275,8 +282,15 @@ class _Refiner:
         start = robust_ba.initial_state(scene.T_world_camera, scene.lens, features, tracks, scene.log_depth_scale)
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
-        options = SolveOptions(free_focal=first.free_focal)
-        fit = hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
+        options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
+        grids = [view.grid for view in self._data.keyframe_views]
+        tie = scale_consistency.tie(start, grids, self._data.keyframe_segment)
+        if tie is None:
+            fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options)
+        else:
+            self._report.scale_correction = round(tie.correction, 3)
+            priors = replace(priors, log_depth_scale_sigma=scale_consistency.SCALE_SIGMA)
+            fit = tie.restored(hierarchical_ba.solve(tie.state, tie.motions(first.motions), rounds, priors, options))
         if not priors.known_intrinsics:
             error = self._report.focal_error = lens_selection.focal_error(fit, priors)
             self._report.field_of_view_measured = error is not None and error <= lens_selection.MEASURED
@@ -286,11 +300,14 @@ class _Refiner:
         """Poses and depth of all frames, and the report."""
         fallback = selection.fallback
         data, report, lens = self._data, self._report, fit.scene.lens
-        T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
+        T, depth_scale = interpolate_poses(data, fit, fallback, self._online, self._depth_scales(fit))
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
             self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
+        grids = [view.grid for view in data.keyframe_views]
+        for k, factor in scale_consistency.jumps(fit, grids, data.keyframe_segment):
+            report.scale_jumps.append({"frame": data.views[data.keyframes[k]].index, "factor": round(factor, 3)})
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
         report.focal, report.k1, report.k2 = lens.focal / self._scale.factor, lens.k1, lens.k2
@@ -298,17 +315,22 @@ class _Refiner:
         report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
         fields = self._depth_fields(fit, fallback)
-        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields)
+        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields, data.features)
 
     def _depth_fields(self, fit: BAState, fallback: NDArray[np.bool_]) -> NDArray[np.float16]:
         """Depth corrections of all frames [N, GRID, GRID]."""
         data, report = self._data, self._report
-        scales = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
+        scales = self._depth_scales(fit)
         found = depth_correction.estimate_fields(fit, scales, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
         report.depth_fields = int(found.nodes.any(axis=(1, 2)).sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
         return depth_correction.interpolate_fields(found.nodes, data.keyframes, data.segment)
+
+    def _depth_scales(self, fit: BAState) -> FloatArray:
+        """Depth scales of the keyframes [K]."""
+        grids = [view.grid for view in self._data.keyframe_views]
+        return scale_consistency.depth_scales(fit, grids, self._data.keyframe_segment)
 
     def _with_network_layout(self, fit: BAState, fallback: NDArray[np.bool_] | None = None) -> BAState:
         """The solution with separate segments placed relative to each other as by the network."""
@@ -319,7 +341,7 @@ class _Refiner:
         if self._options.on_state is not None:
             data, scene = self._data, fit.scene
             loops = [(data.keyframes[i], data.keyframes[j]) for i, j in sorted(found.loops)]
-            T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
+            T, depth_scale = interpolate_poses(data, fit, fallback, self._online, self._depth_scales(fit))
             state = IntermediateState(T, depth_scale * data.segment_scale, scene.lens, scene.points, loops)
             self._options.on_state(state)
 

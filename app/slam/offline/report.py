@@ -53,6 +53,11 @@ class RefinementReport:
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
     standard error; see `model_selection.Evidence`."""
+    scale_correction: float = 1.0
+    """Ratio of the largest to the smallest factor by which lengths of the map were corrected, where depth maps that see
+    the same contradict its scale."""
+    scale_jumps: list[dict[str, object]] = field(default_factory=list)
+    """Frames at which the scale changes, which neither points nor depth maps settled, and the factor."""
     depth_fields: int = 0
     """Keyframes with a depth correction field."""
     depth_error_before: float | None = None
@@ -94,6 +99,8 @@ class Refinement:
     report: RefinementReport
     depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
     """Corrections of depth in addition to its scale; see `stream_recon.app.core.depth_correction`."""
+    features: list[Features] = field(default_factory=list)
+    """Of the keyframes, in working pixels; none where the network's poses were kept."""
 
 
 @dataclass(frozen=True)
