@@ -115,6 +115,8 @@ class Initializer:
             candidate.priors,
             (round(2 * self.lens.cx), round(2 * self.lens.cy)),
         )
+        if best is None:
+            return None
         lens, change = best.state.scene.lens, abs(float(np.log(best.state.scene.lens.focal / scene.lens.focal)))
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
             error = lens_selection.focal_error(best.state, best.priors)

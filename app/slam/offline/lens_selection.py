@@ -13,6 +13,7 @@ import numpy as np
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
+from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.ba.triangulation import triangulate
@@ -40,6 +41,8 @@ TEST_PX = 2.0
 """Reprojection error with loss 1/2; the loss is bounded by 1."""
 MOST_OBSERVATIONS = 4000
 """Observations that are fitted; bounds the time."""
+MIN_OBSERVATIONS = 400
+"""Least number of observations from which a lens is chosen."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
 OUTLYING = 2.0
@@ -72,12 +75,17 @@ class LensFit:
         return bool(gain.mean() > SURE * error)
 
 
-def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> LensFit:
-    """The fit of the lens that the test prefers.
+def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> LensFit | None:
+    """The fit of the lens that the test prefers; None with few observations or where no fit succeeds.
 
     ``start``: state before adjustment, with a lens without distortion; ``size``: width and height of the working image.
     """
-    return _LensSelection(start, motions, priors, size).best()
+    if len(start.observations) < MIN_OBSERVATIONS:
+        return None
+    try:
+        return _LensSelection(start, motions, priors, size).best()
+    except (SingularError, np.linalg.LinAlgError):
+        return None
 
 
 class _LensSelection:

@@ -34,7 +34,9 @@ def state(lens: CameraModel, seed: int = 0) -> BAState:
 def test_the_field_of_view_is_found(lens: CameraModel) -> None:
     size = round(2 * lens.cx), round(2 * lens.cy)
     start = state(lens)
-    found = best_lens(start, None, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), size).state.scene.lens
+    best = best_lens(start, None, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), size)
+    assert best is not None
+    found = best.state.scene.lens
     assert found.straightened(size).is_straight == lens.is_straight
     assert found.field_of_view_deg(size[0]) == pytest.approx(lens.field_of_view_deg(size[0]), rel=0.03)
 
