@@ -206,7 +206,9 @@ class Source:
     @cached_property
     def unordered(self) -> bool:
         """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
-        return isinstance(self._reader, ImageReader) and are_unordered(self._reader.paths[:: self._choice.stride])
+        reader = self._reader
+        # A subclass knows the times of its images.
+        return type(reader) is ImageReader and are_unordered(reader.paths[:: self._choice.stride])
 
     @property
     def image_names(self) -> list[str] | None:
