@@ -121,13 +121,11 @@ class _LensSelection:
             self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
             for scene in (wide, self._coarse(bowl))
         ]
-        # Of lenses with as many terms the better one, and one with more where it is surely better.
-        bent = [fit for fit in (one, *fisheye) if self._is_possible(fit) and fit.is_better(best)]
-        best = min(bent, key=_mean_loss, default=best)
-        return two if self._is_possible(two) and two.is_better(best) else best
-
-    def _is_possible(self, fit: LensFit) -> bool:
-        return fit.state.scene.lens.is_invertible(self._size)
+        # Two terms come last: a fish-eye lens with one explains as much with less.
+        for other in (one, min(fisheye, key=_mean_loss), two):
+            if other.state.scene.lens.is_invertible(self._size) and other.is_better(best):
+                best = other
+        return best
 
     def _coarse(self, lens: CameraModel) -> BAScene:
         """The scene adjusted with a fixed lens."""
