@@ -45,6 +45,8 @@ MIN_OBSERVATIONS = 400
 """Least number of observations from which a lens is chosen."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
+LEAST_GAIN = 0.01
+"""Least relative gain; a smaller one is not worth another term."""
 OUTLYING = 2.0
 """Multiple of the median absolute difference of losses to which the differences are clipped."""
 CORRELATED = 2
@@ -72,7 +74,7 @@ class LensFit:
         most = OUTLYING * float(np.median(np.abs(gain)))
         gain = gain.clip(-most, most)
         error = float(gain.std(ddof=1)) * np.sqrt(CORRELATED / len(gain)) if len(gain) > CORRELATED else np.inf
-        return bool(gain.mean() > SURE * error)
+        return bool(gain.mean() > max(SURE * error, LEAST_GAIN * other.losses.mean()))
 
 
 def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> LensFit | None:
