@@ -267,6 +267,7 @@ class _Refiner:
             return candidate, found, test
         report = self._report
         report.start, report.loops = other.start, 0
+        report.reprojection_px_before = report.reprojection_px_before or initializer.before_px
         report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         self._data = replace(data, views=segments.joined(data.views, shown))
