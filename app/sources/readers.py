@@ -35,6 +35,7 @@ from stream_recon.app.sources.image_decoding import (
     oriented,
     read_image,
     readable_suffixes,
+    used_bits,
 )
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
 from stream_recon.app.sources.picture_size import SizeWatch
@@ -310,6 +311,7 @@ class ImageReader(Reader):
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
+        self._bits: int | None = None
 
     def grab(self) -> tuple[int, float] | None:
         self._index += 1
@@ -317,7 +319,11 @@ class ImageReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         path = self._paths[self._index]
-        rgb = read_image(path, as_stored=self._as_stored)
+        if self._bits is None:
+            self._bits = used_bits(self._paths)
+            if self._bits < 16:
+                self.warnings.append(f"{self.name} has images of 16 bits that use {self._bits}: read as such")
+        rgb = read_image(path, as_stored=self._as_stored, bits=self._bits)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")

@@ -124,3 +124,17 @@ def test_masks_numbered_from_one(tmp_path: Path, count: int) -> None:
 )
 def test_secrets_in_addresses_are_blanked(address: str, blanked: str) -> None:
     assert without_password(address) == blanked
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14, 16])
+def test_images_of_fewer_bits_in_16_have_their_brightness(tmp_path: Path, bits: int) -> None:
+    picture = np.tile(np.linspace(0, 250, 96, dtype=np.uint16), (72, 1))
+    for number in range(3):
+        # Darker frames count with the brightest.
+        values = picture // (3 - number) << (bits - 8)
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), values)
+    with open_source(str(tmp_path)) as source:
+        frames = [frame.rgb for frame in source]
+        assert any(f"use {bits}" in line for line in source.warnings) == (bits < 16)
+    assert np.abs(frames[2][..., 0].astype(int) - picture).max() <= 1
+    assert np.abs(frames[0][..., 0].astype(int) - picture // 3).max() <= 1
