@@ -61,6 +61,19 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
 
 
+def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        image = None
+    if image is None or image.ndim != 3 or image.shape[2] != 4 or image.shape[:2] != size:
+        return np.full(size, 255, np.uint8)
+    alpha = image[..., 3]
+    return np.asarray(alpha >> 8 if alpha.dtype == np.uint16 else alpha, np.uint8)
+
+
 def used_bits(images: Sequence[Path]) -> int:
     """Bits that the values of 16-bit images use, by some of them: cameras store 10, 12 or 14 bits in 16."""
     largest = 0

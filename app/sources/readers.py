@@ -400,7 +400,7 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
 
 
 OTHER_WORDS = re.compile(
-    r"(^|[^a-z])(depths?|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
+    r"(^|[^a-z])(depths?|disp[0-9]*|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
     r"|thumb(nail)?s?|previews?)([^a-z]|$)"
 )
 """Words in names of images or folders that are not photographs."""
