@@ -38,6 +38,7 @@ from stream_recon.app.sources.image_decoding import (
     used_bits,
 )
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
+from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -153,6 +154,10 @@ class VideoReader(Reader):
         self._first = self._step()
         if self._first is None:
             raise InputError(f"no frame of {name} can be decoded{_codec_hint(capture, name)}")
+        if path is not None and count is not None and matroska_tracks(path):
+            # Matroska states the time of its end, also where its first frame is late.
+            late = capture.get(cv2.CAP_PROP_PTS)
+            self.frame_hint = max(1, count - round(late)) if 0 < late < count else count
         if path is not None:
             interlaced = states_fields(path, capture) or (self._watch is not None and self._watch.interlaced)
             self._decoding = DecodingCheck(path, name, interlaced=interlaced)
