@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -42,6 +43,9 @@ from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
+if TYPE_CHECKING:
+    from stream_recon.app.sources.scan_folder import ScanFeedback
+
 OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
 """Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
@@ -73,10 +77,14 @@ class Reader(ABC):
     """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
     """Camera that the source itself describes; None if it does not."""
+    origin_ns: int | None = None
+    """Time of second 0 in nanoseconds since 1970, by the clock that stamped the images; None if they have no stamps."""
     stored_size: tuple[int, int] | None = None
     """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
+    feedback: "ScanFeedback | None" = None
+    """Where a run reports to the person who films; None: nobody listens."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name
@@ -317,6 +325,10 @@ class ImageReader(Reader):
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
         self._bits: int | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return self._paths
 
     def grab(self) -> tuple[int, float] | None:
         self._index += 1
