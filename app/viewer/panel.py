@@ -75,6 +75,7 @@ class SharedPanel:
         self._paused_by: int | None = None
         self._changed = changed
         self._status = server.gui.add_markdown("Waiting for the first frames", order=0)
+        self._caption = server.gui.add_html("", order=99)
         self._verdict = server.gui.add_html("", order=1, visible=False)
         self._pause = server.gui.add_button("Pause", hint="Hold the video; what was reconstructed stays", order=3)
         self._pause.on_click(self._toggle_pause)
@@ -83,6 +84,8 @@ class SharedPanel:
     def show_status(self, text: str) -> None:
         if self._status.content != text:
             self._status.content = text
+            plain = html.escape(text.replace("**", "").replace("\n", " "))
+            self._caption.content = f'<span hidden data-stream-recon-status="{plain}"></span>'
 
     def show_verdict(self, level: str, text: str) -> None:
         """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""

@@ -108,6 +108,8 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         )
         if phone:  # the panel covers the scene
             browser.find_elements("css selector", 'div[style*="height: 3.5em"]')[0].click()
+            wait_for(lambda: not browser.find_element("xpath", "//button[.='Clear']").is_displayed())
+            wait_for(lambda: "Click two points" in page_text(browser))
         places = [(-40, -120), (30, -160)] if phone else [(-120, 20), (-30, 60)]
         for number, (x, y) in enumerate(places, start=1):
             click_scene(browser, x, y)
