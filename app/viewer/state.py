@@ -193,7 +193,9 @@ class ViewerState:
 
     def _counts(self, options: PageOptions, skipped: int) -> str:
         """What a page shows, in one line."""
-        parts = []
+        parts: list[str] = []
+        if self.content.is_empty:
+            return "no frames yet"
         if options.shows_surfaces:
             mesh = self.scene.mesh
             count = len(self.surfaces.surfaces)

@@ -22,7 +22,7 @@ from stream_recon.app.viewer.downloads import Downloads, triangle_count, vertex_
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
-from stream_recon.app.viewer.panel import PanelEvents
+from stream_recon.app.viewer.panel import WAITING, PanelEvents
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
@@ -79,7 +79,7 @@ class Viewer:
         self._images: dict[int, NDArray[np.uint8]] = {}
         self._downloads = Downloads()
         self._map_layer = MapLayer()
-        self._status = ""
+        self._status = WAITING
         self._busy = False
         self._touched = False
         self.failed = False
