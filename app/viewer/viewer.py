@@ -118,6 +118,11 @@ class Viewer:
         return self._queue.skipped
 
     @property
+    def shows_mesh(self) -> bool:
+        """Whether a mesh replaces the keyframes' surfaces; `flush` after `show_mesh` makes sure."""
+        return self.state.scene.mesh is not None
+
+    @property
     def points_shown(self) -> int:
         """Number of points of the scene, of all steps of confidence."""
         return self.state.scene.shown
@@ -166,7 +171,7 @@ class Viewer:
                 self._wake.wait(0.05)
 
     def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
-        """Show a GLB file in place of the keyframes' surfaces, if it exists.
+        """Show a GLB file in place of the keyframes' surfaces, if it exists and has most of what they show.
 
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """

@@ -110,7 +110,7 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         wait_for(lambda: "Click two points" in page_text(browser))
         # From within the room there is a wall everywhere, also above a phone's panel.
         camera = page.client.camera
-        camera.position, camera.look_at = np.zeros(3), np.array([0.0, 0.0, 4.0])
+        camera.position, camera.look_at = np.zeros(3), np.array([0.0, 2.0 if phone else 0.0, 4.0])
         wait_for(lambda: stays(lambda: np.linalg.norm(page.client.camera.position) < 0.1))
         places = [(-60, -300), (60, -250)] if phone else [(-120, 20), (-30, 60)]
         for number, (x, y) in enumerate(places, start=1):
