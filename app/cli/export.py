@@ -22,10 +22,10 @@ MIN_SIDE, MAX_SIDE = 16, 7680
 def export_command(
     folder: Folder,
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap"],
         option(
             "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
-            "(Rerun)."
+            "(Rerun), ros2bag, mcap (Foxglove)."
         ),
     ],
     output: Annotated[

@@ -60,16 +60,21 @@ class Viewer:
         point_budget: int = 1_000_000,
         *,
         token: bool = True,
+        public: str | None = None,
     ) -> None:
-        """``token``: where other machines can reach the viewer, require a token, which `url` then contains."""
-        self.is_open = not is_loopback(host)
+        """
+        Args:
+            token: where other machines can reach the viewer, require a token, which `url` then contains.
+            public: address at which a proxy shows the viewer.
+        """
+        self.is_open = public is not None or not is_loopback(host)
         """Whether other machines can reach the viewer."""
         secret = new_token() if token and self.is_open else None
         self._page = PageBody()
-        self._server = start_server(host, port, secret, self._page)
+        self._server = start_server(host, port, secret, self._page, public)
         shown_host = outward_address(host) if host in EVERYWHERE else host
         shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
-        self.url = f"http://{shown_host}:{self._server.get_port()}"
+        self.url = (public or f"http://{shown_host}:{self._server.get_port()}").rstrip("/")
         if secret is not None:
             self.url += f"/?token={secret}"
         self._wake = threading.Condition()
