@@ -163,6 +163,8 @@ async function stream() {
     stats.cuts += 1;
     note("The connection is cut. Stay where you are: the scan goes on when it is back.");
     await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+    // The server may have ended the scan in the meantime.
+    await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).catch(error => error.status === 400 && stop(error.message));
   }
 }
 
