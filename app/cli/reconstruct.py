@@ -15,6 +15,7 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
 from stream_recon.app.cli.ending import print_ending
+from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -72,6 +73,7 @@ def reconstruct_command(
         str | None,
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
+    publish: shared.Publish = None,
     mesh: shared.Mesh = True,
     keep_map: shared.KeepMap = True,
     confidence: shared.Confidence = None,
@@ -91,6 +93,7 @@ def reconstruct_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
@@ -128,7 +131,7 @@ def reconstruct_command(
     job = ReconstructJob(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
-        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
+        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
         view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
@@ -143,6 +146,8 @@ def reconstruct_command(
         scale_from=scale_from,
         onto=onto,
         reconnect=reconnect,
+        publish=tuple(publish or ()),
+        publish_token=token,
     )
     return reconstruct_source(job)
 
@@ -175,6 +180,10 @@ class ReconstructJob:
     scale_from: str | None = None
     onto: Path | None = None
     reconnect: float = 120.0
+    publish: tuple[str, ...] = ()
+    """Addresses, see `stream_recon.app.publishing.address`."""
+    publish_token: bool = True
+    """Other machines need the token of a printed address."""
     on_finished: Callable[[Path], None] = lambda folder: None
     """Called with the complete result, before the viewer stays open."""
 
@@ -209,6 +218,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.pipeline.verdict import judge
+    from stream_recon.app.result.cameras import revision_since_causal
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
@@ -247,6 +257,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
         if viewer:
             viewer.name(result_name(folder))
             viewer.state.follows = source.feedback is not None  # who scans looks along
+        published = publishing(job.publish, source, preset.points, job.publish_token, out)
+        publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
         with memory_errors():
             engine = job.model.load()
@@ -265,8 +277,9 @@ def reconstruct_source(job: ReconstructJob) -> int:
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint)
+            listeners = [each for each in (viewer, publisher) if each is not None]
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
-            summary = session.reconstruct([*([viewer] if viewer else []), *guidance], observer)
+            summary = session.reconstruct([*listeners, *guidance], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
@@ -278,10 +291,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 if summary.frames_reconstructed:
                     # A live source leaves only what the result holds.
                     again = None if source.live else open_again
+                    others = [publisher] if publisher else []
                     finisher = Finisher(
-                        folder, again, observer, page=viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
+                        folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
                     )
                     finished = _finish(finisher, steps, job)
+                    if publisher and (steps.scale or steps.onto):
+                        publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
                 observer.on_verdict(judge(evidence_record(summary)))
             if finished and summary.frames_reconstructed:

@@ -186,16 +186,27 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
 
     viewer.offer_cloud(folder / POINTS_NAME)
     mesh = folder / MESH_NAME
-    if mesh.exists():
-        try:
-            axes = gltf_axes(read_result(folder).cameras, "auto")
-        except StreamReconError:
-            return
+    try:
+        result = read_result(folder)
+        if (scale := result.metric_scale) is not None:
+            viewer.set_unit("metre", scale.error)
+        axes = gltf_axes(result.cameras, "auto") if mesh.exists() else None
+    except StreamReconError:
+        return
+    if axes is not None:
         viewer.show_mesh(mesh, axes.T)
         viewer.offer("mesh", lambda _: mesh)
+    viewer.offer("page", partial(_page, folder))
     viewer.offer("colmap", partial(_colmap_zip, folder))
     viewer.offer("around", partial(_film, folder, "orbit"))
     viewer.offer("path", partial(_film, folder, "trajectory"))
+
+
+def _page(folder: Path, target: Path) -> Path:
+    """Write a page that needs no server into ``target``. Raises StreamReconError."""
+    from stream_recon.app.export.formats import export
+
+    return export(folder, "html", target / f"{result_name(folder)}.html")[0]
 
 
 def _colmap_zip(folder: Path, target: Path) -> Path:

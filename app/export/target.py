@@ -20,7 +20,7 @@ README_TITLE = "stream-recon export"
 EXPORT_FILES = re.compile(
     r"README\.txt|images/frame_\d+\.jpg|(depth|masks|confidence)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
     r"|stereo/depth_maps/frame_\d+\.jpg\.geometric\.bin|fused\.ply|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
-    r"|trajectory_euroc\.csv"
+    r"|trajectory_euroc\.csv|bag/(metadata\.yaml|bag\.mcap)"
 )
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""
 RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", "map.npz", RUN_NAME})

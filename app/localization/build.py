@@ -1,5 +1,6 @@
 """Making of a result's feature map from the features that its refinement matched."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import Camera
@@ -21,7 +23,6 @@ from stream_recon.app.result.feature_map import (
 )
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
-from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import DepthReader, Scale, unproject
 from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 from stream_recon.configs.errors import OutputError
@@ -61,7 +62,7 @@ def build_map(
         descriptors=packed_descriptors(descriptors),
         words=words.astype(np.float16),
         vectors=np.rint(vectors * VECTOR_STEPS).astype(np.int8),
-        lens=np.array([lens.focal, lens.cx, lens.cy, lens.k1], np.float64),
+        lens=np.array(dataclasses.astuple(lens), np.float64),
         size=np.array(scale.size, np.int32),
     )
     content = replace(content, z=_depths(result, content))
@@ -82,6 +83,12 @@ def features_of(content: FeatureMap, row: int) -> Features:
     part = slice(int(content.start[row]), int(content.start[row + 1]))
     uv = content.uv[part].astype(np.float32) / np.float32(UV_STEPS)
     return Features(uv, unpacked_descriptors(content.descriptors[part]), content.z[part])
+
+
+def lens_of(content: FeatureMap) -> CameraModel:
+    """The camera of a map's keyframes, in working pixels."""
+    focal, cx, cy, k1, k2, fisheye = content.lens.tolist()
+    return CameraModel(focal, cx, cy, k1, k2, bool(fisheye))
 
 
 def _chosen(features: Features, tracked: NDArray[np.bool_]) -> Features:
@@ -127,8 +134,7 @@ def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
     """Depths [F] of a map's features in the unit of the depth files: of triangulated points, else of depth maps."""
     z = np.zeros(len(content.uv), np.float32)
     cameras = {camera.index: camera for camera in result.cameras}
-    focal, cx, cy, k1 = content.lens.tolist()
-    lens = CameraModel(focal, cx, cy, k1)
+    lens = lens_of(content)
     tracks = read_tracks(result.folder)
     scale: Scale | None = None
     tracked: _TrackedDepth | None = None

@@ -7,20 +7,21 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.localization.build import features_of
+from stream_recon.app.localization.build import features_of, lens_of
 from stream_recon.app.localization.pose import Correspondences, PoseFit, fit_pose, ransac_pose
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import Scale, project_world, unproject
 from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, vlad
@@ -101,8 +102,7 @@ class LocalizationMap:
         self._mean = vectors.mean(axis=0)
         self._vectors = vectors - self._mean
         self._vectors /= np.maximum(np.linalg.norm(self._vectors, axis=1, keepdims=True), 1e-9)
-        focal, cx, cy, k1 = content.lens.tolist()
-        self.lens = CameraModel(focal, cx, cy, k1)
+        self.lens = lens_of(content)
         self.keyframe = lru_cache(CACHED)(self._keyframe)
 
     @classmethod
@@ -213,8 +213,8 @@ class LocalizationMap:
     def _own_lens(self, scale: Scale) -> CameraModel:
         """The map's camera for images of another size."""
         width, height = scale.size
-        focal = self.lens.focal / max(self._content.size.tolist()) * max(width, height)
-        return CameraModel(focal, width / 2, height / 2, self.lens.k1)
+        factor = max(width, height) / max(self._content.size.tolist())
+        return replace(self.lens, focal=self.lens.focal * factor, cx=width / 2, cy=height / 2)
 
 
 def _lenses(scale: Scale) -> list[CameraModel]:

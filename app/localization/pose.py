@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world, unproject
 
 RANSAC_PX = 6.0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.localize import (
     Localization,
@@ -14,7 +15,6 @@ from stream_recon.app.localization.localize import (
     scaled_camera,
 )
 from stream_recon.app.localization.pose import fit_pose
-from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.matching import track_klt
 

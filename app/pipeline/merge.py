@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
@@ -81,10 +82,10 @@ class MergeInput:
         return self.result.cameras[0].source_size or (1, 1)
 
     @property
-    def k1(self) -> float:
-        """Radial distortion; 0 without a refinement."""
-        tracks = read_tracks(self.result.folder)
-        return 0.0 if tracks is None else float(tracks.lens[3])
+    def lens(self) -> CameraModel:
+        """The camera with its distortion, which a refinement measures."""
+        tracks, k = read_tracks(self.result.folder), self.camera
+        return CameraModel(k.fx, k.cx, k.cy) if tracks is None else tracks.camera_model
 
 
 @dataclass(frozen=True)
@@ -176,16 +177,18 @@ def place_all(
 def _common_changes(inputs: Sequence[MergeInput]) -> list[CameraChange | None]:
     """Conversions of the results' images to the first one's camera; None for all where they have one camera."""
     first = inputs[0]
-    corner = float(np.hypot(first.camera.cx, first.camera.cy)) / first.camera.fx
+    lenses = [each.lens for each in inputs]
+    corner = np.array([[first.camera.cx, first.camera.cy]]) / first.camera.fx
+    at = [lens.distorted(corner) * first.camera.fx for lens in lenses]
     same = all(
         each.size == first.size
-        and abs(each.camera.fx / first.camera.fx - 1) < SAME_FOCAL
-        and abs(each.k1 - first.k1) * corner**3 * first.camera.fx < SAME_PX
-        for each in inputs
+        and abs(lens.focal / lenses[0].focal - 1) < SAME_FOCAL
+        and float(np.abs(moved - at[0]).max()) < SAME_PX
+        for each, lens, moved in zip(inputs, lenses, at, strict=True)
     )
     if same:
         return [None] * len(inputs)
-    return [CameraChange(each.camera, each.k1, first.camera, first.size) for each in inputs]
+    return [CameraChange(lens, first.camera, first.size) for lens in lenses]
 
 
 def _write_joined(

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
@@ -23,7 +24,7 @@ from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
-from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
@@ -98,14 +99,15 @@ def refine_result(
 
     def show_state(state: IntermediateState) -> None:
         assert page is not None
-        focal = state.lens.focal / images.scale.factor
-        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), focal))
+        lens = state.lens.scaled(1 / images.scale.factor)
+        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), lens))
         page.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
 
     try:
         options = RefineOptions(
             workers=min(usable_cores(), MOST_WORKERS),
             initial_poses=_initial_poses(result, images.scale),
+            unordered=result.run.get("unordered") is True,
             known_intrinsics=bool(result.run.get("options", {}).get("camera")),
             progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if page else None,
@@ -114,8 +116,8 @@ def refine_result(
         if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
-        focal = found.lens.focal / found.scale.factor if found.fit is not None else None
-        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        lens = found.lens.scaled(1 / found.scale.factor) if found.fit is not None else None
+        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), lens)
         angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
         record = {
             "id": _refinement_id(found),
@@ -267,15 +269,17 @@ def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revisio
     )
 
 
-def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
+def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, lens: CameraModel | None) -> Revision:
     """Revision from the causal estimates to new poses [N, 4, 4].
 
-    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``focal`` in pixels of the source; None: unchanged.
+    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``lens`` in pixels of the source; None: unchanged.
     """
     frames = []
+    size = next((camera.source_size for camera in cameras if camera.source_size), None)
+    straight = lens if lens is None or size is None else lens.straightened(size)
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
-        intrinsics = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
+        intrinsics = k if straight is None else Intrinsics.from_lens(dataclasses.replace(straight, cx=k.cx, cy=k.cy))
         factor = float(scale) * camera.depth_scale / camera.depth_scale_causal
         frames.append(FrameRevision(camera.index, pose, factor, intrinsics))
     return Revision(tuple(frames))
@@ -302,7 +306,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         frame=index[seen.camera[order]],
         point=seen.point[order].astype(np.int32),
         pixel=(seen.pixel[order] / factor).astype(np.float32),
-        lens=np.array([lens.focal / factor, lens.cx / factor, lens.cy / factor, lens.k1]),
+        lens=lens_numbers(lens.scaled(1 / factor)),
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )

@@ -5,11 +5,13 @@ indices. ``start`` [K + 1] int64: rows of a keyframe's features. ``uv`` [F, 2] u
 times `UV_STEPS`. ``z`` [F] float32: depth in the unit of the frame's depth file, 0 where unknown: times the camera's
 ``depth_scale`` it is in the result's unit. ``descriptors`` [F, 64] uint8: RootSIFT with 4 bits a value, the even ones
 in the low bits. ``words`` [W, 128] float16 and ``vectors`` [K, 128 W] int8: vocabulary and VLAD vectors. ``lens``
-float64: focal length, cx, cy and k1 in working pixels. ``size`` int32: width and height of the working image.
+[6] float64: focal length, cx, cy in working pixels, k1, k2, and 1 for a fish-eye lens. ``size`` [2] int32: width and
+height of the working image.
 """
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +47,7 @@ class FeatureMap:
     def check(self) -> None:
         """Raises ValueError where the arrays do not fit together."""
         count, features = len(self.frame), len(self.uv)
-        shapes = {
+        shapes: dict[str, tuple[NDArray[Any], tuple[int, ...], type]] = {
             "frame": (self.frame, (count,), np.int32),
             "start": (self.start, (count + 1,), np.int64),
             "uv": (self.uv, (features, 2), np.uint16),
@@ -53,7 +55,7 @@ class FeatureMap:
             "descriptors": (self.descriptors, (features, 64), np.uint8),
             "words": (self.words, (len(self.words), 128), np.float16),
             "vectors": (self.vectors, (count, 128 * len(self.words)), np.int8),
-            "lens": (self.lens, (4,), np.float64),
+            "lens": (self.lens, (6,), np.float64),
             "size": (self.size, (2,), np.int32),
         }
         for name, (array, shape, kind) in shapes.items():

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.source import Source
@@ -23,10 +24,8 @@ MAX_SIDE = 20_000
 class CameraChange:
     """Conversion of images of one camera to those of a pinhole camera."""
 
-    source: Intrinsics
+    source: CameraModel
     """In pixels of the source image."""
-    k1: float
-    """Radial distortion: u = cx + fx (1 + k1 r^2) x / z."""
     target: Intrinsics
     size: tuple[int, int]
     """Width and height of the target image."""
@@ -38,14 +37,18 @@ class CameraChange:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "CameraChange":
         """The change in a ``run.json``. Raises KeyError, TypeError or ValueError where it is not valid."""
-        source, target = (Intrinsics(**{k: float(v) for k, v in record[key].items()}) for key in ("source", "target"))
+        given, wanted = record["source"], record["target"]
+        focal, cx, cy, k1, k2 = (float(given[name]) for name in ("focal", "cx", "cy", "k1", "k2"))
+        source = CameraModel(focal, cx, cy, k1, k2, bool(given["fisheye"]))
+        fx, fy, u, v = (float(wanted[name]) for name in ("fx", "fy", "cx", "cy"))
+        target = Intrinsics(fx, fy, u, v)
         width, height = (int(value) for value in record["size"])
-        numbers = [*vars(source).values(), *vars(target).values(), float(record["k1"])]
-        if not np.isfinite(numbers).all() or min(source.fx, source.fy, target.fx, target.fy) <= 0:
+        numbers = [*vars(source).values(), *vars(target).values()]
+        if not np.isfinite(numbers).all() or min(source.focal, target.fx, target.fy) <= 0:
             raise ValueError("a camera is not valid")
         if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
             raise ValueError("an image size is not valid")
-        return cls(source, float(record["k1"]), target, (width, height))
+        return cls(source, target, (width, height))
 
     def map(
         self, image: NDArray[np.generic], sides: tuple[float, float], size: tuple[int, int], how: int
@@ -60,10 +63,9 @@ class CameraChange:
         v = (np.arange(size[1]) + 0.5) * self.size[1] / size[1]
         x = (u[None] - self.target.cx) / self.target.fx
         y = (v[:, None] - self.target.cy) / self.target.fy
-        radial = 1 + self.k1 * (x * x + y * y)
+        seen = self.source.pixels(np.stack(np.broadcast_arrays(x, y), axis=-1))
         height, width = image.shape[:2]
-        column = (x * radial * self.source.fx + self.source.cx) * width / sides[0] - 0.5
-        row = (y * radial * self.source.fy + self.source.cy) * height / sides[1] - 0.5
+        column, row = seen[..., 0] * width / sides[0] - 0.5, seen[..., 1] * height / sides[1] - 0.5
         mapped = cv2.remap(
             image, column.astype(np.float32), row.astype(np.float32), how, borderMode=cv2.BORDER_CONSTANT
         )

@@ -132,7 +132,7 @@ class LiveReader(Reader):
     def _store_newest(self, bgr: NDArray[np.uint8]) -> None:
         now = time.monotonic()
         if not self._count:
-            self._start = now
+            self._start, self.origin_ns = now, time.time_ns()
         elif now - self._last_time > LONGEST_PAUSE_SECONDS:
             self._begin_segment(now)
         self._last_time = now

@@ -75,6 +75,8 @@ class Reader(ABC):
     """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
     """Camera that the source itself describes; None if it does not."""
+    origin_ns: int | None = None
+    """Time of second 0 in nanoseconds since 1970, by the clock that stamped the images; None if they have no stamps."""
     stored_size: tuple[int, int] | None = None
     """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
@@ -316,6 +318,10 @@ class ImageReader(Reader):
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return self._paths
 
     def grab(self) -> tuple[int, float] | None:
         self._index += 1

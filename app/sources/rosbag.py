@@ -114,6 +114,7 @@ class RecordingReader(Reader):
             self._by_log = len(stamps) > 1 and stamps[-1] == stamps[0]
             times = logged if self._by_log else stamps
             super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
+            self.origin_ns = round(times[0] * 1e9) if self._by_log else self._first_ns
             if self._by_log:
                 self.warnings.append(
                     f"all stamps of {self._topic} are {stamps[0]:g}: the times at which images were recorded are used"
@@ -138,7 +139,8 @@ class RecordingReader(Reader):
             if self._message is None:
                 return None
             self._index += 1
-            time = logged - self._origin if self._by_log else _stamp(self._message) - self._origin
+            since_ns = stamp_ns(self._message) - self._first_ns
+            time = logged - self._origin if self._by_log else since_ns * 1e-9
             # A clock may be set back; timestamps must increase.
             self._time = time if time > self._time else self._time + 1 / self.rate
             return self._index, self._time
@@ -176,6 +178,7 @@ class RecordingReader(Reader):
             for message, logged in self._read(self._connections):
                 if not times:
                     self._check_encoding(message)
+                    self._first_ns = stamp_ns(message)
                 times.append((_stamp(message), logged))
                 if len(times) == RATE_FRAMES:
                     break
@@ -199,11 +202,11 @@ class RecordingReader(Reader):
 
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
-        names = _info_topics(self._topic)
+        names = info_topics(self._topic)
         connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
         try:
             for message, _ in self._read(connections) if connections else ():
-                return _calibration(message, rectified=_is_rectified(self._topic))
+                return camera_of(message, rectified=is_rectified(self._topic))
         except (*self._errors, StreamReconError) as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
@@ -268,20 +271,25 @@ def _listed(topics: dict[str, Any]) -> str:
     return ", ".join(f"{topic} ({info.msgcount})" for topic, info in topics.items()) or "none"
 
 
-def _info_topics(topic: str) -> tuple[str, ...]:
+def info_topics(topic: str) -> tuple[str, ...]:
     """Topics that may hold the camera of an image topic, by ROS's naming convention."""
     base = topic.removesuffix("/compressed")
     return (f"{base.rpartition('/')[0]}/camera_info", f"{base}/camera_info")
 
 
-def _is_rectified(topic: str) -> bool:
+def is_rectified(topic: str) -> bool:
     return _RECTIFIED.search(topic.removesuffix("/compressed").rpartition("/")[2]) is not None
 
 
 def _stamp(message: Any) -> float:
     """Time of the message header in seconds."""
+    return stamp_ns(message) * 1e-9
+
+
+def stamp_ns(message: Any) -> int:
+    """Time of the message header in nanoseconds."""
     stamp = message.header.stamp
-    return float(stamp.sec) + float(stamp.nanosec) * 1e-9
+    return int(stamp.sec) * 10**9 + int(stamp.nanosec)
 
 
 def _rate(times: list[float]) -> float:
@@ -290,7 +298,7 @@ def _rate(times: list[float]) -> float:
     return 1 / interval if 1e-3 < interval < 1e3 else 30.0
 
 
-def _calibration(message: Any, *, rectified: bool) -> Calibration | None:
+def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     """Camera of a ``camera_info``; None for one of zeros.
 
     Args:

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.matroska import film_tracks
 from stream_recon.app.sources.panorama import closes_around
+from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import (
     FrameRange,
     ImageReader,
@@ -41,9 +43,10 @@ from stream_recon.app.sources.readers import (
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import FRAMES_NAME, ScanFeedback, ScanReader
 from stream_recon.app.sources.undistort import Undistorter
+from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import ConfigError, InputError
 
-ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp|zenoh)://", re.IGNORECASE)
 """Pattern of stream addresses."""
 _SECRET = re.compile(
     r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
@@ -98,6 +101,11 @@ class Source:
     @property
     def name(self) -> str:
         return self._reader.name
+
+    @property
+    def origin_ns(self) -> int | None:
+        """Time of second 0 by the clock that stamped the images, see `Reader`."""
+        return self._reader.origin_ns
 
     @property
     def live(self) -> bool:
@@ -194,6 +202,16 @@ class Source:
     def has_files(self) -> bool:
         """Whether frames are image files, whose times are nominal."""
         return self._reader.image_names is not None
+
+    @cached_property
+    def unordered(self) -> bool:
+        """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
+        return isinstance(self._reader, ImageReader) and are_unordered(self._reader.paths[:: self._choice.stride])
+
+    @property
+    def image_names(self) -> list[str] | None:
+        """File names by frame number; None: the frames are not files."""
+        return self._reader.image_names
 
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
         """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""
@@ -313,7 +331,7 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
     """Open a video file, an image file, a folder of images, a ROS recording, a camera or a stream address.
 
     Args:
-        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
+        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp, zenoh).
             A path that exists wins over a camera number.
         choice: which frames to take, and what is known of them.
         reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
@@ -407,6 +425,8 @@ def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
     if WEB_PAGES.match(spec):
         raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
+    if spec.lower().startswith("zenoh"):
+        return ZenohReader(spec, reconnect)
     capture = open_capture(spec, name)
     # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:

@@ -165,7 +165,7 @@ class RequestGuard:
 
 
 class MessageGuard:
-    """Admits a client's messages: its camera, and new values of existing controls."""
+    """Admits a client's messages: its camera, clicks on the scene, and new values of existing controls."""
 
     def __init__(self) -> None:
         self.find_control: Callable[[str], Any] = lambda _: None
@@ -184,6 +184,8 @@ class MessageGuard:
         kind = message.pop("type", None)
         if kind == "ViewerCameraMessage":
             return _is_camera(message)
+        if kind == "ScenePointerMessage":
+            return _is_click(message)
         return kind == "GuiUpdateMessage" and self._is_update(message)
 
     def _is_update(self, message: Mapping[str, Any]) -> bool:
@@ -195,9 +197,12 @@ class MessageGuard:
         value, current = updates["value"], control.value
         if isinstance(current, bool):
             return isinstance(value, bool)
+        low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
         if isinstance(current, int | float):
-            low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
             return _is_number(value) and low <= value <= high
+        if isinstance(current, tuple | list) and hasattr(control, "min"):
+            numbers = isinstance(value, list) and len(value) == len(current) and all(map(_is_number, value))
+            return numbers and all(low <= number <= high for number in value) and sorted(value) == value
         return isinstance(value, str) and value in getattr(control, "options", ())
 
 
@@ -233,6 +238,19 @@ def _is_camera(message: Mapping[str, Any]) -> bool:
             return False
     sides = message["image_height"], message["image_width"]
     return all(isinstance(side, int) and 0 <= side <= LARGEST_SIDE_PIXELS for side in sides)
+
+
+def _is_click(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a click on the scene, as its ray in the world."""
+    if set(message) != {"event_type", "ray_origin", "ray_direction", "screen_pos", "modifier"}:
+        return False
+    if message["event_type"] != "click" or message["modifier"] is not None:
+        return False
+    places = message["screen_pos"]
+    if not isinstance(places, list) or len(places) != 1:
+        return False
+    lists = [(message["ray_origin"], 3), (message["ray_direction"], 3), (places[0], 2)]
+    return all(isinstance(v, list) and len(v) == count and all(map(_is_number, v)) for v, count in lists)
 
 
 def _is_number(value: object) -> bool:

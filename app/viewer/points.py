@@ -16,7 +16,7 @@ from stream_recon.configs.schema import PointsConfig
 FILE_NAME = "points.ply"
 """Name of the downloaded file."""
 HIDE_STEP = 20
-"""Step in percent of the choice of points by confidence: the points of each step are a node that a page can hide."""
+"""Step in percent of ranks: points of each step are a node that a page can hide; within a step it has its own."""
 
 
 @dataclass(frozen=True)

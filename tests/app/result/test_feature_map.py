@@ -28,7 +28,7 @@ def feature_map() -> FeatureMap:
         descriptors=np.zeros((3, 64), np.uint8),
         words=np.zeros((4, 128), np.float16),
         vectors=np.zeros((2, 512), np.int8),
-        lens=np.array([300.0, 160, 120, 0.01]),
+        lens=np.array([300.0, 160, 120, 0.01, 0, 0]),
         size=np.array([320, 240], np.int32),
     )
 
@@ -61,7 +61,7 @@ def test_a_map_is_read_as_it_was_written(tmp_path: Path) -> None:
         {"start": np.array([0, 2, 4], np.int64)},
         {"frame": np.array([4, 0], np.int32)},
         {"z": np.array([1, np.nan, 2], np.float32)},
-        {"lens": np.array([0.0, 1, 1, 0])},
+        {"lens": np.array([0.0, 1, 1, 0, 0, 0])},
         {"descriptors": np.zeros((3, 63), np.uint8)},
         {"vectors": np.zeros((2, 512), np.float32)},
     ],

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.sources.joined import CameraChange, Part, open_joined
 from stream_recon.app.sources.source import open_source
@@ -38,8 +39,8 @@ def test_frames_follow_each_other(tmp_path: Path) -> None:
 
 def test_images_of_another_camera_are_converted(tmp_path: Path) -> None:
     """A grid of dots, seen by a lens of twice the focal length and with distortion, lands where a pinhole sees it."""
-    source, target = Intrinsics(200, 200, 100, 80), Intrinsics(100, 100, 60, 50)
-    change = CameraChange(source, -0.1, target, (120, 100))
+    source, target = CameraModel(200, 100, 80, -0.1), Intrinsics(100, 100, 60, 50)
+    change = CameraChange(source, target, (120, 100))
     image = np.zeros((160, 200, 3), np.uint8)
     for x, y in [(0.0, 0.0), (0.2, 0.1), (-0.3, -0.2)]:
         radial = 1 - 0.1 * (x * x + y * y)
@@ -54,8 +55,12 @@ def test_images_of_another_camera_are_converted(tmp_path: Path) -> None:
 
 
 def test_a_change_survives_json_and_odd_ones_are_refused() -> None:
-    change = CameraChange(Intrinsics(200, 200, 100, 80), -0.1, Intrinsics(100, 100, 60, 50), (120, 100))
+    change = CameraChange(CameraModel(200, 100, 80, -0.1), Intrinsics(100, 100, 60, 50), (120, 100))
     assert CameraChange.from_json(change.to_json()) == change
-    for key, value in (("k1", float("nan")), ("size", [0, 100]), ("source", {"fx": 1, "fy": -1, "cx": 0, "cy": 0})):
+    for key, value in (
+        ("size", [0, 100]),
+        ("source", {**change.to_json()["source"], "k1": float("nan")}),
+        ("target", {"fx": -1}),
+    ):
         with pytest.raises((ValueError, TypeError, KeyError)):
             CameraChange.from_json({**change.to_json(), key: value})
