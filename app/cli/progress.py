@@ -281,6 +281,15 @@ def describe(progress: Progress) -> str:
     return f"{figures}{back_end}{notice}"
 
 
+def describe_lens(report: RefinementReport) -> str:
+    """The field of view of a refinement, and its camera model where that bends lines."""
+    model = report.lens or ""
+    terms = ", ".join(f"{value:.3f}" for value in (report.k1, report.k2) if value)
+    bent = f", {'fish-eye lens' if 'FISHEYE' in model else 'radial distortion'} ({terms})" if "RADIAL" in model else ""
+    unknown = " (not measured)" if report.field_of_view_measured is False else ""
+    return f"field of view {report.field_of_view_deg or 0.0:.0f} degrees{unknown}{bent}"
+
+
 def describe_refinement(report: RefinementReport) -> list[str]:
     """Lines on the success of a refinement, and on segments that it left alone."""
     lines = []
@@ -294,8 +303,12 @@ def describe_refinement(report: RefinementReport) -> list[str]:
             f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
             f"{report.tracks} points{loops}; reprojection error {report.reprojection_px:.2f} px instead of "
             f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
-            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
+            f"{report.focal_before or 0.0:.0f} px, {describe_lens(report)}; {sum(report.seconds.values()):.1f} s"
         )
+    lines += [
+        f"the scale may change by a factor of {jump['factor']} at frame {jump['frame']}, where few points tie them"
+        for jump in report.scale_jumps
+    ]
     return lines + [
         f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
         f"because {segment['why']}"
@@ -307,7 +320,8 @@ def print_summary(summary: RunSummary, out: Console, err: Console) -> None:
     """Warnings of a run on stderr, and its counts and speed on stdout."""
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    for interval in low_quality_intervals(summary.health):
+    # Photographs in no order do not fit the one before, and have no times.
+    for interval in [] if summary.unordered else low_quality_intervals(summary.health):
         when = f"from {clock(interval.begin)} to {clock(interval.end)} ({interval.frames} frames)"
         err.print(f"warning: low tracking quality {when}: {interval.why}", markup=False, soft_wrap=True)
     losses = ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))

@@ -75,6 +75,7 @@ def reconstruct_command(
     ] = None,
     publish: shared.Publish = None,
     mesh: shared.Mesh = True,
+    keep_map: shared.KeepMap = True,
     confidence: shared.Confidence = None,
     voxel: shared.Voxel = None,
     dense: shared.Dense = "on",
@@ -95,10 +96,20 @@ def reconstruct_command(
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
+    onto: Annotated[
+        Path | None,
+        shared.option(
+            "Put the result into the world of another one of the same place.",
+            "--onto",
+            panel=shared.MAPPING,
+            metavar="OUT",
+        ),
+    ] = None,
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
     port: shared.Port = None,
     token: shared.Token = True,
+    public_address: shared.PublicAddress = None,
     keep_open: Annotated[
         bool,
         shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
@@ -120,17 +131,19 @@ def reconstruct_command(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
-        view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
+        view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
         resume=resume,
         keep_depth=keep_depth,
         max_disk=max_disk,
         mesh=mesh,
+        keep_map=keep_map,
         dense_side=dense_side if dense == "on" else None,
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
+        onto=onto,
         reconnect=reconnect,
         publish=tuple(publish or ()),
         publish_token=token,
@@ -158,11 +171,13 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    keep_map: bool = True
     dense_side: int | None = shared.DENSE_SIDE
     """Longer side of dense depth maps; None: none are made."""
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
+    onto: Path | None = None
     reconnect: float = 120.0
     publish: tuple[str, ...] = ()
     """Addresses, see `stream_recon.app.publishing.address`."""
@@ -211,10 +226,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     preset = job.model.load_preset()
     dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
+    if job.onto is not None and not job.keep_map:
+        raise ConfigError("--onto needs the map: leave out --no-map")
     steps = FinishSteps.parse(
         refine=job.mapping == "full",
         scale_from=job.scale_from,
         mesh=job.mesh,
+        onto=job.onto,
         dense=dense if job.mapping == "full" else None,
     )
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
@@ -270,9 +288,12 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     # A live source leaves only what the result holds.
                     again = None if source.live else open_again
                     others = [publisher] if publisher else []
-                    finisher = Finisher(folder, again, observer, others, viewer, max_bytes=limit.max_bytes)
+                    finisher = Finisher(
+                        folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
+                    )
                     finished = _finish(finisher, steps, job)
-                    if publisher and steps.scale:
+                    if publisher:
+                        # Metric scale and another result's map move all poses after refinement.
                         publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
                 observer.on_verdict(judge(evidence_record(summary)))
@@ -314,7 +335,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
-            finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+            finished = _finish(Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map), steps, job)
             if finished:
                 print_ending(folder, out)
         if viewer and job.view:

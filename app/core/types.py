@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.configs.schema import Preset
 
 
@@ -58,12 +59,30 @@ class PreparedFrame:
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """Pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    """Camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1). A pinhole camera unless it has distortion."""
 
     fx: float
     fy: float
     cx: float
     cy: float
+    k1: float = 0.0
+    k2: float = 0.0
+    fisheye: bool = False
+    """Distortion of a source image, see `CameraModel`."""
+
+    @property
+    def lens(self) -> CameraModel:
+        """The camera with one focal length."""
+        return CameraModel(float(np.sqrt(self.fx * self.fy)), self.cx, self.cy, self.k1, self.k2, self.fisheye)
+
+    @property
+    def pinhole(self) -> "Intrinsics":
+        """The camera of undistorted images with the same focal length."""
+        return Intrinsics(self.fx, self.fy, self.cx, self.cy)
+
+    @classmethod
+    def from_lens(cls, lens: CameraModel) -> "Intrinsics":
+        return cls(lens.focal, lens.focal, lens.cx, lens.cy, lens.k1, lens.k2, lens.fisheye)
 
 
 @dataclass(frozen=True)
@@ -98,7 +117,7 @@ class FrameResult:
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
-    """Camera in pixels of the source image."""
+    """Camera in pixels of the source image, or of the undistorted source image where that is distorted."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
     confidence: NDArray[np.float32]  # [h, w], above 0, higher is better; from the published weights above 1
     # Depth and confidence are 0 at masked pixels.

@@ -23,7 +23,7 @@ EXPORT_FILES = re.compile(
     r"|trajectory_euroc\.csv|bag/(metadata\.yaml|bag\.mcap)"
 )
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""
-RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", RUN_NAME})
+RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", "map.npz", RUN_NAME})
 """Names of a result's files, which no export replaces."""
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, oriented, read_image
+from stream_recon.app.sources.image_decoding import HEIF_SUFFIXES, IMAGE_SUFFIXES, oriented, read_image
+from stream_recon.app.sources.readers import input_errors, list_images
 from stream_recon.configs.errors import InputError
 
 COMPLETE = 0.95
@@ -108,6 +109,6 @@ def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: 
 def _bare(name: str) -> str:
     """File name without image suffixes, in lower case."""
     path = Path(name)
-    while path.suffix.lower() in IMAGE_SUFFIXES:
+    while path.suffix.lower() in IMAGE_SUFFIXES | HEIF_SUFFIXES:
         path = path.with_suffix("")
     return path.name.casefold()

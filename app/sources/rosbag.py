@@ -16,7 +16,8 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.readers import Reader, is_truncated_png
+from stream_recon.app.sources.image_decoding import is_truncated_png
+from stream_recon.app.sources.readers import Reader
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})

@@ -9,15 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from stream_recon.app.viewer.document import PICTURE_LABEL
-from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP, PointOptions
+from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 Show = Literal["Surface", "Points", "Both"]
 VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
 OTHER_COLOUR = "#868e96"
+HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0}
+"""Percentages of each frame's pixels, the least sure, that a page hides at first."""
 SAVES = {
     "points": "Points (PLY)",
     "mesh": "Mesh (GLB)",
+    "page": "Page to share (HTML)",
     "colmap": "COLMAP (ZIP)",
     "around": "Film around it (MP4)",
     "path": "Film along the path (MP4)",
@@ -60,6 +63,8 @@ class PanelEvents:
     """A client asks for one of `SAVES`."""
     show_all: Callable[[Any], None]
     """A client asks for the opening view."""
+    request: Callable[[Callable[[], None]], None]
+    """Runs something in the viewer's thread."""
 
 
 class SharedPanel:
@@ -110,20 +115,22 @@ class SharedPanel:
 class PagePanel:
     """Controls of one page. They change what this page shows, and nothing for others."""
 
-    def __init__(self, client: Any, hidden: int, events: PanelEvents) -> None:
-        """``hidden``: percentage of unsure pixels that is hidden at first."""
+    def __init__(self, client: Any, events: PanelEvents) -> None:
         self._client = client
+        self._hides = dict(HIDDEN)
+        self._shown: Show = "Surface"
         self._events = events
         self._scrubbed = False
         self._pictured: TimelineView | None = None
         gui = client.gui
         self._counts = gui.add_markdown("", order=2)
         self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
-        self._add_view(gui, hidden)
+        self._add_view(gui)
         self._add_frames(gui)
         self._add_comparison(gui)
         self._add_saves(gui)
         self._scrubber.on_update(self._scrub)
+        self._show.on_update(lambda _: self._recall_hidden())
         self._light.on_update(lambda _: self._set_theme())
         for control in (
             self._show,
@@ -140,14 +147,14 @@ class PagePanel:
         ):
             control.on_update(lambda _: events.changed())
 
-    def _add_view(self, gui: Any, hidden: int) -> None:
+    def _add_view(self, gui: Any) -> None:
         with gui.add_folder("View", order=5):
             gui.add_button("Show all", hint="Back to the view from behind and above").on_click(
                 lambda event: self._events.show_all(event.client)
             )
             self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
-            hint = "Points: this percentage of each frame's pixels is hidden, the least sure first"
-            self._hidden = gui.add_slider("Hide unsure (%)", 0, 100 - HIDE_STEP, HIDE_STEP, hidden, hint=hint)
+            hint = "This percentage of each frame's pixels is hidden, the least sure first"
+            self._hidden = gui.add_slider("Hide unsure (%)", 0, 95, 1, HIDDEN["Surface"], hint=hint)
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
             self._cameras = gui.add_checkbox("Cameras", True)
             self._path = gui.add_checkbox("Path", True)
@@ -223,6 +230,17 @@ class PagePanel:
     def release_view(self) -> None:
         """Stop moving the view with a camera."""
         self._follow.value = self._from_here.value = False
+
+    def allow_hiding(self, possible: bool) -> None:
+        """Whether the page shows something of which the unsure part can be hidden."""
+        if self._hidden.disabled == possible:
+            self._hidden.disabled = not possible
+
+    def _recall_hidden(self) -> None:
+        """Set the slider to its last value for what is shown."""
+        self._hides[self._shown] = int(self._hidden.value)
+        self._shown = self._show.value
+        self._hidden.value = self._hides[self._shown]
 
     def show_counts(self, text: str) -> None:
         if self._counts.content != text:

@@ -82,10 +82,6 @@ class ViewerScene:
         """Number of points of all steps."""
         return sum(node.shown for node in self.nodes.values())
 
-    def points_above(self, rank: int) -> int:
-        """Number of points of the steps from ``rank`` on."""
-        return sum(node.shown for (lowest, _), node in list(self.nodes.items()) if lowest >= rank)
-
     def sync(
         self,
         store: ChunkStore,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import unproject
 
 NO_TRACKS = np.zeros(0, np.int64)
@@ -22,6 +23,16 @@ class TrackedPoints:
     row: NDArray[np.intp]  # [P], rows of the keyframe's tracks
     uv: NDArray[np.float32]  # [P, 2], positions in the frame
     T_network: FloatArray  # [4, 4], the frame's pose in the network's world
+
+
+@dataclass(frozen=True)
+class ScaleEdge:
+    """Log scale of a keyframe's depth map less that of an earlier keyframe, by what both maps see."""
+
+    earlier: int
+    """Number of the earlier keyframe."""
+    difference: float
+    sigma: float
 
 
 @dataclass(slots=True)
@@ -73,6 +84,8 @@ class Keyframe:
     """Image displacement since the last keyframe, as a share of the longer side; 1 if unknown."""
     loop_tracks: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
     """Tracks shared across a loop, ascending."""
+    scale_edges: tuple[ScaleEdge, ...] = ()
+    """Edges to earlier keyframes."""
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
 

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.sources import readers
+from stream_recon.app.sources import image_decoding
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import list_images
 from stream_recon.app.sources.source import open_source, without_password
@@ -31,7 +31,7 @@ def test_names_that_are_numbers_are_in_their_order(tmp_path: Path, names: list[s
 
 
 def test_images_that_cannot_be_read_are_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "has_heif", lambda: False)
+    monkeypatch.setattr(image_decoding, "has_heif", lambda: False)
     write_images(tmp_path / "a", ["0.jpg", "1.jpg"])
     for number in range(18):
         (tmp_path / f"a/IMG_{number}.HEIC").write_bytes(b"x")

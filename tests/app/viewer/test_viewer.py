@@ -427,4 +427,4 @@ def test_a_viewer_that_fails_reports_it_once_and_the_run_continues(
         assert "point_shading" in caplog.text
         assert client.status == FAILED_STATUS
         client.use("Points (PLY)", True)
-        client.wait_for(lambda: client.notes == ["No PLY: The viewer has failed; the cloud is in the result folder."])
+        client.wait_for(lambda: client.notes == ["No file: The viewer has failed; the cloud is in the result folder."])
