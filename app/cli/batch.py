@@ -52,6 +52,7 @@ def batch_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: Annotated[
@@ -119,7 +120,8 @@ def batch_command(
         mesh=mesh,
         dense_side=dense_side if dense == "on" else None,
     )
-    return run(options, EngineLoader(ModelChoice(preset, weights, device, attention, keyframes, cache)), recorded)
+    model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
+    return run(options, EngineLoader(model), recorded)
 
 
 @reported

@@ -27,6 +27,7 @@ from stream_recon.app.cli.localize import localize_command
 from stream_recon.app.cli.merge import merge_command
 from stream_recon.app.cli.plan import plan_command
 from stream_recon.app.cli.reconstruct import reconstruct_command
+from stream_recon.app.cli.serve import serve_command
 from stream_recon.app.cli.view import view_command
 from stream_recon.configs.errors import InputError
 
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     DEFAULT: reconstruct_command,
     "demo": demo_command,
     "view": view_command,
+    "serve": serve_command,
     "refine": refine_command,
     "scale": scale_command,
     "localize": localize_command,

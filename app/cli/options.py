@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
 
 INPUT, OUTPUT, CAMERA, NETWORK = "Input", "Output", "Camera", "Network"
 MAPPING, VIEWER, LIVE, WORKERS = "Mapping", "Viewer", "Live sources", "Workers"
@@ -62,6 +62,10 @@ Attention = Annotated[
 ]
 Cache = Annotated[
     CacheChoice, option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK)
+]
+Precision = Annotated[
+    PrecisionChoice,
+    option("Number type of the network's matrices; auto: the fastest here. int8: CPUs only.", panel=NETWORK),
 ]
 Keyframes = Annotated[
     str | None,

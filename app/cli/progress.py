@@ -26,6 +26,7 @@ from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.web.progress import ProgressFile
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
@@ -124,6 +125,9 @@ class TerminalObserver(RunObserver):
         self._phase = ""
         self._tasks: dict[str, TaskID] = {}
         self._clocks: dict[str, StepClock] = {}
+        self._file = ProgressFile.from_environment()
+        self._fps: float | None = None
+        self._figures = ""
 
     @property
     def paused(self) -> bool:
@@ -136,6 +140,7 @@ class TerminalObserver(RunObserver):
 
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
+        self._fps, self._figures = progress.fps, progress.notice or ""
         left = self._update("run", "frames", progress.frames, progress.frame_hint)
         self._note(text)
         self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
@@ -257,6 +262,8 @@ class TerminalObserver(RunObserver):
             self._clocks[task] = StepClock()
         left = self._clocks[task].left(done, total)
         self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
+        is_run = task == "frames" and phase == "run"
+        self._file.write(task, done, total, left, self._fps if is_run else None, self._figures if is_run else "")
         return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
 
     def _note(self, text: str) -> None:

@@ -93,6 +93,7 @@ def reconstruct_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
@@ -130,7 +131,7 @@ def reconstruct_command(
     job = ReconstructJob(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
-        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel),
+        ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
         view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
@@ -213,6 +214,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.guidance import Guidance
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.pipeline.verdict import judge
@@ -254,6 +256,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         if viewer:
             viewer.name(result_name(folder))
+            viewer.state.follows = source.feedback is not None  # who scans looks along
         published = publishing(job.publish, source, preset.points, job.publish_token, out)
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
@@ -275,7 +278,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint)
             listeners = [each for each in (viewer, publisher) if each is not None]
-            summary = session.reconstruct(listeners, observer)
+            guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
+            summary = session.reconstruct([*listeners, *guidance], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
@@ -292,8 +296,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                         folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
                     )
                     finished = _finish(finisher, steps, job)
-                    if publisher:
-                        # Metric scale and another result's map move all poses after refinement.
+                    if publisher and (steps.scale or steps.onto):
                         publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
                 observer.on_verdict(judge(evidence_record(summary)))

@@ -280,3 +280,22 @@ def _listed_frames(cameras: Path) -> Iterator[int]:
             yield camera.index
     except OutputError as error:
         logger.info("%s", error)
+
+
+def remove_result(folder: Path) -> bool:
+    """Remove the files of a result, of which ``run.json`` goes last, and the folder if nothing else is in it.
+
+    Returns whether the folder is gone; files that the program did not write stay. Raises OutputError where the folder
+    holds no result, or a process writes to it.
+    """
+    if folder.is_symlink() or not _is_ours(folder):
+        raise OutputError(f"{folder} is not a result of {PROGRAM}: nothing was removed")
+    with FolderLock(folder):
+        _check_depth(folder)
+        _remove_old_result(folder)
+        with output_errors(folder):
+            (folder / RUN_NAME).unlink(missing_ok=True)
+    if any(folder.iterdir()):
+        return False
+    folder.rmdir()
+    return True

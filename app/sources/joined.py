@@ -16,8 +16,6 @@ from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.source import Source
 
-LENS, PINHOLE = ("focal", "cx", "cy", "k1", "k2"), ("fx", "fy", "cx", "cy")
-"""Names of the numbers of both cameras in JSON."""
 MAX_SIDE = 20_000
 """Largest side of an image in pixels."""
 
@@ -39,8 +37,11 @@ class CameraChange:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "CameraChange":
         """The change in a ``run.json``. Raises KeyError, TypeError or ValueError where it is not valid."""
-        source = CameraModel(*(float(record["source"][name]) for name in LENS), bool(record["source"]["fisheye"]))
-        target = Intrinsics(*(float(record["target"][name]) for name in PINHOLE))
+        given, wanted = record["source"], record["target"]
+        focal, cx, cy, k1, k2 = (float(given[name]) for name in ("focal", "cx", "cy", "k1", "k2"))
+        source = CameraModel(focal, cx, cy, k1, k2, bool(given["fisheye"]))
+        fx, fy, u, v = (float(wanted[name]) for name in ("fx", "fy", "cx", "cy"))
+        target = Intrinsics(fx, fy, u, v)
         width, height = (int(value) for value in record["size"])
         numbers = [*vars(source).values(), *vars(target).values()]
         if not np.isfinite(numbers).all() or min(source.focal, target.fx, target.fy) <= 0:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -39,6 +40,9 @@ from stream_recon.app.sources.image_decoding import (
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.sources.scan_folder import ScanFeedback
 
 OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
 """Image formats that are not read: their files are counted and told."""
@@ -77,6 +81,8 @@ class Reader(ABC):
     """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
+    feedback: "ScanFeedback | None" = None
+    """Where a run reports to the person who films; None: nobody listens."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name

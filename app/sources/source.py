@@ -41,6 +41,7 @@ from stream_recon.app.sources.readers import (
     unread_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
+from stream_recon.app.sources.scan_folder import FRAMES_NAME, ScanFeedback, ScanReader
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import ConfigError, InputError
@@ -110,6 +111,11 @@ class Source:
     def live(self) -> bool:
         """Whether frames arrive in real time and are dropped if they are not taken in time."""
         return self._reader.live
+
+    @property
+    def feedback(self) -> ScanFeedback | None:
+        """Where a run reports to the person who films; None: nobody listens."""
+        return self._reader.feedback
 
     @property
     def damaged(self) -> int:
@@ -430,6 +436,8 @@ def _open_address(spec: str, reconnect: float) -> Reader:
 
 def _open_folder(path: Path, fps: float | None) -> Reader:
     with input_errors(path):
+        if (path / FRAMES_NAME).is_file():
+            return ScanReader(path)
         images = list_images(path)
         inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
     if not images:

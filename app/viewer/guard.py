@@ -134,7 +134,7 @@ class RequestGuard:
         for name, value in SECURITY_HEADERS.items():
             response.headers[name] = value
         if self._token is not None:
-            cookie = f"{self._cookie(request.headers)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{self.cookie_name(request.headers)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             if self._public is not None and self._public.startswith("https:"):
                 cookie += "; Secure"
             response.headers["Set-Cookie"] = cookie
@@ -150,7 +150,7 @@ class RequestGuard:
     def _has_token(self, request: Request) -> bool:
         assert self._token is not None
         given = parse_qs(urlsplit(request.path).query).get("token", [])
-        name = self._cookie(request.headers)
+        name = self.cookie_name(request.headers)
         for header in request.headers.get_all("Cookie"):
             for part in header.split(";"):
                 key, _, value = part.strip().partition("=")
@@ -158,7 +158,7 @@ class RequestGuard:
                     given.append(value)
         return any(hmac.compare_digest(value.encode(errors="replace"), self._token.encode()) for value in given[:8])
 
-    def _cookie(self, headers: Headers) -> str:
+    def cookie_name(self, headers: Headers) -> str:
         """Name of the cookie. Cookies ignore ports, so each viewer of a machine needs its own name."""
         digits = "".join(c for c in headers["Host"].rpartition(":")[2] if c.isdecimal())
         return f"stream-recon-{digits}"

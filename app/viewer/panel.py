@@ -227,6 +227,10 @@ class PagePanel:
         if self._map_folder.visible != (has_map or revised):
             self._map_folder.visible = has_map or revised
 
+    def start_following(self) -> None:
+        """Move the view along with the camera, until a user changes that."""
+        self._follow.value = True
+
     def release_view(self) -> None:
         """Stop moving the view with a camera."""
         self._follow.value = self._from_here.value = False

@@ -60,6 +60,8 @@ class ViewerState:
         self.ended = False
         """Whether the last frame was added."""
         self._framed_end = False
+        self.follows = False
+        """Whether new pages follow the camera."""
         server.on_client_connect(self._connect)
         server.on_client_disconnect(lambda client: self.pages.pop(client.client_id, None))
 
@@ -180,7 +182,9 @@ class ViewerState:
 
     def _connect(self, client: Any) -> None:
         self.cameras.connect(client)
-        self.pages[client.client_id] = Page(client, self._events, self.content, self.cameras)
+        page = self.pages[client.client_id] = Page(client, self._events, self.content, self.cameras)
+        if self.follows:
+            page.panel.start_following()
         self._events.changed()
 
     def _configure_server(self) -> None:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench import ROOT
+from bench import ROOT, comparison
 
 FILE = Path(__file__).with_name("figures.json")
 README = ROOT / "scripts" / "README.md"
@@ -36,6 +36,7 @@ def record(key: str, text: str, arguments: list[str]) -> None:
         "rows": rows,
     }
     FILE.write_text(to_json(figures))
+    comparison.store(key, figures[key])
     before, _, rest = README.read_text().partition(BEGIN)
     README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
 

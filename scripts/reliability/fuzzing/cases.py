@@ -20,6 +20,7 @@ from fuzzing.faults import FAULTS
 from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.meaning import MEANINGS
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
+from fuzzing.serving import serve
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
@@ -183,6 +184,7 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     **MEANINGS,
     **FAULTS,
     **COMMANDS,
+    "serve": serve,
 }
 
 
