@@ -16,6 +16,7 @@ from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.consistency import NeighbourMap, Tolerance, support
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
+from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.sweep import SourceImage, SweepRange, SweepResult, sweep
 from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
 
@@ -39,6 +40,8 @@ POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
+FILL_WEIGHT = 0.3
+"""Weight of a neighbour's confirmed depth, against about 1 for a keyframe's own."""
 FILL_AGREEMENT = 0.1
 """Relative difference of depth up to which a neighbour's depth is taken for that of the same surface."""
 NEAR_PIXELS = 3
@@ -80,6 +83,8 @@ class _Keyframe:
     confirmed: Array = None
     """``depth`` where it is confirmed; 0 elsewhere."""
     count: Array = None
+    anchors: Anchors | None = None
+    """Depth that is confirmed here or by neighbours."""
     is_contradicted: Array = None
 
 
@@ -100,7 +105,7 @@ class DenseStereo:
         self._levels: dict[tuple[int, int], tuple[Array, Intrinsics]] = {}
         """Images and cameras of views by number and side."""
         self._pushed = 0
-        self._stages = [self._sweep, self._fuse, *[self._fill] * ROUNDS]
+        self._stages = [self._sweep, self._fuse, *[self._fill] * (ROUNDS - 1), self._complete]
         self._done = [0] * len(self._stages)
         """Keyframes that each stage has done."""
 
@@ -238,13 +243,15 @@ class DenseStereo:
     def _fill(self, numbers: Sequence[int]) -> None:
         """A later stage: neighbours' confirmed depth where a keyframe has none of its own."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured = []
+        measured, found = [], []
         for number, frame in zip(numbers, frames, strict=True):
             seen = support(arrays, frame.depth, self._neighbours(number, "confirmed"), Tolerance(4.0, FILL_AGREEMENT))
             is_new = (seen.agreeing > 0) & ~frame.is_confirmed
             ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
             own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
-            measured.append((ratio, arrays.where(is_new, seen.agreeing * 0.3, own)))
+            weight = arrays.where(is_new, seen.agreeing * FILL_WEIGHT, own)
+            measured.append((ratio, weight))
+            found.append(seen.depth)
             frame.is_contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
         ratio, weight = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, depth = arrays.stack([f.grey for f in frames]), arrays.stack([f.depth for f in frames])
@@ -252,6 +259,21 @@ class DenseStereo:
         depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
         for number, frame in enumerate(frames):
             frame.depth = depth[number]
+            measured_depth = arrays.where(frame.is_confirmed, frame.depth, found[number])
+            frame.anchors = Anchors(measured_depth, weight[number])
+
+    def _complete(self, numbers: Sequence[int]) -> None:
+        """The last stage: `_fill`, then planes between what is confirmed here and by neighbours."""
+        self._fill(numbers)
+        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+        anchors = Anchors(*(arrays.stack([getattr(f.anchors, name) for f in frames]) for name in ("depth", "weight")))
+        grey, depth, own, prior = (
+            arrays.stack([getattr(frame, name) for frame in frames]) for name in ("grey", "depth", "confirmed", "prior")
+        )
+        error = arrays.where(own > 0, arrays.log(arrays.maximum(own, 1e-9) / prior), 0.0)
+        flat = flattened(arrays, grey, depth, error, anchors)
+        for number, frame in enumerate(frames):
+            frame.depth = arrays.where(frame.is_confirmed, frame.depth, flat[number])
 
     def _output(self, number: int) -> DenseDepth:
         arrays, frame = self._arrays, self._frames[number]
