@@ -218,7 +218,7 @@ class DenseStereo:
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured = []
+        measured, bounds = [], []
         for number, frame in zip(numbers, frames, strict=True):
             relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
             found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
@@ -232,12 +232,16 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
+            bounds.append((found.depth * (1 - relative), found.depth * (1 + relative)))
         ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
         interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
         depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier))
         for number, frame in enumerate(frames):
-            frame.depth = depth[number]
+            # Smoothness draws thin things to what is behind them.
+            nearest, farthest = bounds[number]
+            within = arrays.minimum(arrays.maximum(depth[number], nearest), farthest)
+            frame.depth = arrays.where(frame.is_confirmed, within, depth[number])
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
 
     def _fill(self, numbers: Sequence[int]) -> None:
@@ -281,6 +285,10 @@ class DenseStereo:
         near = arrays.box(arrays.to_float(frame.is_confirmed), NEAR_PIXELS) > 0
         certainty = arrays.where(near & ~frame.is_confirmed, float(Certainty.NEAR), certainty)
         known = frame.is_valid & ~frame.is_contradicted
+        if frame.view.is_guess is not None:
+            guess = arrays.array(frame.view.is_guess.astype(np.float32))
+            size = frame.depth.shape[1], frame.depth.shape[0]
+            known = known & (frame.is_confirmed | (arrays.repeated(guess, size) < 0.5))
         return DenseDepth(
             frame.view.index,
             arrays.numpy(arrays.where(known, frame.depth, 0.0)).astype(np.float32),
