@@ -38,6 +38,8 @@ CONFIRMING = 2
 """Neighbours that confirm a pixel."""
 POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
+SURE, KEPT_WITHIN = 3, 0.12
+"""Neighbours from which a pixel's measured depth is kept, within this share of it."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
 FILL_WEIGHT = 0.3
@@ -232,7 +234,8 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
-            bounds.append((found.depth * (1 - relative), found.depth * (1 + relative)))
+            kept = arrays.where(found.agreeing >= SURE, KEPT_WITHIN, 1.0)
+            bounds.append((found.depth * (1 - kept), found.depth * (1 + kept)))
         ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
         interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
