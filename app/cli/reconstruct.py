@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,8 +22,10 @@ from stream_recon.configs.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.listeners import ResultListener
     from stream_recon.app.sources.frame_choice import FrameChoice
     from stream_recon.app.sources.source import Source
+    from stream_recon.app.viewer.viewer import Viewer
 
 MAX_NAME = 80
 """Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
@@ -277,9 +279,11 @@ def reconstruct_source(job: ReconstructJob) -> int:
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint)
-            listeners = [each for each in (viewer, publisher) if each is not None]
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
-            summary = session.reconstruct([*listeners, *guidance], observer)
+            others = [each for each in (publisher, *guidance) if each is not None]
+            is_live_dense = dense is not None and session.back_end is not None
+            with _listeners(viewer, engine.device, is_live_dense) as listeners:
+                summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
@@ -308,6 +312,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
         verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}{verdict}")
     return DONE if finished else INTERRUPTED
+
+
+@contextmanager
+def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Iterator["list[ResultListener]"]:
+    """Who gets the results of a run: the viewer, with stereo in front of it."""
+    if viewer is None or not is_live_dense:
+        yield [] if viewer is None else [viewer]
+        return
+    from stream_recon.app.pipeline.live_dense import LiveDense, StereoProcess
+
+    with closing(LiveDense(viewer, StereoProcess("cpu" if device == "cpu" else "cuda"))) as live:
+        yield [live]
 
 
 def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:
