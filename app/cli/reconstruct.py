@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -229,8 +230,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
         if viewer:
             viewer.name(result_name(folder))
         lock = stack.enter_context(FolderLock(folder))
+        begin = time.monotonic()
         with memory_errors():
             engine = job.model.load()
+        out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
         known = job.frames.camera is not None
@@ -245,7 +248,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 show_result(viewer, read_result(folder), lambda _: None)
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
-            observer.expect(session.source.frame_hint)
+            observer.expect(session.source.frame_hint, on_gpu=engine.device.startswith("cuda"))
             summary = session.reconstruct([viewer] if viewer else [], observer)
             observer.stop()
             print_summary(summary, out, err)
