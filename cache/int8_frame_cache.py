@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend, Span, merge_spans
+from stream_recon.cache.attention import AttentionBackend, Span, enclosing_span, merge_spans
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import StreamConfig
@@ -93,9 +93,8 @@ class Int8Attention:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
         """q [T, H, D] over int8 keys and values [C, H, D] -> [T, H, D]; ``key_norms``: step sizes of both, [2, H]."""
-        first, stop = self._spans[0][0], self._spans[-1][1]
-        hidden = [(a[1] - first, b[0] - first) for a, b in zip(self._spans, self._spans[1:], strict=False)]
-        return attend_int8(q, keys[first:stop], values[first:stop], key_norms, hidden)
+        start, stop, hidden = enclosing_span(self._spans)
+        return attend_int8(q, keys[start:stop], values[start:stop], key_norms, hidden)
 
 
 def attend_int8(q: Tensor, keys: Tensor, values: Tensor, steps: Tensor, hidden: list[Span]) -> Tensor:
