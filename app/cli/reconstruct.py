@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -262,8 +263,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
         published = publishing(job.publish, source, preset.points, job.publish_token, out)
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
+        begin = time.monotonic()
         with memory_errors():
             engine = job.model.load()
+        out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
         known = job.frames.camera is not None
@@ -278,7 +281,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 show_result(viewer, read_result(folder), lambda _: None)
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
-            observer.expect(session.source.frame_hint)
+            observer.expect(session.source.frame_hint, on_gpu=engine.device.startswith("cuda"))
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
             others = [each for each in (publisher, *guidance) if each is not None]
             is_live_dense = dense is not None and session.back_end is not None
