@@ -159,8 +159,8 @@ def int8_attention_is_faster() -> bool:
     k, v = keys / MOST, values / MOST
 
     def plain() -> Tensor:
-        heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
-        return F.scaled_dot_product_attention(*heads_first)[0].transpose(0, 1)
+        heads_q, heads_k, heads_v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        return F.scaled_dot_product_attention(heads_q, heads_k, heads_v)[0].transpose(0, 1)
 
     def ours() -> Tensor:
         return attend_int8(q, keys, values, steps, [])

@@ -87,7 +87,7 @@ class LocatedImage:
         """The same in pixels of the source image."""
         lens, factor = self.fit.lens, scale.factor
         focal, cx, cy = lens.focal / factor, lens.cx / factor, lens.cy / factor
-        camera = Intrinsics(focal, focal, cx, cy, lens.k1, lens.k2, lens.fisheye)
+        camera = Intrinsics(focal, focal, cx, cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
         count = len(np.unique(self.matched.feature))
         return Localization(self.fit.T_world_camera, camera, count, *self.fit.sigmas, self.frames)
 
