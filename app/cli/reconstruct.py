@@ -42,7 +42,7 @@ def reconstruct_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="Video, folder of images, ROS recording (.bag, .mcap), camera number or address (rtsp://, zenoh://TOPIC)."
+            help="Video, folder of images, ROS recording (.bag, .mcap), camera number or address (rtsp://, zenoh://)."
         ),
     ],
     stride: shared.Stride = 1,

@@ -204,7 +204,7 @@ class ZenohReader(Reader):
         try:
             message = self._store.deserialize_cdr(self._info[1], CAMERA)
             return camera_of(message, rectified=is_rectified(self._topic))
-        except (*self._errors, StreamReconError) as error:
+        except self._errors as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {str(error)[:200]}")
         return None
 
@@ -237,11 +237,11 @@ def _address_errors(spec: str) -> Iterator[None]:
 
 
 def _header_ns(data: bytes) -> int:
-    """Stamp of a message in CDR that begins with a header, without reading the rest; 0 for a short one."""
+    """Stamp of a message in CDR that begins with a header, without reading the rest; 0 where it is no time."""
     if len(data) < 12:
         return 0
     seconds, nanoseconds = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
-    return int(seconds) * 10**9 + int(nanoseconds)
+    return int(seconds) * 10**9 + int(nanoseconds) if seconds >= 0 and nanoseconds < 10**9 else 0
 
 
 def _types() -> tuple[Any, dict[str, str], tuple[type[Exception], ...]]:
@@ -253,4 +253,4 @@ def _types() -> tuple[Any, dict[str, str], tuple[type[Exception], ...]]:
         raise ResourceError("zenoh:// needs the library rosbags: pip install 'stream-recon[robots]'") from error
     store = get_typestore(Stores.ROS2_JAZZY)
     hashes = {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}
-    return store, hashes, (*DAMAGE, SerdeError)
+    return store, hashes, (*DAMAGE, SerdeError, StreamReconError)

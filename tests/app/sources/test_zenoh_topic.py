@@ -136,7 +136,7 @@ def test_messages_of_other_content_are_skipped() -> None:
         for data in (b"", b"\0\1\0\0", b"\0\1\0\0" + b"\xff" * 40, bytes(200)):
             made._images.put(data)
             assert reader.grab() is not None and reader.retrieve() is None
-        assert reader.damaged == 4 and len(reader.warnings) <= 2
+        assert reader.damaged == 4 and sum("unreadable" in line for line in reader.warnings) == 1
         reader.close()
 
 
