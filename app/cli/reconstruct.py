@@ -45,7 +45,7 @@ def reconstruct_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="Video, folder of images, ROS recording (.bag, .mcap), camera number or address (rtsp://)."
+            help="Video, folder of images, ROS recording (.bag, .mcap), camera number or address (rtsp://, zenoh://)."
         ),
     ],
     stride: shared.Stride = 1,

@@ -96,10 +96,13 @@ class RosNode:
 def zenoh_library() -> ModuleType:
     """The library zenoh. Raises ResourceError where it is not installed."""
     try:
+        import xxhash  # noqa: F401  # which identities need
         import zenoh
         import zenoh.ext
     except ImportError as error:
-        raise ResourceError("zenoh:// needs the library eclipse-zenoh: pip install 'stream-recon[robots]'") from error
+        raise ResourceError(
+            "zenoh:// needs the libraries eclipse-zenoh and xxhash: pip install 'stream-recon[robots]'"
+        ) from error
     return zenoh  # type: ignore[no-any-return,unused-ignore]
 
 

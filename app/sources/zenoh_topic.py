@@ -55,7 +55,7 @@ class ZenohReader(Reader):
         """Raises InputError: no image arrives; ConfigError: a wrong address; ResourceError: a library is missing."""
         endpoint, self._topic, domain = parse_topic(spec)
         super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE)
-        self._store, self._hashes = _types()
+        self._store, self._hashes, self._errors = _types()
         self._lost_after = reconnect if reconnect > 0 else LONGEST_PAUSE_SECONDS
         self._reconnects = reconnect > 0
         self._changed = threading.Condition()
@@ -95,7 +95,7 @@ class ZenohReader(Reader):
         kind, data = self._grabbed
         try:
             rgb = decoded(self._store.deserialize_cdr(data, kind))
-        except DAMAGE:
+        except self._errors:
             rgb = None
         size = None if rgb is None else (rgb.shape[1], rgb.shape[0])
         self._size = self._size or size
@@ -204,7 +204,7 @@ class ZenohReader(Reader):
         try:
             message = self._store.deserialize_cdr(self._info[1], CAMERA)
             return camera_of(message, rectified=is_rectified(self._topic))
-        except (*DAMAGE, StreamReconError) as error:
+        except self._errors as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {str(error)[:200]}")
         return None
 
@@ -237,18 +237,20 @@ def _address_errors(spec: str) -> Iterator[None]:
 
 
 def _header_ns(data: bytes) -> int:
-    """Stamp of a message in CDR that begins with a header, without reading the rest; 0 for a short one."""
+    """Stamp of a message in CDR that begins with a header, without reading the rest; 0 where it is no time."""
     if len(data) < 12:
         return 0
     seconds, nanoseconds = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
-    return int(seconds) * 10**9 + int(nanoseconds)
+    return int(seconds) * 10**9 + int(nanoseconds) if seconds >= 0 and nanoseconds < 10**9 else 0
 
 
-def _types() -> tuple[Any, dict[str, str]]:
-    """Types of ROS 2, and the hashes of those used here. Raises ResourceError."""
+def _types() -> tuple[Any, dict[str, str], tuple[type[Exception], ...]]:
+    """Types of ROS 2, the hashes of those used here, and errors of damaged messages. Raises ResourceError."""
     try:
+        from rosbags.serde import SerdeError
         from rosbags.typesys import Stores, get_typestore
     except ImportError as error:
         raise ResourceError("zenoh:// needs the library rosbags: pip install 'stream-recon[robots]'") from error
     store = get_typestore(Stores.ROS2_JAZZY)
-    return store, {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}
+    hashes = {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}
+    return store, hashes, (*DAMAGE, SerdeError, StreamReconError)

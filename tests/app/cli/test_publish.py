@@ -87,6 +87,28 @@ def test_a_recording_that_fails_is_an_error_and_the_result_is_complete(
     assert (tmp_path / "out" / "points.ply").is_file() and not (tmp_path / "run.mcap").exists()
 
 
+def test_a_robot_gets_results_with_the_stamps_of_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zenoh")
+    from tests.app.publishing.peers import PlainSubscriber, router, session
+    from tests.app.sources.test_zenoh_topic import STAMP, TYPES, robot
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine(seconds=0.05))
+    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
+    with router() as endpoint, robot(endpoint), session(endpoint) as opened:
+        heard = PlainSubscriber(opened, "0/stream_recon/odometry/**")
+        source = f"zenoh://{endpoint}/camera/image/compressed"
+        options = ("--max-frames", "12", "--no-viewer", "--mapping", "off", "-o", "out")
+        assert exit_code(monkeypatch, source, *options, "--publish", f"zenoh://{endpoint}") == 0
+    stamps = [TYPES.deserialize_cdr(data, "nav_msgs/msg/Odometry").header.stamp for _, data, _ in heard.samples]
+    steps = [(stamp.sec - STAMP[0]) * 10**9 + stamp.nanosec - STAMP[1] for stamp in stamps]
+    # The robot's images are 20 ms apart, to the nanosecond.
+    assert len(steps) == 12 and steps == sorted(set(steps)) and all(step % 20_000_000 == 0 for step in steps)
+    assert "publishing: zenoh" in capfd.readouterr().out
+
+
 def test_no_address_opens_nothing() -> None:
     with publishing((), None, None, True, None) as publisher:  # type: ignore[arg-type]
         assert publisher is None

@@ -125,6 +125,21 @@ def test_newest_wins_and_a_gap_begins_a_segment() -> None:
         zenoh_topic_reader.close()
 
 
+def test_messages_of_other_content_are_skipped() -> None:
+    with router() as endpoint, robot(endpoint, camera=False) as made:
+        reader = zenoh_topic.ZenohReader(f"zenoh://{endpoint}/camera/image/compressed", 5.0)
+        good = reader.grab()
+        assert good is not None and reader.retrieve() is not None
+        made.stop()
+        time.sleep(0.3)
+        reader._newest = None
+        for data in (b"", b"\0\1\0\0", b"\0\1\0\0" + b"\xff" * 40, bytes(200)):
+            made._images.put(data)
+            assert reader.grab() is not None and reader.retrieve() is None
+        assert reader.damaged == 4 and sum("unreadable" in line for line in reader.warnings) == 1
+        reader.close()
+
+
 def test_silence_ends_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zenoh_topic, "POLL_SECONDS", 0.05)
     with router() as endpoint, robot(endpoint, camera=False) as made:
