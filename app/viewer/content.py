@@ -138,7 +138,7 @@ class SceneContent:
 def coverage(mesh: SceneMesh, points: NDArray[np.floating], cameras: NDArray[np.floating]) -> float:
     """Share of points [N, 3] that lie near a mesh, by their distance from the nearest of the cameras [n, 3]."""
     try:
-        vertices = np.concatenate([part.xyz for part in read_glb(mesh.glb)] or [np.zeros((0, 3))])
+        vertices = np.concatenate([part.xyz for part in read_glb(mesh.glb)] or [np.zeros((0, 3), np.float32)])
     except ValueError:  # of another program: nothing is known
         return 1.0
     if not len(points) or not len(cameras):
