@@ -76,7 +76,10 @@ def _in_time(work: Callable[[Callable[[], None]], T], path: Path) -> T:
             failed.append(error)
             answers.put((True, None))
 
-    threading.Thread(target=run, name="read a file", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="read a file", daemon=True).start()
+    except RuntimeError:  # no more threads, or the program ends
+        run()
     try:
         while not (answer := answers.get(timeout=READ_SECONDS))[0]:
             pass

@@ -23,15 +23,19 @@ PNG = b"\x89PNG\r\n\x1a\n"
 """Signature at the start of a PNG file."""
 MAX_IMAGE_BYTES = 2**31
 """Larger files cannot be passed to OpenCV's decoder."""
+DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".pnm", ".jp2")
+"""Formats with up to 16 bits."""
+BIT_SAMPLES = 8
+"""Images of a folder whose values are looked at."""
 EXIF_SAMPLES = 100
 """Photographs of a folder whose EXIF is read; more would slow the start and agree anyway."""
 
 
-def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | None:
+def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArray[np.uint8] | None:
     """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
-    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0..65535, 0..1)
-    to 0..255, and the EXIF orientation is applied, except ``as_stored``.
+    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0 to 2^bits, 0 to
+    1) to 0..255, and the EXIF orientation is applied, except ``as_stored``.
     """
     data = image_bytes(path)
     if data is None:
@@ -46,8 +50,8 @@ def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | No
     if bgr is None:
         return None
     if bgr.dtype == np.uint16:
-        bgr >>= 8
-        bgr = bgr.astype(np.uint8)
+        bgr >>= bits - 8
+        bgr = np.minimum(bgr, 255).astype(np.uint8)
     elif bgr.dtype != np.uint8:
         np.nan_to_num(bgr, copy=False)
         np.clip(bgr, 0, 1, out=bgr)
@@ -55,6 +59,39 @@ def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | No
         bgr = np.rint(bgr, out=bgr).astype(np.uint8)
     # In place, like all of the above, so that a large image is in memory once.
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+
+
+def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        image = None
+    if image is None or image.ndim != 3 or image.shape[2] != 4 or image.shape[:2] != size:
+        return np.full(size, 255, np.uint8)
+    alpha = image[..., 3]
+    return np.asarray(alpha >> 8 if alpha.dtype == np.uint16 else alpha, np.uint8)
+
+
+def used_bits(images: Sequence[Path]) -> int:
+    """Bits that the values of 16-bit images use, by some of them: cameras store 10, 12 or 14 bits in 16."""
+    largest = 0
+    for path in images[:: max(1, len(images) // BIT_SAMPLES)] if images[0].suffix.lower() in DEEP_SUFFIXES else ():
+        data = image_bytes(path)
+        try:
+            image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        except cv2.error:
+            continue
+        if image is not None and image.dtype != np.uint16:
+            return 16
+        largest = max(largest, 0 if image is None else int(image[..., :3].max() if image.ndim == 3 else image.max()))
+    return bits_of(largest)
+
+
+def bits_of(largest: int) -> int:
+    """Bits of a camera whose largest value, stored in 16 bits, is this; 16 where that is not plain."""
+    return next((bits for bits in (10, 12, 14) if 1 << (bits - 2) <= largest < 1 << bits), 16)
 
 
 def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:

@@ -13,6 +13,8 @@ from stream_recon.configs.errors import InputError
 
 COLUMN_STEP = 4
 """Every fourth column of pixels is looked at, since combs are as wide as what moves."""
+LOOKED_AT = 480, 960
+"""Lines and columns in the middle of an image that are looked at, since every frame is."""
 MOVING_LEVELS = 12
 """Difference of neighbouring lines in grey levels from which a pixel counts: noise is less."""
 MOVING_SHARE = 0.004
@@ -98,6 +100,8 @@ def is_combed(image: NDArray[np.uint8], *, turned: bool = False) -> bool:
     lines = image.swapaxes(0, 1) if turned else image
     if min(lines.shape[:2]) < 8:
         return False
+    top, left = (max(0, (side - most) // 2) for side, most in zip(lines.shape, LOOKED_AT, strict=False))
+    lines = lines[top : top + LOOKED_AT[0], left : left + LOOKED_AT[1]]
     share, ratio = _combs(lines[:, ::COLUMN_STEP, 1])
     if share < MOVING_SHARE or ratio < COMBED_RATIO:
         return False

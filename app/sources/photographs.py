@@ -8,7 +8,7 @@ from statistics import median
 
 from stream_recon.app.core.types import ImageTransform, PreparedFrame
 from stream_recon.app.sources.exif import read_exif
-from stream_recon.app.sources.readers import read_image
+from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.app.sources.segmentation import MIN_MATCHES, ImageSignature
 from stream_recon.configs.errors import StreamReconError
 

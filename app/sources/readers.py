@@ -36,8 +36,10 @@ from stream_recon.app.sources.image_decoding import (
     oriented,
     read_image,
     readable_suffixes,
+    used_bits,
 )
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
+from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -160,6 +162,10 @@ class VideoReader(Reader):
         self._first = self._step()
         if self._first is None:
             raise InputError(f"no frame of {name} can be decoded{_codec_hint(capture, name)}")
+        if path is not None and count is not None and matroska_tracks(path):
+            # Matroska states the time of its end, also where its first frame is late.
+            late = capture.get(cv2.CAP_PROP_PTS)
+            self.frame_hint = max(1, count - round(late)) if 0 < late < count else count
         if path is not None:
             interlaced = states_fields(path, capture) or (self._watch is not None and self._watch.interlaced)
             self._decoding = DecodingCheck(path, name, interlaced=interlaced)
@@ -318,6 +324,7 @@ class ImageReader(Reader):
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
+        self._bits: int | None = None
 
     @property
     def paths(self) -> list[Path]:
@@ -329,7 +336,11 @@ class ImageReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         path = self._paths[self._index]
-        rgb = read_image(path, as_stored=self._as_stored)
+        if self._bits is None:
+            self._bits = used_bits(self._paths)
+            if self._bits < 16:
+                self.warnings.append(f"{self.name} has images of 16 bits that use {self._bits}: read as such")
+        rgb = read_image(path, as_stored=self._as_stored, bits=self._bits)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
@@ -406,7 +417,7 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
 
 
 OTHER_WORDS = re.compile(
-    r"(^|[^a-z])(depths?|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
+    r"(^|[^a-z])(depths?|disp[0-9]*|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
     r"|thumb(nail)?s?|previews?)([^a-z]|$)"
 )
 """Words in names of images or folders that are not photographs."""

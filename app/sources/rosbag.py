@@ -16,7 +16,7 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.image_decoding import is_truncated_png
+from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of, is_truncated_png
 from stream_recon.app.sources.readers import Reader
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
@@ -95,6 +95,7 @@ class RecordingReader(Reader):
             *_database_errors(),
         )
         self._closed = True
+        self._bits = 16
         _check_signatures(path)
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
@@ -119,6 +120,8 @@ class RecordingReader(Reader):
                 self.warnings.append(
                     f"all stamps of {self._topic} are {stamps[0]:g}: the times at which images were recorded are used"
                 )
+            if self._bits < 16:
+                self.warnings.append(f"{self._topic} has images of 16 bits that use {self._bits}: read as such")
             self.calibration = self._camera()
         except BaseException:
             self.close()
@@ -147,7 +150,7 @@ class RecordingReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         try:
-            rgb = decoded(self._message)
+            rgb = decoded(self._message, self._bits)
         except self._errors:
             rgb = None
         if rgb is None:
@@ -174,11 +177,14 @@ class RecordingReader(Reader):
     def _first_times(self) -> tuple[list[float], list[float]]:
         """Times of the headers and of recording, of the first images. Raises InputError: an unknown encoding."""
         times: list[tuple[float, float]] = []
+        largest = 0
         try:
             for message, logged in self._read(self._connections):
                 if not times:
                     self._check_encoding(message)
                     self._first_ns = stamp_ns(message)
+                if len(times) < BIT_SAMPLES:
+                    largest = max(largest, _largest(message))
                 times.append((_stamp(message), logged))
                 if len(times) == RATE_FRAMES:
                     break
@@ -189,6 +195,7 @@ class RecordingReader(Reader):
                 raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
         if not times:
             raise InputError(f"{self._topic} has no images")
+        self._bits = bits_of(largest)
         return [stamp for stamp, _ in times], [logged for _, logged in times]
 
     def _check_encoding(self, message: Any) -> None:
@@ -212,8 +219,21 @@ class RecordingReader(Reader):
         return None
 
 
-def decoded(message: Any) -> NDArray[np.uint8] | None:
-    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`."""
+def _largest(message: Any) -> int:
+    """Largest value of an image of 16 bits; 0 for others."""
+    encoding = getattr(message, "encoding", "")
+    if encoding not in _WIDE and _GREY.get(encoding) is not np.uint16:
+        return 0
+    kind = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
+    data = np.frombuffer(message.data, np.uint8)
+    return int(data[: len(data) // 2 * 2].view(kind).max(initial=0))
+
+
+def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:
+    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`.
+
+    ``bits``: those that values of 16-bit images use.
+    """
     data = np.frombuffer(message.data, np.uint8)
     if not hasattr(message, "encoding"):
         bgr = None if is_truncated_png(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
@@ -225,12 +245,12 @@ def decoded(message: Any) -> NDArray[np.uint8] | None:
         kind = np.dtype(_GREY[message.encoding]).newbyteorder(">" if message.is_bigendian else "<")
         grey = _rows(data, height, width * kind.itemsize, step).copy().view(kind)
         if kind.itemsize == 2:
-            grey = (grey >> 8).astype(np.uint8)
+            grey = np.minimum(grey >> (bits - 8), 255).astype(np.uint8)
         return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
     if message.encoding in _WIDE:
         wide = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
         pixels = _rows(data, height, width * 6, step).copy().view(wide).reshape(height, width, 3)
-        narrow, order = (pixels >> 8).astype(np.uint8), _WIDE[message.encoding]
+        narrow, order = np.minimum(pixels >> (bits - 8), 255).astype(np.uint8), _WIDE[message.encoding]
         return narrow if order is None else np.asarray(cv2.cvtColor(narrow, order), np.uint8)
     if message.encoding in _PLANAR:
         planes = np.ascontiguousarray(_rows(data, height + height // 2, width, step))

@@ -28,7 +28,7 @@ from stream_recon.app.sources.image_files import WEB_PAGES, files_of_pattern, hi
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.matroska import film_tracks
-from stream_recon.app.sources.panorama import closes_around
+from stream_recon.app.sources.panorama import closes_around, holds_two_views
 from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import (
     FrameRange,
@@ -251,9 +251,8 @@ class Source:
         rgb = self._reader.retrieve()
         if rgb is not None and not self._is_checked:
             self._is_checked = True
-            # Whoever gives a camera knows what the images are.
-            if self._calibration is None and not self._exif and closes_around(rgb):
-                raise InputError(f"{PANORAMA.format(self.name)}; if it is none, give its camera with --intrinsics")
+            if self._calibration is None and not self._exif:  # whoever gives a camera knows what the images are
+                self._check_kind(rgb)
         if rgb is None or (self._calibration is None and not self._exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
@@ -262,6 +261,16 @@ class Source:
             stored = self._reader.stored_size
             self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
         return self._undistorter(rgb)
+
+    def _check_kind(self, rgb: NDArray[np.uint8]) -> None:
+        """Raises InputError for a panorama, and for two views in one frame."""
+        if closes_around(rgb):
+            raise InputError(f"{PANORAMA.format(self.name)}; if it is none, give its camera with --intrinsics")
+        if holds_two_views(rgb):
+            raise InputError(
+                f"frames of {self.name} hold two views side by side, as of a stereo camera: cut one out first, such as "
+                "with ffmpeg -vf crop=iw/2:ih:0:0; if they do not, give the camera with --intrinsics"
+            )
 
     def _orientation(self, size: tuple[int, int]) -> int:
         """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""

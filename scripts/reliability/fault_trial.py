@@ -106,13 +106,14 @@ def lock_nothing() -> None:
 
 
 def stretch_deep_images() -> None:
-    real = image_decoding.cv2.imdecode
+    library = vars(image_decoding)["cv2"]
+    real = library.imdecode
 
     def wrong(data: Any, flags: int) -> Any:
         image = real(data, flags)
         return image >> 4 if image is not None and image.dtype == np.uint16 else image
 
-    vars(image_decoding)["cv2"] = SimpleNamespace(**{**vars(image_decoding.cv2), "imdecode": wrong})
+    vars(image_decoding)["cv2"] = SimpleNamespace(**{**vars(library), "imdecode": wrong})
 
 
 FAULTS: dict[str, tuple[str, Callable[[], None]]] = {

@@ -148,6 +148,7 @@ ENCODED = {
     "av1.mp4": "-vf scale=96:72 -c:v libsvtav1",
     "two.mkv": "-filter_complex [0]split[a][b];[a]scale=48:36[c];[b]scale=96:72[d] -map [c] -map [d] -c:v libx264",
     "varying.mp4": "-vf select=not(mod(n\\,3))+not(mod(n\\,5)),scale=96:72 -fps_mode vfr -c:v libx264",
+    "late.mkv": "-vf scale=96:72 -c:v libx264 -output_ts_offset 5",
     "narrow.mkv": "-vf scale=72:72,setsar=4/3 -c:v libx264",
 }
 """Options of ffmpeg by file."""
@@ -162,7 +163,9 @@ def encoded_films(folder: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         for name, options in ENCODED.items():
             command = [program, "-v", "error", "-i", str(ROOT / "app/sample/walkthrough.mp4"), *options.split()]
-            subprocess.run([*command, "-frames:v", "10", "-threads", "1", f"{place}/{name}"], check=True)
+            subprocess.run(
+                [*command, "-frames:v", "10", "-threads", "1", "-fflags", "+bitexact", f"{place}/{name}"], check=True
+            )
             found[name] = (Path(place) / name).read_bytes()
     return found
 
@@ -185,6 +188,7 @@ def encoded_cases() -> list[dict[str, Any]]:
             frames=10,
             times=varying,
         ),
+        case("source", "late.mkv", "a film that begins at 5 s", frames=10, hint=10, damaged=0),
         case("source", "narrow.mkv", "pixels are made square", frames=10, size=[96, 72]),
     ]
 

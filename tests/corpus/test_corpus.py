@@ -84,6 +84,8 @@ def check_frames(case: dict[str, Any], source: Source) -> None:
     assert len(frames) == case["frames"]
     if "size" in case:
         assert [frames[0].rgb.shape[1], frames[0].rgb.shape[0]] == case["size"]
+    if "hint" in case:
+        assert source.frame_hint == case["hint"]
     if "times" in case:
         assert [frame.timestamp for frame in frames] == pytest.approx(case["times"], abs=1e-4)
     if "focal" in case:

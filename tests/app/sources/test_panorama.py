@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.panorama import closes_around
+from stream_recon.app.sources.panorama import closes_around, holds_two_views
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 
@@ -53,4 +53,21 @@ def test_a_panorama_is_refused_unless_its_camera_is_given(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"360 degrees.*v360.*--intrinsics"), open_source(str(tmp_path)) as source:
         list(source)
     with open_source(str(tmp_path), FrameChoice(camera="200,200,128,64")) as source:
+        assert len(list(source)) == 2
+
+
+def test_two_views_side_by_side_are_refused_unless_the_camera_is_given(tmp_path: Path) -> None:
+    with open_source(str(SAMPLE), FrameChoice(max_frames=60)) as source:
+        frames = [frame.rgb for frame in source]
+    pairs = [np.hstack([frames[n], frames[n + 1]]) for n in range(0, 58, 8)]
+    assert sum(map(holds_two_views, pairs)) >= 7
+    apart = [np.hstack([frames[n], frames[-1 - n][::-1]]) for n in range(0, 20, 4)]
+    wide = [frame[60:200] for frame in frames[::5]]
+    assert not any(map(holds_two_views, [*apart, *wide, *frames[::8]]))
+    for number, pair in enumerate(pairs[2:4]):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), pair[..., ::-1])
+    with pytest.raises(InputError, match=r"two views side by side.*crop.*--intrinsics"):  # noqa: SIM117
+        with open_source(str(tmp_path)) as source:
+            list(source)
+    with open_source(str(tmp_path), FrameChoice(camera="400,400,384,144")) as source:
         assert len(list(source)) == 2
