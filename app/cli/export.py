@@ -55,8 +55,8 @@ def export_command(
     box: Annotated[
         str | None,
         option(
-            "glb, html, mesh: only what is inside. Borders in the axes of GLB files (y up), then degrees of turn about "
-            "y; the page shows those of its box.",
+            "glb, html, mesh, rrd: only what is inside. Borders in axes of GLB files (y up), then degrees of turn "
+            "about y; the page shows those of its box.",
             metavar="X0,X1,Y0,Y1,Z0,Z1[,TURN]",
         ),
     ] = None,

@@ -80,10 +80,10 @@ def export(
     """
     form = FORMATS[name]
     target = target or default_target(folder, form)
-    if form.suffixes and target.suffix.lower() not in form.suffixes:
-        raise ConfigError(f"-o {target}: for --format {name} use NAME{' or NAME'.join(form.suffixes)}")
     if options is not None and options.box is not None and not form.cuts:
         raise ConfigError(f"--box cuts {', '.join(f.name for f in FORMATS.values() if f.cuts)}, not {name}")
+    if form.suffixes and target.suffix.lower() not in form.suffixes:
+        raise ConfigError(f"-o {target}: for --format {name} use NAME{' or NAME'.join(form.suffixes)}")
     check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = ExportJob(result, options or ExportOptions(), progress)

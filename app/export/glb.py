@@ -32,12 +32,12 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
     scene = _mesh(job, axes)
     if scene:
         what = f"the result's mesh of {sum(len(p.faces) for p in scene if p.faces is not None)} triangles"
-        note = "Nodes: mesh0 and so on (triangles with textures)"
+        note, end = "Nodes: mesh0 and so on (triangles with textures)", "."
     else:
         vertices = subsample(job.cloud(), job.options.points)
         rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
         scene = [Primitive(_rotated(positions(vertices), axes), rgb=rgb, name="points", mode=POINTS)]
-        what = f"{len(vertices)} points (--format mesh makes triangles)"
+        what, end = f"{len(vertices)} points", "; --format mesh makes triangles."
         note = "Nodes: points (colours at vertices)"
     xyz = np.concatenate([part.xyz for part in scene])
     poses = np.array([camera.T_world_camera for camera in job.result.cameras])
@@ -53,7 +53,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
         parts.append(Primitive(ends, name="path", mode=LINES, colour=PATH_COLOUR))
     write_glb(path, parts, PROGRAM)
     return ExportReport(
-        f"{what}, {len(shown)} camera frusta, the trajectory of {len(poses)} frames.",
+        f"{what}, {len(shown)} camera frusta, the trajectory of {len(poses)} frames{end}",
         [gltf_note(axes), f"{note}, cameras (lines), path (a line through all frames)."],
     )
 

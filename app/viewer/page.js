@@ -62,7 +62,7 @@
   // of surfaces and points get a test. The panel gives planes in the world and a percentage as JSON in an attribute.
   const MAX_PLANES = 8;
   const values = new Float32Array(4 * MAX_PLANES);
-  let cut = {planes: [], hide: 0}, text = "", version = 1, turn = "";
+  let cut = {planes: [], hide: 0}, text = "", version = 1, turn = "", count = 0;
 
   const rotated = (q, [x, y, z]) => {
     const [w, a, b, c] = q, tx = 2 * (b * z - c * y), ty = 2 * (c * x - a * z), tz = 2 * (a * y - b * x);
@@ -70,9 +70,11 @@
   };
   const update = () => {
     const tree = window.__viserSceneTree, root = tree && tree.getState()[""];
-    const q = (root && root.wxyz) || [1, 0, 0, 0];
+    const q = root && root.wxyz;
     turn = String(q);
-    cut.planes.slice(0, MAX_PLANES).forEach(([x, y, z, d], k) => values.set([...rotated(q, [x, y, z]), d], 4 * k));
+    // Without the turn of the client's world the planes are not known: then nothing is cut.
+    count = q ? Math.min(cut.planes.length, MAX_PLANES) : 0;
+    cut.planes.slice(0, count).forEach(([x, y, z, d], k) => values.set([...rotated(q, [x, y, z]), d], 4 * k));
     version += 1;
     if (window.__viserMutable) window.__viserMutable.requestRender();
   };
@@ -141,7 +143,7 @@
       if (program && program.count && program.version !== version) {
         program.version = version;
         this.uniform4fv(program.planes, values);
-        this.uniform1i(program.count, Math.min(cut.planes.length, MAX_PLANES));
+        this.uniform1i(program.count, count);
         this.uniform1f(program.hide, cut.hide);
       }
       draw.apply(this, args);

@@ -115,8 +115,10 @@ class PageTools:
 
     def release_view(self) -> None:
         """Give up the floor plan and the flat view, where something else moves the view."""
-        self.panel.plan.value = False
-        self.panel.perspective.value = True
+        if self.panel.plan.value:
+            self.panel.plan.value = False
+        if not self.panel.perspective.value:
+            self.panel.perspective.value = True
 
     def _listen(self, wanted: bool) -> None:
         """Get clicks on the scene, or stop that."""

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from stream_recon.app.pipeline.process import peak_host_memory_mb
-from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, RateLimiter, is_loopback
+from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, MessageGuard, RateLimiter, is_loopback
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
@@ -175,22 +175,43 @@ def test_only_values_that_a_control_can_have_are_taken(viewer: Viewer) -> None:
         slider = next(uuid for uuid, c in controls.items() if getattr(c, "max", None) == 4.0)
         checkbox = next(uuid for uuid, c in controls.items() if c.value is True)
         choice = next(uuid for uuid, c in controls.items() if c.value == "Surface")
+        border = shown.tools.panel.borders[0]._impl.uuid
         wrong = [
             (slider, {"value": -1e6}), (slider, {"value": 96}), (slider, {"value": float("nan")}),
             (slider, {"value": "9"}), (slider, {"value": True}), (slider, {"props": 5}), (slider, {}),
             (slider, {"value": 3, "label": "x"}), (checkbox, {"value": 5}), (checkbox, {"value": None}),
+            (border, {"value": [0.5, -0.5]}), (border, {"value": [-9, 0.5]}),
+            (border, {"value": 0.5}), (border, {"value": [0, "1"]}),
             ("nobody", {"value": 5}), (slider, [1]), (choice, {"value": "<b>"}), (choice, {"value": 1}),
         ]  # fmt: skip
         before = {uuid: control.value for uuid, control in controls.items()}
         for uuid, updates in wrong:
             send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": updates})
         assert answers(client) and {uuid: control.value for uuid, control in controls.items()} == before
-        for uuid, value in ((slider, 3.0), (checkbox, False), (choice, "Points")):
+        for uuid, value in ((slider, 3.0), (checkbox, False), (border, [-0.5, 0.5]), (choice, "Points")):
             send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": {"value": value}})
         wait_until(lambda: controls[slider].value == 3 and not controls[checkbox].value)
         wait_until(lambda: controls[choice].value == "Points")
+        assert tuple(controls[border].value) == (-0.5, 0.5)
     viewer.add(room_result(4))
     assert viewer.flush(), "the viewer's thread lives"
+
+
+CLICK = {
+    "type": "ScenePointerMessage", "event_type": "click", "ray_origin": [0, 0, 0], "ray_direction": [0, 0, 1],
+    "screen_pos": [[0.5, 0.5]], "modifier": None,
+}  # fmt: skip
+
+
+def test_clicks_are_taken_and_everything_like_them_is_refused() -> None:
+    guard = MessageGuard()
+    assert guard.allows(msgspec.msgpack.encode(CLICK))
+    for wrong in (
+        {"event_type": "rect-select"}, {"ray_origin": None}, {"ray_origin": [0, 0]}, {"ray_direction": [0, 0, "1"]},
+        {"ray_direction": [0, 0, float("nan")]}, {"screen_pos": [[0.5, 0.5]] * 2}, {"screen_pos": [0.5, 0.5]},
+        {"screen_pos": 5}, {"modifier": "shift"}, {"owner": "x"},
+    ):  # fmt: skip
+        assert not guard.allows(msgspec.msgpack.encode({**CLICK, **wrong})), wrong
 
 
 def test_a_page_that_talks_without_end_is_read_slowly() -> None:
