@@ -134,7 +134,7 @@ def _remove_left_behind(target: Path) -> None:
 
 def _newest(path: Path) -> float:
     """Latest time of change of a file or of anything in a folder."""
-    return max(each.lstat().st_mtime for each in (path, *(path.rglob("*") if path.is_dir() else ())))
+    return max(float(each.lstat().st_mtime) for each in (path, *(path.rglob("*") if path.is_dir() else ())))
 
 
 AXES = {
