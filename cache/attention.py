@@ -98,6 +98,15 @@ def merge_spans(spans: list[Span]) -> list[Span]:
     return merged
 
 
+def enclosing_span(spans: Sequence[Span]) -> tuple[int, int, list[Span]]:
+    """First token and end of a run in multiples of `LENGTH_STEP` that holds sorted spans; and what lies between them,
+    from the run's first token."""
+    first, stop = spans[0][0], spans[-1][1]
+    start = first - min(first, (first - stop) % LENGTH_STEP)
+    ends = [start, *(span[1] for span in spans)]
+    return start, stop, [(end - start, span[0] - start) for end, span in zip(ends, spans, strict=False)]
+
+
 class TorchAttention:
     """Scaled dot-product attention; a single span is read in place, several are gathered.
 
@@ -116,10 +125,7 @@ class TorchAttention:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
         if q.dtype == torch.bfloat16 and q.device.type == "cpu":
-            first, stop = self._spans[0][0], self._spans[-1][1]
-            start = first - min(first, (first - stop) % LENGTH_STEP)
-            ends = [start, *(span[1] for span in self._spans)]
-            hidden = [(end - start, span[0] - start) for end, span in zip(ends, self._spans, strict=False)]
+            start, stop, hidden = enclosing_span(self._spans)
             attend = attend_masked if self._has_tiles else attend_by_products
             return attend(q, keys[start:stop], values[start:stop], hidden)
         k, v = self._read(keys), self._read(values)

@@ -6,7 +6,6 @@ instructions for such products (VNNI, AMX). Without them it adds pairs of produc
 levels then keep these sums exact.
 """
 
-import time
 from collections.abc import Callable
 from functools import cache
 
@@ -14,18 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stream_recon.cache.int8_frame_cache import CLEARLY_FASTER, thread_seconds
 from stream_recon.models.layers import TOKENS, Block, Mlp, PackedLinear
 
 LEVELS = 254
 """Steps of an activation's range. One less than 8 bits hold, so that rounding never leaves them."""
 ALL_LEVELS, HALF_LEVELS = 127, 63
 """Largest weight in 8 bits, and the largest whose pairs of products fit in 16 bits."""
-CLEARLY_FASTER = 0.8
-"""Share of the time of a wider product that one in int8 may take at most to be chosen."""
 PROBED = (384, 1536)
 """Inputs and outputs of the product that is timed: a layer of the embedded network."""
-REPEATS = 8
-"""Repetitions of a timed product, of which the fastest counts."""
 
 
 class Int8Linear(nn.Module):
@@ -182,12 +178,5 @@ def _plain(layer: nn.Linear, dtype: torch.dtype) -> Callable[[Tensor], Tensor] |
 
 
 def _seconds(run: Callable[[Tensor], Tensor] | None, x: Tensor) -> float:
-    """Time of the fastest of `REPEATS` runs; infinite where there is nothing to run."""
-    if run is None:
-        return float("inf")
-    times = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        run(x)
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])  # the first one also makes the kernel
+    """Time of a product; infinite where there is none."""
+    return float("inf") if run is None else thread_seconds(lambda: run(x))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MIN_SHARE = 0.02
 """Share done of a step from which its time left is estimated."""
+COMPILING = "first frames: kernels for this GPU are compiled, up to half a minute at the first start"
+"""What a run on a GPU waits for."""
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
 
@@ -133,10 +135,12 @@ class TerminalObserver(RunObserver):
     def paused(self) -> bool:
         return self._page is not None and self._page.paused
 
-    def expect(self, total: int | None) -> None:
-        """Show the number of frames to come: the first ones take longest."""
+    def expect(self, total: int | None, *, on_gpu: bool = False) -> None:
+        """Show the number of frames to come: the first ones take longest, most of all on a GPU."""
         self._update("run", "frames", 0, total)
-        self._note("first frames")
+        note = COMPILING if on_gpu else "first frames"
+        self._note(note)
+        self._status(note)
 
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)

@@ -3,8 +3,9 @@
 import dataclasses
 import re
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,8 +23,10 @@ from stream_recon.configs.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.listeners import ResultListener
     from stream_recon.app.sources.frame_choice import FrameChoice
     from stream_recon.app.sources.source import Source
+    from stream_recon.app.viewer.viewer import Viewer
 
 MAX_NAME = 80
 """Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
@@ -260,8 +263,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
         published = publishing(job.publish, source, preset.points, job.publish_token, out)
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
+        begin = time.monotonic()
         with memory_errors():
             engine = job.model.load()
+        out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
         known = job.frames.camera is not None
@@ -276,10 +281,12 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 show_result(viewer, read_result(folder), lambda _: None)
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
-            observer.expect(session.source.frame_hint)
-            listeners = [each for each in (viewer, publisher) if each is not None]
+            observer.expect(session.source.frame_hint, on_gpu=engine.device.startswith("cuda"))
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
-            summary = session.reconstruct([*listeners, *guidance], observer)
+            others = [each for each in (publisher, *guidance) if each is not None]
+            is_live_dense = dense is not None and session.back_end is not None
+            with _listeners(viewer, engine.device, is_live_dense) as listeners:
+                summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
@@ -308,6 +315,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
         verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}{verdict}")
     return DONE if finished else INTERRUPTED
+
+
+@contextmanager
+def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Iterator["list[ResultListener]"]:
+    """Who gets the results of a run: the viewer, with stereo in front of it."""
+    if viewer is None or not is_live_dense:
+        yield [] if viewer is None else [viewer]
+        return
+    from stream_recon.app.pipeline.live_dense import LiveDense, StereoProcess
+
+    with closing(LiveDense(viewer, StereoProcess("cpu" if device == "cpu" else "cuda"))) as live:
+        yield [live]
 
 
 def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:

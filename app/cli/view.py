@@ -116,8 +116,8 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         damaged: list[OutputError] = []
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
-        show_surfaces(viewer, result)
         offer_result(viewer, folder)
+        show_surfaces(viewer, result)
         verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):
             viewer.show_verdict(verdict.level, verdict.explanation)
@@ -158,15 +158,15 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
 def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
 
-    Nothing is done where the result has a mesh. Call after `show_result`.
+    Nothing is done where a mesh is shown. Call after `show_result` and `offer_result`.
     """
     from stream_recon.app.export.job import ExportJob
     from stream_recon.app.export.surface_images import surface_images
-    from stream_recon.app.result.mesh import MESH_NAME
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.configs.errors import StreamReconError
 
-    if (result.folder / MESH_NAME).exists():
+    viewer.flush()
+    if viewer.shows_mesh:
         return
     with suppress(StreamReconError):  # then the surfaces with the network's images stay
         for number, (shown, image) in enumerate(surface_images(ExportJob(result), TEXTURE_SIDE)):

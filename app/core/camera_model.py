@@ -74,11 +74,11 @@ class CameraModel:
 
         Beyond the largest radius that the lens has: those of the nearest radius.
         """
-        distorted = np.asarray(distorted, np.float64)
+        bent = np.asarray(distorted, np.float64)
         if self.is_straight:
-            return distorted
-        radius = np.sqrt(np.square(distorted).sum(axis=-1, keepdims=True))
-        return distorted * (self._straight(radius) / np.where(radius > 0, radius, 1.0) + (radius == 0))
+            return bent
+        radius = np.sqrt(np.square(bent).sum(axis=-1, keepdims=True))
+        return np.asarray(bent * (self._straight(radius) / np.where(radius > 0, radius, 1.0) + (radius == 0)))
 
     def rays(self, pixels: NDArray[np.floating]) -> FloatArray:
         """Coordinates [..., 2] at depth 1 of the rays through pixels [..., 2]."""
@@ -97,7 +97,7 @@ class CameraModel:
         """Whether each pixel of an image (width, height) has one ray."""
         corner = self.undistorted(np.array([[np.hypot(self.cx, self.cy) / self.focal, 0.0]]))
         reached = float(self.distorted(corner)[0, 0]) * self.focal
-        return abs(reached - np.hypot(self.cx, self.cy)) < 0.01 * max(size)
+        return bool(abs(reached - np.hypot(self.cx, self.cy)) < 0.01 * max(size))
 
     def _straight(self, radius: FloatArray) -> FloatArray:
         """Radii at depth 1 of distorted radii."""

@@ -1,7 +1,7 @@
 """Data types that pass through the program (frames, results, revisions of results), and the interface of an engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Protocol
@@ -65,6 +65,7 @@ class Intrinsics:
     fy: float
     cx: float
     cy: float
+    _: KW_ONLY
     k1: float = 0.0
     k2: float = 0.0
     fisheye: bool = False
@@ -82,7 +83,7 @@ class Intrinsics:
 
     @classmethod
     def from_lens(cls, lens: CameraModel) -> "Intrinsics":
-        return cls(lens.focal, lens.focal, lens.cx, lens.cy, lens.k1, lens.k2, lens.fisheye)
+        return cls(lens.focal, lens.focal, lens.cx, lens.cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
 
 
 @dataclass(frozen=True)

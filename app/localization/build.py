@@ -164,6 +164,5 @@ def _sampled(
         surface: FrameResult = result.surface_of(camera)
     except OutputError:
         return np.zeros(len(uv))
-    if camera.index in result.dense:  # dense maps have no distortion
-        uv = unproject(lens, uv)[:, :2] * lens.focal + (lens.cx, lens.cy)
-    return DepthReader.from_result(surface, scale).sample(uv).astype(np.float64)
+    straight = unproject(lens, uv)[:, :2] * lens.focal + (lens.cx, lens.cy)  # a result's maps have no distortion
+    return DepthReader.from_result(surface, scale).sample(straight).astype(np.float64)

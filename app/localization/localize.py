@@ -58,7 +58,7 @@ class Localization:
 
     T_world_camera: FloatArray  # [4, 4], in the result's unit
     intrinsics: Intrinsics
-    """In pixels of the image; given or estimated."""
+    """In pixels of the image, with its distortion; given or estimated."""
     inliers: int
     """Features of the image that agree with the pose."""
     position_sigma: float
@@ -86,7 +86,8 @@ class LocatedImage:
     def localization(self, scale: Scale) -> Localization:
         """The same in pixels of the source image."""
         lens, factor = self.fit.lens, scale.factor
-        camera = Intrinsics(lens.focal / factor, lens.focal / factor, lens.cx / factor, lens.cy / factor)
+        focal, cx, cy = lens.focal / factor, lens.cx / factor, lens.cy / factor
+        camera = Intrinsics(focal, focal, cx, cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
         count = len(np.unique(self.matched.feature))
         return Localization(self.fit.T_world_camera, camera, count, *self.fit.sigmas, self.frames)
 

@@ -21,7 +21,7 @@ from stream_recon.app.pipeline.dense import (
     why_not_dense,
 )
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
-from stream_recon.app.pipeline.onto import check_onto, put_onto
+from stream_recon.app.pipeline.onto import check_onto, put_onto, record_changes
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
@@ -32,7 +32,7 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
-from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, ONTO, REFINEMENT
+from stream_recon.app.result.run_record import CHANGES_NAME, DENSE, METRIC_SCALE, ONTO, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import ConfigError, InputError, NoSurfaceError
@@ -210,9 +210,13 @@ class Finisher:
             on_points = partial(self.observer.on_scale, "points")
             pages = [] if self.page is None else [self.page]
             found = put_onto(read_result(self.folder), target, on_points, lambda: stop.requested, pages)
-        if found is not None:
+            if found is None:
+                return False
             self.observer.on_message(f"in the world of {target}: {found.keyframes} keyframes agree")
-        return found is not None
+            changes = record_changes(self.folder, target)
+        counts = f"{len(changes.added)} frames show something new, {len(changes.gone)} earlier ones what is gone"
+        self.observer.on_message(f"{CHANGES_NAME}: {counts}")
+        return True
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
         """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.

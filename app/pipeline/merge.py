@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
@@ -42,7 +41,6 @@ from stream_recon.app.result.run_record import (
     now_text,
     program_version,
 )
-from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.result.writer import check_output
 from stream_recon.app.sources.joined import CameraChange
 from stream_recon.configs.errors import InputError, OutputError
@@ -50,7 +48,7 @@ from stream_recon.configs.errors import InputError, OutputError
 SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which two results have one camera."""
 SAME_PX = 1.0
-"""Difference of two radial distortions at the image's corner, in pixels, up to which they are the same."""
+"""Radial distortion at the image's corner, in pixels, up to which a camera is a pinhole camera."""
 PAUSE_SECONDS = 1.0
 """Between the last frame of a result and the first one of the next, in the merged result's time."""
 
@@ -80,12 +78,6 @@ class MergeInput:
     def size(self) -> tuple[int, int]:
         """Width and height of the source's images."""
         return self.result.cameras[0].source_size or (1, 1)
-
-    @property
-    def lens(self) -> CameraModel:
-        """The camera with its distortion, which a refinement measures."""
-        tracks, k = read_tracks(self.result.folder), self.camera
-        return CameraModel(k.fx, k.cx, k.cy) if tracks is None else tracks.camera_model
 
 
 @dataclass(frozen=True)
@@ -177,18 +169,17 @@ def place_all(
 def _common_changes(inputs: Sequence[MergeInput]) -> list[CameraChange | None]:
     """Conversions of the results' images to the first one's camera; None for all where they have one camera."""
     first = inputs[0]
-    lenses = [each.lens for each in inputs]
+    lenses = [each.camera.lens for each in inputs]
     corner = np.array([[first.camera.cx, first.camera.cy]]) / first.camera.fx
-    at = [lens.distorted(corner) * first.camera.fx for lens in lenses]
     same = all(
         each.size == first.size
         and abs(lens.focal / lenses[0].focal - 1) < SAME_FOCAL
-        and float(np.abs(moved - at[0]).max()) < SAME_PX
-        for each, lens, moved in zip(inputs, lenses, at, strict=True)
+        and float(np.abs(lens.distorted(corner) - corner).max()) * lens.focal < SAME_PX
+        for each, lens in zip(inputs, lenses, strict=True)
     )
     if same:
         return [None] * len(inputs)
-    return [CameraChange(lens, first.camera, first.size) for lens in lenses]
+    return [CameraChange(lens, first.camera.pinhole, first.size) for lens in lenses]
 
 
 def _write_joined(
@@ -234,7 +225,7 @@ def _joined_camera(camera: Camera, S: Similarity, change: CameraChange | None, p
     """A result's final camera as one of the merged result; its depth is stored with all corrections."""
     first, start, segment = place
     pose = S.move_pose(camera.T_world_camera)
-    intrinsics = camera.intrinsics if change is None else change.target
+    intrinsics = camera.intrinsics.pinhole if change is None else change.target
     return Camera(
         index=first + camera.index,
         timestamp=start + camera.timestamp,

@@ -1,16 +1,18 @@
 """Putting a result into the world of another result of the same place."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from stream_recon.app.localization.alignment import Alignment, align_results
+from stream_recon.app.localization.changes import Changes, find_changes
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.metric_scale.apply import ScaleView, move_world
+from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.metric_scale import T_current_own
-from stream_recon.app.result.run_record import METRIC_SCALE, ONTO
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, RUN_NAME
 from stream_recon.configs.errors import InputError
 
 
@@ -51,3 +53,15 @@ def put_onto(
         record[METRIC_SCALE] = replace(unit, T_metric_own=own, given=f"onto {target.resolve().name}", how=how).to_json()
     done = move_world(result, alignment.S_first_second, record, on_progress, cancelled, pages)
     return alignment if done else None
+
+
+def record_changes(folder: Path, target: Path) -> Changes:
+    """Compare a result with the one in whose world it is, and record per frame what has changed.
+
+    Writes ``changes.ply``, and ``added`` and ``gone`` in the entry ``onto`` of ``run.json``. Raises OutputError.
+    """
+    result = read_result(folder)
+    changes = find_changes(result, read_result(target))
+    entry = {**result.run[ONTO], **asdict(changes)}
+    replace_json(folder / RUN_NAME, {**result.run, ONTO: entry})
+    return changes

@@ -240,7 +240,8 @@ def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
     bent = record.get("distortion", {})
     k = Intrinsics(
         *(float(record[name]) for name in _INTRINSICS),
-        *(float(bent.get(name, 0.0)) for name in ("k1", "k2")),
+        k1=float(bent.get("k1", 0.0)),
+        k2=float(bent.get("k2", 0.0)),
         fisheye=bool(bent.get("fisheye", False)),
     )
     if not np.isfinite([k.fx, k.fy, k.cx, k.cy, k.k1, k.k2]).all() or min(k.fx, k.fy) <= 0:

@@ -120,8 +120,8 @@ def _pixels_in_distorted(
     x, y = np.meshgrid((np.arange(width) + 0.5) / sx, (np.arange(height) + 0.5) / sy)
     source = np.stack([x, y], axis=-1) + transform.crop[:2]
     focal, centre = (camera.fx, camera.fy), (camera.cx, camera.cy)
-    there = lens.distorted((source - centre) / focal) * focal + centre
-    there = ((there - transform.crop[:2]) * (sx, sy)).astype(np.float32) - np.float32(0.5)
+    pixels = lens.distorted((source - centre) / focal) * focal + centre
+    there = ((pixels - transform.crop[:2]) * (sx, sy)).astype(np.float32) - np.float32(0.5)
     return np.ascontiguousarray(there[..., 0]), np.ascontiguousarray(there[..., 1])
 
 

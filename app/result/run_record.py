@@ -16,6 +16,8 @@ ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
 ONTO = "onto"
 """Key of the other result in whose world a result was put."""
+CHANGES_NAME = "changes.ply"
+"""Points that differ from the result in whose world it was put."""
 PARTS = "parts"
 """Key of the merged results among the options of a merged one."""
 VERDICT = "verdict"

@@ -77,7 +77,8 @@ class SparseTracks:
     def camera_model(self) -> CameraModel:
         """The camera of ``lens``."""
         numbers = [*self.lens.tolist(), *[0.0] * (6 - len(self.lens))]
-        return CameraModel(*numbers[:5], fisheye=bool(numbers[5]))
+        focal, cx, cy, k1, k2, fisheye = numbers
+        return CameraModel(focal, cx, cy, k1, k2, fisheye=bool(fisheye))
 
 
 def lens_numbers(lens: CameraModel) -> NDArray[np.float64]:

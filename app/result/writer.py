@@ -34,13 +34,21 @@ from stream_recon.app.result.files import PART_SUFFIX, is_temporary, output_erro
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.resume import PartialResult
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, RunSummary, run_record
+from stream_recon.app.result.run_record import (
+    CHANGES_NAME,
+    PROGRAM,
+    RUN_NAME,
+    FileRevisions,
+    RunInfo,
+    RunSummary,
+    run_record,
+)
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
 logger = logging.getLogger(__name__)
 
-FILE_NAMES = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME)
+FILE_NAMES = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME)
 """Files of a result besides ``run.json``."""
 
 

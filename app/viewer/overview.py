@@ -27,6 +27,8 @@ PANEL_SHARE = 0.2
 """Least share of a window's width that the panel takes: on dense displays a pixel of it has several of the canvas."""
 UPRIGHT = 0.9
 """Aspect below which a window counts as a phone's: its panel is a bar below."""
+PHONE_SHARE = 0.85
+"""Share of a phone's width for what cameras looked at, so that what is around it fits, too."""
 BAR_SHARE = 0.07
 """Share of a phone's height that the bar takes."""
 USUAL_WINDOW = (1280, 720)
@@ -49,7 +51,7 @@ class FreeView:
         upright = float(np.tan(fov / 2))
         sideways = upright * width / height
         if width < UPRIGHT * height:
-            return cls(sideways, sideways, upright * (1 - 2 * BAR_SHARE))
+            return cls(PHONE_SHARE * sideways, PHONE_SHARE * sideways, upright * (1 - 2 * BAR_SHARE))
         panel = max(PANEL_WIDTH / width, PANEL_SHARE)
         return cls(sideways, sideways * max(1 - 2 * panel, MIN_FREE_RIGHT), upright)
 

@@ -12,8 +12,24 @@
     }
     if (document.title !== TITLE) document.title = TITLE;
     readCut();
+    readCaption();
   };
   new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
+
+  // On a phone the folded panel hides what it says: a caption says what happens, or what to do.
+  const caption = document.createElement("div");
+  caption.style.cssText = "position: fixed; top: 8px; left: 8px; right: 8px; z-index: 5; pointer-events: none; " +
+    "font: 14px sans-serif; color: white; text-shadow: 0 0 3px black, 0 0 3px black";
+  const said = name => {
+    const found = document.querySelector(`[data-stream-recon-${name}]`);
+    return found ? found.getAttribute(`data-stream-recon-${name}`) : "";
+  };
+  const readCaption = () => {
+    if (!document.body) return;
+    const words = matchMedia("(max-width: 36em)").matches ? said("hint") || said("status") : "";
+    if (caption.textContent !== words) caption.textContent = words;
+    if (!caption.isConnected) document.body.append(caption);
+  };
 
   const savePicture = () => {
     const scene = [...document.querySelectorAll("canvas")].sort((a, b) => b.width - a.width)[0];
@@ -82,17 +98,18 @@
     in float _unsure;
     out highp vec4 cutPosition;
     out highp float cutUnsure;
+    uniform highp int cutCount;
     void mainUncut()`) + `
     void main() {
       mainUncut();
-      cutPosition = inverse(viewMatrix) * inverse(projectionMatrix) * gl_Position;
+      cutPosition = cutCount > 0 ? inverse(viewMatrix) * inverse(projectionMatrix) * gl_Position : vec4(0.0);
       cutUnsure = _unsure;
     }`;
   const fragment = source => source.replace(MAIN, `
     in highp vec4 cutPosition;
     in highp float cutUnsure;
     uniform highp vec4 cutPlanes[${MAX_PLANES}];
-    uniform int cutCount;
+    uniform highp int cutCount;
     uniform highp float cutHide;
     void mainUncut()`) + `
     void main() {

@@ -13,6 +13,8 @@ from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 Show = Literal["Surface", "Points", "Both"]
+WAITING = "Waiting for the first frames"
+"""Status before the run has another one."""
 VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
 OTHER_COLOUR = "#868e96"
 HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0}
@@ -74,7 +76,8 @@ class SharedPanel:
         self.paused = False
         self._paused_by: int | None = None
         self._changed = changed
-        self._status = server.gui.add_markdown("Waiting for the first frames", order=0)
+        self._status = server.gui.add_markdown("", order=0)
+        self._caption = server.gui.add_html("", order=99)
         self._verdict = server.gui.add_html("", order=1, visible=False)
         self._pause = server.gui.add_button("Pause", hint="Hold the video; what was reconstructed stays", order=3)
         self._pause.on_click(self._toggle_pause)
@@ -83,6 +86,8 @@ class SharedPanel:
     def show_status(self, text: str) -> None:
         if self._status.content != text:
             self._status.content = text
+            plain = html.escape(text.replace("**", "").replace("\n", " "))
+            self._caption.content = f'<span hidden data-stream-recon-status="{plain}"></span>'
 
     def show_verdict(self, level: str, text: str) -> None:
         """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""

@@ -19,7 +19,7 @@ from stream_recon.app.viewer.surface_grid import (
 )
 from stream_recon.app.viewer.timeline import Timeline
 
-MAX_SURFACES = 240
+MAX_SURFACES = 200
 """Surfaces, and so draw calls and messages: some laptops draw no more than 300 at 30 frames/s."""
 MAX_TRIANGLES = 600_000
 """Triangles of all surfaces: a laptop draws more than a million at 30 frames/s."""

@@ -70,9 +70,9 @@ class PageTools:
         self._sync_views()
         planes, options = self.planes(), self._options()
         hide = 0 if self._content.has_mesh or not options.shows_surfaces else options.points.min_rank
+        self._show_measured(unit)
         self.panel.send_cut(planes.tolist(), hide)
         self.panel.show_switched()
-        self._show_measured(unit)
 
     def planes(self) -> NDArray[np.float64]:
         """Planes [P, 4] behind which the page shows nothing."""

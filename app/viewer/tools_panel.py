@@ -25,6 +25,8 @@ class ToolsPanel:
 
     def __init__(self, gui: Any, events: PanelEvents) -> None:
         self._shown: dict[int, str] = {}
+        self._hint = ""
+        """What a page with a folded panel says."""
         with gui.add_folder("Tools", expand_by_default=False, order=7.5):
             self.measure = gui.add_checkbox("Measure", False, hint="Click two points of the surface")
             self._distances = gui.add_html("", visible=False)
@@ -43,7 +45,7 @@ class ToolsPanel:
             self.save_plan = gui.add_button("Save floor plan (PNG)", visible=False)
             self.perspective = gui.add_checkbox("Perspective", True, hint="Off: parallel lines stay parallel")
             gui.add_button(FULL_SCREEN_LABEL)
-        self._cut_data = gui.add_html(_cut_html([], 0), order=100)
+        self._cut_data = gui.add_html(_cut_html([], 0, ""), order=100)
         controls = (self.measure, self.cut, *self.borders, self.turn, self.clip, self.clip_share)
         for control in (*controls, self.plan, self.plan_share, self.perspective):
             control.on_update(lambda event: events.changed() if event.client is not None else None)
@@ -51,6 +53,7 @@ class ToolsPanel:
     def show_distances(self, lines: Sequence[str], waiting: bool) -> None:
         """Show measured distances. ``waiting``: a first point is picked, the second one is not."""
         hint = "Click the second point" if waiting else "" if lines else "Click two points of the surface"
+        self._hint = (hint or lines[-1]) if self.measure.value else ""
         found = [f"<b>{html.escape(line)}</b>" for line in lines]
         self._show(self._distances, "<br>".join([*found, hint] if hint else found), bool(self.measure.value or lines))
         _set(self.points, visible=bool(self.measure.value or lines or waiting))
@@ -69,7 +72,7 @@ class ToolsPanel:
 
     def send_cut(self, planes: Sequence[Sequence[float]], hide: float) -> None:
         """Give the page planes, see `Box.planes`, and the percentage of unsure surface that it hides."""
-        self._show(self._cut_data, _cut_html(planes, hide), True, raw=True)
+        self._show(self._cut_data, _cut_html(planes, hide, self._hint), True, raw=True)
 
     def _show(self, handle: Any, content: str, visible: bool, *, raw: bool = False) -> None:
         content = content if raw else f"<div {SMALL}>{content}</div>"
@@ -84,6 +87,7 @@ def _set(control: Any, *, visible: bool) -> None:
         control.visible = visible
 
 
-def _cut_html(planes: Sequence[Sequence[float]], hide: float) -> str:
+def _cut_html(planes: Sequence[Sequence[float]], hide: float, hint: str) -> str:
     data = {"planes": [[float(f"{value:.7g}") for value in plane] for plane in planes], "hide": hide}
-    return f'<span hidden data-stream-recon-cut="{html.escape(json.dumps(data))}"></span>'
+    said = f'data-stream-recon-hint="{html.escape(hint)}"'
+    return f'<span hidden {said} data-stream-recon-cut="{html.escape(json.dumps(data))}"></span>'

@@ -22,7 +22,7 @@ from stream_recon.app.viewer.downloads import Downloads, triangle_count, vertex_
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
-from stream_recon.app.viewer.panel import PanelEvents
+from stream_recon.app.viewer.panel import WAITING, PanelEvents
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
@@ -84,7 +84,7 @@ class Viewer:
         self._images: dict[int, NDArray[np.uint8]] = {}
         self._downloads = Downloads()
         self._map_layer = MapLayer()
-        self._status = ""
+        self._status = WAITING
         self._busy = False
         self._touched = False
         self.failed = False
@@ -121,6 +121,11 @@ class Viewer:
     def skipped(self) -> int:
         """Number of frames whose points were skipped."""
         return self._queue.skipped
+
+    @property
+    def shows_mesh(self) -> bool:
+        """Whether a mesh replaces the keyframes' surfaces; `flush` after `show_mesh` makes sure."""
+        return self.state.scene.mesh is not None
 
     @property
     def points_shown(self) -> int:
@@ -171,7 +176,7 @@ class Viewer:
                 self._wake.wait(0.05)
 
     def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
-        """Show a GLB file in place of the keyframes' surfaces, if it exists.
+        """Show a GLB file in place of the keyframes' surfaces, if it exists and has most of what they show.
 
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """

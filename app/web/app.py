@@ -33,6 +33,7 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
     store = JobStore(places.queue)
     runner = JobRunner(store, places, jobs, program)
     viewers = Viewers(runner, places)
+    runner.on_ended = viewers.note_end
     routes, proxy = Routes(places, store, runner, viewers), ViewerProxy(viewers)
 
     @asynccontextmanager

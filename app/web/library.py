@@ -44,7 +44,6 @@ class Entry:
     verdict: str
     """good, doubtful or failed; empty where it is not judged."""
     reason: str
-    bytes: int
     changed: float
     """Time of the last change, in seconds since 1970."""
 
@@ -133,7 +132,6 @@ def _entry(folder: Path, changed: float) -> Entry:
         mesh=(folder / MESH_NAME).is_file(),
         verdict=str(verdict.get("level", "")),
         reason=" ".join(str(verdict.get(key, "")) for key in ("reason", "advice")).strip()[:400],
-        bytes=sum(each.stat().st_size for each in folder.iterdir() if each.is_file()),
         changed=changed,
     )
 

@@ -14,7 +14,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Origin, Subprotocol
 
 from stream_recon.app.web.viewers import Viewers
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import OutputError, ResourceError, StreamReconError
 
 MAX_PAGE_BYTES = 50_000_000
 PASSED_HEADERS = ("content-type", "content-encoding", "cache-control", "etag")
@@ -34,6 +34,8 @@ class ViewerProxy:
             return RedirectResponse(f"{request.url.path.rpartition('/')[2]}/", 307)
         try:
             port = await self._viewers.port(name)
+        except OutputError as error:
+            return PlainTextResponse(f"{error}\n", 404)
         except ResourceError as error:
             return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "2", "Refresh": "2"})
         encoding = "gzip" if "gzip" in request.headers.get("accept-encoding", "") else "identity"
@@ -57,7 +59,7 @@ class ViewerProxy:
                 open_timeout=TIMEOUT_SECONDS,
                 proxy=None,
             )
-        except (ResourceError, OSError, WebSocketException, TimeoutError):
+        except (StreamReconError, OSError, WebSocketException, TimeoutError):
             await browser.close(1013)
             return
         self._viewers.count(name, 1)

@@ -256,6 +256,8 @@ class Routes:
                     answer = await self.scans.add(scan, data[8:], _finite(struct.unpack("<d", data[:8])[0]))
                 except StreamReconError as error:
                     answer = {"error": str(error), "ended": scan.ended}
+                except OSError as error:
+                    answer = {"error": f"the frame cannot be stored: {error.strerror}", "ended": False}
                 await phone.send_text(json.dumps(answer))
         except (WebSocketDisconnect, RuntimeError, KeyError):
             pass

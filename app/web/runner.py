@@ -51,6 +51,7 @@ class JobRunner:
         self._limits = {"work": limit, "export": 1, "scan": MAX_SCANS}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._ports: dict[int, int] = {}
         self._stopping: set[int] = set()
         self._closing = False
         self.on_ended: Callable[[Job], None] = lambda job: None
@@ -96,14 +97,22 @@ class JobRunner:
         """Progress of a running job; see `ProgressFile`."""
         return read_progress(self._places.jobs / str(number) / "progress.json")
 
+    def knows(self, name: str) -> bool:
+        """Whether a job has, or will have, a result of this name."""
+        return bool(self._store.of_result(name))
+
     def viewer_port(self, name: str) -> int | None:
         """Port of the live viewer of a result's run; None where none is open."""
         for number in self._processes:
             job = self._store.get(number)
             if job is not None and job.name == name and job.kind in ("reconstruct", "scan"):
-                text = _tail(self._places.jobs / str(number) / "out.txt")
-                found = re.search(r"^viewer: http://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
-                return int(found.group(1)) if found else None
+                if number not in self._ports:
+                    text = _tail(self._places.jobs / str(number) / "out.txt")
+                    found = re.search(r"^viewer: http://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
+                    if found is None:
+                        return None
+                    self._ports[number] = int(found[1])
+                return self._ports[number]
         return None
 
     async def close(self) -> None:
@@ -128,6 +137,7 @@ class JobRunner:
             self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR])
         finally:
             self._processes.pop(job.id, None)
+            self._ports.pop(job.id, None)
             self._tasks.pop(job.id, None)
             self._stopping.discard(job.id)
             ended = self._store.get(job.id)

@@ -65,6 +65,7 @@ class Uploads:
         self._db, self._places = store.connection, places
         self._hashes: dict[str, tuple[int, Any]] = {}
         self._turns: dict[str, int] = {}
+        self._storing = asyncio.Lock()
         self._remove_stale()
 
     def open(self) -> list[tuple[Upload, int]]:
@@ -142,6 +143,10 @@ class Uploads:
 
     async def complete(self, upload: Upload) -> Stored:
         """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""
+        async with self._storing:  # the same file may arrive twice at the same time
+            return await self._complete(upload)
+
+    async def _complete(self, upload: Upload) -> Stored:
         piece = self._piece(upload.id)
         hashed, digest = self._hashes.pop(upload.id, (0, None))
         if hashed == upload.size and digest is not None:

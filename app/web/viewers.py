@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from stream_recon.app.web.jobs import Job
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import OutputError, ResourceError
 
 MAX_VIEWERS = 4
 """Viewers of finished results at a time; each holds a result in memory."""
@@ -37,10 +38,15 @@ class Viewers:
         self._runner, self._places = runner, places
         self._viewers: dict[str, _Viewer] = {}
         self._starting: dict[str, asyncio.Lock] = {}
-        self._readers: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def port(self, name: str) -> int:
-        """Port on loopback. ``name`` is a result or a job's. Raises ResourceError where no viewer can be started."""
+        """Port on loopback; ``name``: of a result, or of a job's.
+
+        Raises OutputError where there is neither, ResourceError where no viewer can be started.
+        """
+        if not self._runner.knows(name) and name not in self._places.results():
+            raise OutputError("there is no such result")
         async with self._starting.setdefault(name, asyncio.Lock()):
             live = self._runner.viewer_port(name)
             if live is not None:
@@ -53,6 +59,11 @@ class Viewers:
                 viewer = self._viewers[name] = await self._start(self._places.data / name)
             viewer.used = time.monotonic()
             return viewer.port
+
+    def note_end(self, job: Job) -> None:
+        """Close the viewer of a result that a job has changed; its pages connect again by themselves."""
+        if job.kind != "export":
+            self._keep(asyncio.create_task(self.close(job.name)))
 
     def count(self, name: str, change: int) -> None:
         """Note that a page opened (1) or left (-1) a viewer."""
@@ -125,6 +136,9 @@ class Viewers:
             while await process.stdout.read(65536):
                 pass
 
-        task = asyncio.create_task(read())
-        self._readers.add(task)
-        task.add_done_callback(self._readers.discard)
+        self._keep(asyncio.create_task(read()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Keep a task until it ends: the event loop alone would not."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -25,6 +25,8 @@ INNER = "STREAM_RECON_BENCH"
 """Environment variable of the process that measures; the other one shows, compares and records."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
+    "cpu": "all CPU figures of README.md and of scripts/README.md",
+    "start": "seconds until first line, first pose and first points, and refinement after a stream",
     "program": "whole command on the sample",
     "pipeline": "program around a step that sleeps: frame rate, and time of each thread",
     "load": "sample on a machine with busy processes, or with a browser that draws the page",
@@ -78,7 +80,7 @@ def main() -> None:
     module.add_options(own)
     own.add_argument("--record", metavar="KEY", nargs="?", const=name, help="store the printed table under this key")
     options = own.parse_args(sys.argv[2:])
-    if os.environ.get(INNER):
+    if os.environ.get(INNER) or name == "cpu":
         module.run(options)
     else:
         key = options.record or name

@@ -81,7 +81,7 @@ class Clip:
         self.scale = Scale.from_source_size(SIZE)
         self._focal = lens.focal * np.exp(focal_error)
         self._random = np.random.default_rng(seed)
-        self._transform = ImageTransform(SIZE, (0.0, 0.0, *map(float, SIZE)), (224, 168))
+        self._transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), (224, 168))
         steps = invert_pose(truth[:-1]) @ truth[1:]
         steps[:, :3, :3] = steps[:, :3, :3] @ so3.exp(np.radians(0.5) * self._random.normal(size=(COUNT - 1, 3)))
         steps[:, :3, 3] *= 1 + 0.1 * self._random.normal(size=(COUNT - 1, 1))

@@ -18,7 +18,8 @@ from typing import Any
 
 import cv2
 import numpy as np
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 from bench import SAMPLE
 
@@ -49,7 +50,7 @@ def child_of(process: int) -> int:
 class Phone:
     """Sends the newest frame whenever the last one is acknowledged, and notes when each has a pose."""
 
-    def __init__(self, socket: ClientConnection, frames: list[bytes], fps: float) -> None:
+    def __init__(self, socket: Connection, frames: list[bytes], fps: float) -> None:
         self._socket, self._frames, self._fps = socket, frames, fps
         self._start = time.time()
         self._captured: dict[int, float] = {}

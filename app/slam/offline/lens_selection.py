@@ -29,8 +29,8 @@ PERSPECTIVE_SIGMAS, FISHEYE_SIGMAS = (0.2, 0.1), (0.05, 0.02)
 COARSE_ROUNDS = (BARound(30, None), BARound(10, 60), BARound(4, 20), BARound(2, 8, 20))
 """Rounds with the lens fixed: far from the solution, the focal length would follow errors of the poses."""
 FINE_ROUNDS = (
-    BARound(4, 16, 40, free_k1=True, tolerance=1e-5),
-    BARound(2, 12, 40, free_k1=True, tolerance=1e-5),
+    BARound(4, 16, 20, free_k1=True, tolerance=1e-4),
+    BARound(2, 12, 20, free_k1=True, tolerance=1e-4),
     BARound(1, 4, 60, free_k1=True, tolerance=1e-5),
 )
 """Rounds with the lens free, to convergence: it exchanges with the shape of the scene along a narrow valley."""
@@ -38,11 +38,11 @@ HELD_OUT = 4
 """Every 4th track is excluded from the fits, to test them."""
 TEST_PX = 2.0
 """Reprojection error with loss 1/2; the loss is bounded by 1."""
-MOST_OBSERVATIONS = 8000
+MOST_OBSERVATIONS = 4000
 """Observations that are fitted; bounds the time."""
 SURE = 3.0
 """Standard errors by which a lens with more terms must be better."""
-OUTLYING = 3.0
+OUTLYING = 2.0
 """Multiple of the median absolute difference of losses to which the differences are clipped."""
 CORRELATED = 2
 """Keyframes whose losses count as one sample, since they share tracks."""
@@ -98,19 +98,28 @@ class _LensSelection:
         bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1)
         begun = self._coarse(lens)
         best = self._fitted(begun, lens, self._priors)
-        # A wrong lens may have led to a wrong motion, so each kind of lens starts from the first poses, too.
-        one = self._best_of((best.state.scene, lens), (begun, lens), priors=one_term)
-        if one.is_better(best):
-            # The simpler lens, too, may fit better from there.
-            again = self._fitted(one.state.scene, lens, self._priors)
-            best = min(best, again, key=_mean_loss)
+        one = self._fitted(best.state.scene, lens, one_term)
+        if not one.is_better(best):
+            # A wrong lens may have led to a wrong motion.
+            one = self._fitted(begun, lens, one_term)
+        if not one.is_better(best):
+            return best
+        # The simpler lens, too, may fit better from there.
+        again = self._fitted(one.state.scene, lens, self._priors)
+        best = again if again.losses.mean() < best.losses.mean() else best
         two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
-        starts = (one.state.scene, replace(bowl, focal=one.state.scene.lens.focal)), (self._coarse(bowl), bowl)
-        fisheye = self._best_of(*starts, priors=with_lens(self._priors, bowl, terms=1))
-        for other in (one, two, fisheye):
-            if other.state.scene.lens.is_invertible(self._size) and other.is_better(best):
-                best = other
-        return best
+        wide = min(one, two, key=_mean_loss).state.scene
+        fisheye = [
+            self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
+            for scene in (wide, self._coarse(bowl))
+        ]
+        # Of lenses with as many terms the better one, and one with more where it is surely better.
+        bent = [fit for fit in (one, *fisheye) if self._is_possible(fit) and fit.is_better(best)]
+        best = min(bent, key=_mean_loss, default=best)
+        return two if self._is_possible(two) and two.is_better(best) else best
+
+    def _is_possible(self, fit: LensFit) -> bool:
+        return fit.state.scene.lens.is_invertible(self._size)
 
     def _coarse(self, lens: CameraModel) -> BAScene:
         """The scene adjusted with a fixed lens."""
@@ -118,9 +127,6 @@ class _LensSelection:
         begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
         fixed = SolveOptions(free_focal=False)
         return robust_ba.solve(begin, self._motions, COARSE_ROUNDS, self._priors, fixed).scene
-
-    def _best_of(self, *starts: tuple[BAScene, CameraModel], priors: Priors) -> LensFit:
-        return min((self._fitted(scene, lens, priors) for scene, lens in starts), key=_mean_loss)
 
     def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
         seen, feature = self._start.observations, self._start.feature

@@ -267,6 +267,7 @@ class _Refiner:
             return candidate, found, test
         report = self._report
         report.start, report.loops = other.start, 0
+        report.reprojection_px_before = report.reprojection_px_before or initializer.before_px
         report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         self._data = replace(data, views=segments.joined(data.views, shown))
@@ -299,7 +300,8 @@ class _Refiner:
         """Poses and depth of all frames, and the report."""
         fallback = selection.fallback
         data, report, lens = self._data, self._report, fit.scene.lens
-        T, depth_scale = interpolate_poses(data, fit, fallback, self._online, self._depth_scales(fit))
+        keyframe_scales, nodes = self._depth_correction(fit, fallback)
+        T, depth_scale = interpolate_poses(data, fit, fallback, self._online, keyframe_scales)
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
@@ -313,18 +315,22 @@ class _Refiner:
         report.lens = lens.straightened(self._scale.size).colmap_model
         report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
-        fields = self._depth_fields(fit, fallback)
+        fields = depth_correction.interpolate_fields(nodes, data.keyframes, data.segment)
         return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields, data.features)
 
-    def _depth_fields(self, fit: BAState, fallback: NDArray[np.bool_]) -> NDArray[np.float16]:
-        """Depth corrections of all frames [N, GRID, GRID]."""
+    def _depth_correction(self, fit: BAState, fallback: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Depth scales [K] and fields [K, GRID, GRID] of the keyframes.
+
+        A field follows the points, and so does the scale with it; without one, depth maps agree on scales.
+        """
         data, report = self._data, self._report
-        scales = self._depth_scales(fit)
-        found = depth_correction.estimate_fields(fit, scales, data.keyframe_views, self._scale.size)
+        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
+        found = depth_correction.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
-        report.depth_fields = int(found.nodes.any(axis=(1, 2)).sum())
+        kept = found.nodes.any(axis=(1, 2))
+        report.depth_fields = int(kept.sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
-        return depth_correction.interpolate_fields(found.nodes, data.keyframes, data.segment)
+        return np.where(kept, by_points, self._depth_scales(fit)), found.nodes
 
     def _depth_scales(self, fit: BAState) -> FloatArray:
         """Depth scales of the keyframes [K]."""

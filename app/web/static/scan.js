@@ -4,7 +4,7 @@ import {clock, request} from "./api.js";
 
 const $ = id => document.getElementById(id);
 const WIDTH = 1280, HEIGHT = 720, QUALITY = 0.8;
-const SOCKET_WAIT_MS = 3000, RETRY_MS = 1000;
+const SOCKET_WAIT_MS = 3000, RETRY_MS = 1000, SLOW_MS = 1500;
 const parameters = new URLSearchParams(location.search);
 const showsView = parameters.get("view") !== "off";
 
@@ -163,6 +163,8 @@ async function stream() {
     stats.cuts += 1;
     note("The connection is cut. Stay where you are: the scan goes on when it is back.");
     await new Promise(resolve => setTimeout(resolve, RETRY_MS));
+    // The server may have ended the scan in the meantime.
+    await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).catch(error => error.status === 400 && stop(error.message));
   }
 }
 
@@ -178,7 +180,8 @@ function figures() {
   if (!running || !stats.began) return;
   const seconds = (performance.now() - stats.began) / 1000;
   const recent = stats.delays.slice(-20).sort((a, b) => a - b);
-  $("figures").textContent = `${clock(seconds)} · ${stats.acknowledged} frames${recent.length ? ` · ${Math.round(recent[recent.length >> 1])} ms` : ""}`;
+  const delay = recent.length ? recent[recent.length >> 1] : 0;
+  $("figures").textContent = delay > SLOW_MS ? `${stats.acknowledged} frames · ${(delay / 1000).toFixed(1)} s behind` : `${clock(seconds)} · ${stats.acknowledged} frames`;
 }
 
 async function begin() {

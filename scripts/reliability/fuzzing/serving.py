@@ -19,7 +19,7 @@ from stream_recon.app.web.places import Places
 from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import InputError, OutputError
 
-REQUESTS = 25
+REQUESTS = 12
 """Requests of a case."""
 PATHS = (
     "/", "/scan", "/api/state", "/api/uploads", "/api/uploads/{}", "/api/sources", "/api/jobs/{}", "/api/jobs/1/{}",

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.box import Box
-from stream_recon.app.core.gltf import Primitive, glb, read_glb
+from stream_recon.app.core.gltf import glb, read_glb
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
@@ -137,8 +137,7 @@ def test_downloads_hold_exactly_the_box(viewer: Viewer, tmp_path: Path) -> None:
         # The result's own files, once they are there.
         (tmp_path / "points.ply").write_bytes(_ply(viewer, everything))
         viewer.offer_cloud(tmp_path / "points.ply")
-        scale = np.array([[-9, -9, 0], [9, -9, 0], [9, 9, 0], [-9, 9, 0]], np.float32)
-        (tmp_path / "mesh.glb").write_bytes(glb([Primitive(scale, np.array([[0, 1, 2], [0, 2, 3]], np.int32))]))
+        (tmp_path / "mesh.glb").write_bytes(glb(viewer.state.content.surfaces()))
         viewer.show_mesh(tmp_path / "mesh.glb", np.eye(3))
         client.sync()
         for label, name in (("Points in the box (PLY)", "points.ply"), ("Mesh in the box (GLB)", "mesh.glb")):
@@ -147,7 +146,8 @@ def test_downloads_hold_exactly_the_box(viewer: Viewer, tmp_path: Path) -> None:
             client.wait_for(lambda count=count: len(client.files) > count and client.files[-1][1] != b"")
             assert client.files[-1][0] == name
             content = client.files[-1][1]
-            xyz = vertices(content) if name.endswith("ply") else read_glb(content)[0].xyz.astype(float)
+            is_ply = name.endswith("ply")
+            xyz = vertices(content) if is_ply else np.concatenate([part.xyz for part in read_glb(content)])
             assert len(xyz) and (xyz @ cut[:, :3].T + cut[:, 3] > -1e-5).all()
             if name.endswith("ply"):
                 assert (inside > 1e-5).sum() <= len(xyz) <= (inside > -1e-5).sum()

@@ -16,6 +16,7 @@ from tests.app.viewer.test_viewer_browser import (  # noqa: F401
     coloured_share,
     open_folder,
     page_text,
+    stays,
     wait_for,
 )
 
@@ -106,9 +107,12 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         wait_for(
             lambda: page.tools._listening and browser.execute_script("return __viserPointer.hasSceneClickFilter()")
         )
-        if phone:  # the panel covers the scene
-            browser.find_elements("css selector", 'div[style*="height: 3.5em"]')[0].click()
-        places = [(-40, -120), (30, -160)] if phone else [(-120, 20), (-30, 60)]
+        wait_for(lambda: "Click two points" in page_text(browser))
+        # From within the room there is a wall everywhere, also above a phone's panel.
+        camera = page.client.camera
+        camera.position, camera.look_at = np.zeros(3), np.array([0.0, 2.0 if phone else 0.0, 4.0])
+        wait_for(lambda: stays(lambda: np.linalg.norm(page.client.camera.position) < 0.1))
+        places = [(-60, -300), (60, -250)] if phone else [(-120, 20), (-30, 60)]
         for number, (x, y) in enumerate(places, start=1):
             click_scene(browser, x, y)
             wait_for(lambda number=number: len(page.tools.picks) == number)

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from stream_recon.app.web import access
 from stream_recon.app.web.access import Reach
-from tests.app.web.serving import served
+from tests.app.web.serving import VIDEO, served, upload
 
 TOKEN = "a-token-of-a-test-1234"
 SOCKETS = "ws://127.0.0.1:8080"
@@ -137,3 +137,14 @@ def test_requests_that_are_no_requests_are_answered(tmp_path: Path) -> None:
 def test_the_client_of_these_tests_is_let_in(tmp_path: Path) -> None:
     with served(tmp_path / "data", jobs=0) as client:
         assert isinstance(client, TestClient) and client.get("/").status_code == 200
+
+
+def test_a_viewer_of_nothing_is_not_found(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        assert client.get("/view/nothing/").status_code == 404
+        assert client.get("/view/..%2f..%2fetc/").status_code == 404
+        upload(client, VIDEO)  # its job waits: its viewer comes with the first frames
+        waiting = client.get("/view/walk-recon/")
+        assert waiting.status_code == 503 and waiting.headers["refresh"] == "2"
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}/view/nothing"):
+            pass

@@ -1,13 +1,17 @@
 """Uploads in pieces, their bounds, and what is recognised."""
 
+import asyncio
 import io
 import shutil
 import zipfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import RESERVE_BYTES, Places, safe_name
+from stream_recon.app.web.uploads import Stored, Uploads
 from tests.app.web.serving import VIDEO, served, upload
 
 
@@ -122,3 +126,23 @@ def test_an_upload_is_removed_on_request(tmp_path: Path) -> None:
 )
 def test_safe_names(title: str, name: str) -> None:
     assert safe_name(title) == name
+
+
+def test_two_complete_copies_at_the_same_time_are_stored_once(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    places.make()
+    uploads = Uploads(JobStore(places.queue), places)
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield VIDEO
+
+    async def both() -> list[Stored]:
+        pair = [uploads.create(name, len(VIDEO), {}) for name in ("a.mp4", "b.mp4")]
+        for each in pair:
+            await uploads.append(each, 0, blocks())
+        return list(await asyncio.gather(*map(uploads.complete, pair)))
+
+    first, second = asyncio.run(both())
+    assert (
+        first.path == second.path and first.path.read_bytes() == VIDEO and (first.known, second.known) == (False, True)
+    )

@@ -1,5 +1,6 @@
 """The web page in a real Chromium with the real program: upload, watch, open, export, and a kill in the middle."""
 
+import io
 import json
 import os
 import random
@@ -18,6 +19,8 @@ from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+
+SAMPLE_PICTURE = b"\xff\xd8\xff\xe0" + bytes(100)
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_browser]
 
@@ -158,3 +161,35 @@ def test_a_viewer_talks_to_its_own_server_alone(tmp_path: Path) -> None:
             evil.accept()
         driver.get(f"{server.url}view/hall/")
         until(lambda: "5 frames" in element(driver, "body").text, 90, "the result")
+
+
+PACK = """
+const done = arguments[arguments.length - 1];
+import("./static/zip.js").then(async ({zipOf}) => {
+  const files = [["b/2.jpg", 70000], ["b/10.jpg", 5], ["b/é.jpg", 1]].map(([name, size]) =>
+    new File([new Uint8Array(size).map((_, i) => (0xff ^ i * 7) & 255)], name));
+  const bytes = new Uint8Array(await (await zipOf(files)).arrayBuffer());
+  done(Array.from(bytes));
+}).catch(error => done(String(error)));
+"""
+
+
+def test_photographs_are_packed_by_the_page(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, browser(tmp_path) as driver:
+        driver.get(server.url)
+        packed = driver.execute_async_script(PACK)
+        assert isinstance(packed, list), packed
+        with zipfile.ZipFile(io.BytesIO(bytes(packed))) as file:
+            assert file.testzip() is None
+            assert [info.filename for info in file.infolist()] == ["b/2.jpg", "b/10.jpg", "b/é.jpg"]
+            assert file.read("b/2.jpg") == bytes((0xFF ^ i * 7) & 255 for i in range(70000))
+        for number in (1, 2, 10):
+            (tmp_path / f"{number}.jpg").write_bytes(SAMPLE_PICTURE + bytes([number]))
+        driver.execute_script("document.querySelector('.options').open = true")
+        names = "\n".join(str(tmp_path / f"{number}.jpg") for number in (10, 1, 2))
+        until(lambda: "GB" in element(driver, "#limits").text)
+        element(driver, "#files").send_keys(names)
+        until(lambda: count(driver, ".job"), 60, "the job")
+        stored = sorted(Places(tmp_path / "data").uploads.glob("*/*/*.jpg"))
+        assert [path.name for path in stored] == ["000000.jpg", "000001.jpg", "000002.jpg"]
+        assert [path.read_bytes()[-1] for path in stored] == [1, 2, 10]
