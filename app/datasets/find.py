@@ -56,6 +56,10 @@ def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path
 Found = list[tuple[Path, DatasetReader]]
 
 
+SYSTEM_NAMES = (".", "@eaDir", "$RECYCLE", "__MACOSX", "lost+found")
+"""Beginnings of names of hidden files, and of folders that systems and network drives make."""
+
+
 class _Search:
     """Recursive search with a set of readers."""
 
@@ -75,7 +79,8 @@ class _Search:
         if identity is not None:
             self._seen.add(identity)
         try:
-            entries = sorted(folder.iterdir(), key=lambda entry: natural_key(entry.name))
+            # A folder has its own name rather than that of a link to it.
+            entries = sorted(folder.iterdir(), key=lambda entry: (entry.is_symlink(), natural_key(entry.name)))
             if all((folder / name).is_file() for name in (RUN_NAME, CAMERAS_NAME)):
                 return []
             for reader in self._layouts:
@@ -88,7 +93,7 @@ class _Search:
             return []
         inner: Found = []
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(SYSTEM_NAMES):
                 continue
             if entry in folders:
                 inner += self.below(entry, depth + 1)

@@ -76,7 +76,7 @@ def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def used_bits(images: Sequence[Path]) -> int:
     """Bits that the values of 16-bit images use, by some of them: cameras store 10, 12 or 14 bits in 16."""
-    largest = 0
+    used = 0
     for path in images[:: max(1, len(images) // BIT_SAMPLES)] if images[0].suffix.lower() in DEEP_SUFFIXES else ():
         data = image_bytes(path)
         try:
@@ -85,13 +85,18 @@ def used_bits(images: Sequence[Path]) -> int:
             continue
         if image is not None and image.dtype != np.uint16:
             return 16
-        largest = max(largest, 0 if image is None else int(image[..., :3].max() if image.ndim == 3 else image.max()))
-    return bits_of(largest)
+        values = None if image is None else image[..., :3] if image.ndim == 3 else image
+        used |= 0 if values is None else int(np.bitwise_or.reduce(values, axis=None))
+    return bits_of(used)
 
 
-def bits_of(largest: int) -> int:
-    """Bits of a camera whose largest value, stored in 16 bits, is this; 16 where that is not plain."""
-    return next((bits for bits in (10, 12, 14) if 1 << (bits - 2) <= largest < 1 << bits), 16)
+def bits_of(used: int) -> int:
+    """Bits of a camera by those that its values, stored in 16, use; 16 where that is not plain.
+
+    Values that are multiples of a power of two, such as of 256, fill 16 bits, whatever their largest is.
+    """
+    bits = next((bits for bits in (10, 12, 14) if used.bit_length() in (bits - 1, bits)), 16)
+    return bits if used & ((1 << (16 - bits)) - 1) else 16
 
 
 def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:

@@ -177,14 +177,14 @@ class RecordingReader(Reader):
     def _first_times(self) -> tuple[list[float], list[float]]:
         """Times of the headers and of recording, of the first images. Raises InputError: an unknown encoding."""
         times: list[tuple[float, float]] = []
-        largest = 0
+        used = 0
         try:
             for message, logged in self._read(self._connections):
                 if not times:
                     self._check_encoding(message)
                     self._first_ns = stamp_ns(message)
                 if len(times) < BIT_SAMPLES:
-                    largest = max(largest, _largest(message))
+                    used |= _used_bits(message)
                 times.append((_stamp(message), logged))
                 if len(times) == RATE_FRAMES:
                     break
@@ -195,7 +195,7 @@ class RecordingReader(Reader):
                 raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
         if not times:
             raise InputError(f"{self._topic} has no images")
-        self._bits = bits_of(largest)
+        self._bits = bits_of(used)
         return [stamp for stamp, _ in times], [logged for _, logged in times]
 
     def _check_encoding(self, message: Any) -> None:
@@ -219,14 +219,14 @@ class RecordingReader(Reader):
         return None
 
 
-def _largest(message: Any) -> int:
-    """Largest value of an image of 16 bits; 0 for others."""
+def _used_bits(message: Any) -> int:
+    """Bits that the values of an image of 16 bits use, as a mask; 0 for others."""
     encoding = getattr(message, "encoding", "")
     if encoding not in _WIDE and _GREY.get(encoding) is not np.uint16:
         return 0
     kind = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
     data = np.frombuffer(message.data, np.uint8)
-    return int(data[: len(data) // 2 * 2].view(kind).max(initial=0))
+    return int(np.bitwise_or.reduce(data[: len(data) // 2 * 2].view(kind).astype(np.uint16), initial=0))
 
 
 def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:

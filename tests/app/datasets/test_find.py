@@ -125,7 +125,7 @@ def test_links_are_followed_once_and_loops_end(tmp_path: Path) -> None:
     (root / "near" / "up").symlink_to(root, target_is_directory=True)
     (root / "linked").symlink_to(elsewhere, target_is_directory=True)
     (root / "self").symlink_to(root / "self")
-    assert names(root) == [("linked__far", "images"), ("near", "images")]
+    assert names(root) == [("near", "images"), ("linked__far", "images")]
 
 
 def test_names_are_unique_and_fit_for_folders(tmp_path: Path) -> None:
@@ -277,3 +277,11 @@ def test_grey_sixteen_bit_images_stream(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         assert cv2.imwrite(str(path), np.full((48, 64), (8 * i + 4) * 256, np.uint16))
     assert frames_of(find_scenes(tmp_path)[0])[1][2] == 1
+
+
+def test_folders_of_systems_are_no_scenes_and_links_come_after_what_they_lead_to(tmp_path: Path) -> None:
+    for name in ("room", "@eaDir/room", "__MACOSX/room", "$RECYCLE.BIN/room", ".trash/room"):
+        write_images(tmp_path / name, ["0.png", "1.png"])
+    (tmp_path / "alias").symlink_to("room")
+    (tmp_path / "room" / "up").symlink_to("..")
+    assert [scene.name for scene in find_scenes(tmp_path)] == ["room"]

@@ -132,7 +132,7 @@ def test_images_of_fewer_bits_in_16_have_their_brightness(tmp_path: Path, bits: 
     picture = np.tile(np.linspace(0, 250, 96, dtype=np.uint16), (72, 1))
     for number in range(3):
         # Darker frames count with the brightest.
-        values = picture // (3 - number) << (bits - 8)
+        values = (picture // (3 - number) << (bits - 8)) + np.arange(96, dtype=np.uint16) % 4
         assert cv2.imwrite(str(tmp_path / f"{number}.png"), values)
     with open_source(str(tmp_path)) as source:
         frames = [frame.rgb for frame in source]

@@ -281,7 +281,7 @@ def test_images_of_12_bits_have_their_brightness(tmp_path: Path) -> None:
     picture = np.tile(np.linspace(0, 250, WIDTH, dtype=np.uint16), (HEIGHT, 1))
     with Bag(tmp_path / "a.bag") as bag:
         for number in range(3):
-            bag.raw("/cam/image_raw", number, picture << 4, "mono16")
+            bag.raw("/cam/image_raw", number, (picture << 4) + np.arange(WIDTH, dtype=np.uint16) % 4, "mono16")
     with open_source(str(tmp_path / "a.bag")) as source:
         frames = list(source)
         assert any("use 12" in line for line in source.warnings)
