@@ -256,10 +256,11 @@ class _Refiner:
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
         options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
+        fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options)
         grids = [view.grid for view in self._data.keyframe_views]
-        tie = scale_consistency.tie(start, grids, self._data.keyframe_segment)
+        tie = scale_consistency.tie(fit, grids, self._data.keyframe_segment)
         if tie is None:
-            return hierarchical_ba.solve(start, first.motions, rounds, priors, options)
+            return fit
         self._report.scale_correction = round(tie.correction, 3)
         priors = replace(priors, log_depth_scale_sigma=scale_consistency.SCALE_SIGMA)
         return tie.restored(hierarchical_ba.solve(tie.state, tie.motions(first.motions), rounds, priors, options))
@@ -290,13 +291,14 @@ class _Refiner:
         A field follows the points, and so does the scale with it; without one, depth maps agree on scales.
         """
         data, report = self._data, self._report
-        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
+        agreeing = self._depth_scales(fit)
+        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes), agreeing)
         found = depth_correction.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
         kept = found.nodes.any(axis=(1, 2))
         report.depth_fields = int(kept.sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
-        return np.where(kept, by_points, self._depth_scales(fit)), found.nodes
+        return np.where(kept, by_points, agreeing), found.nodes
 
     def _depth_scales(self, fit: BAState) -> FloatArray:
         """Depth scales of the keyframes [K]."""
