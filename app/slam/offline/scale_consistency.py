@@ -153,7 +153,7 @@ class ScaleTie:
 
 
 def tie(start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> ScaleTie | None:
-    """One scale for the parts of a map that points do not tie to one another; None without a jump between them.
+    """One scale for the parts of a map that points do not tie to one another; None where these agree on it.
 
     ``segment``: [K]; different segments are not tied.
     """
@@ -164,7 +164,7 @@ def tie(start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]
     size = np.bincount(part[seen.camera], minlength=part.max() + 1)
     scales = estimate.solve()
     correction = float(np.exp(np.ptp(scales.correction)))
-    if (size > 0).sum() < 2 or correction < 1 + JUMP:
+    if (size > 0).sum() < 2 or correction < 1 + EDGE_SIGMA:
         return None
     T = _rescaled(start.scene.T_world_camera, scales.correction, estimate.shared)
     count = len(T)
