@@ -53,6 +53,7 @@ def eval_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     dense: shared.Dense = "on",
@@ -65,7 +66,7 @@ def eval_command(
     from stream_recon.app.engine.model_choice import ModelChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
-    model = ModelChoice(preset, weights, device, attention, keyframes, cache)
+    model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
     side = dense_side if dense == "on" else None
     return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json, side), camera)
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.covisibility import PairMatches, held_out_mask
 from stream_recon.app.slam.matching.matching import Matches
@@ -241,6 +242,11 @@ class HeldOutTest:
         """Matches without held-out features."""
         masks = [held_out_mask(features) for features in self._data.features]
         return {(i, j): m[~(masks[i][m[:, 0]] | masks[j][m[:, 1]])] for (i, j), m in self._found.matches.items()}
+
+    @property
+    def held_out(self) -> Mapping[tuple[int, int], Matches]:
+        """Unverified matches of held-out features."""
+        return self._found.held_out
 
     def error(self, fit: BAState | None) -> HeldOutError:
         """Held-out error of a solution; None: of the network."""

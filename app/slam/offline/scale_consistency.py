@@ -16,9 +16,10 @@ from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import spsolve
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, RelativePoses, rows_by
+from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, reproject
 from stream_recon.app.slam.offline.depth_correction import (

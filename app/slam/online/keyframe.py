@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import unproject
 
 NO_TRACKS = np.zeros(0, np.int64)
@@ -46,6 +47,8 @@ class AttachedFrame:
     """Factor of its depth when it was output; None before."""
     tracked: TrackedPoints | None = None
     """Points for refining its pose once they are known better."""
+    covariance: FloatArray | None = None
+    """[6, 6], of its pose when it was tracked, see `FrameResult`; None if it was not."""
 
 
 @dataclass(slots=True)

@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject, unproject
 from stream_recon.app.slam.matching.covisibility import RADIUS
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly

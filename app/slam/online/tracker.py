@@ -10,10 +10,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points, sharpness
 from stream_recon.app.slam.offline.scale_consistency import measure_edges
@@ -196,14 +197,16 @@ class Tracker:
         T = found.T_world_camera if found.good and trusted else prior.T_predicted
         if found.good and found.displacement < STEP and len(found.row) >= LOST * found.attempted:
             tracked = TrackedPoints(found.row, found.uv, prior.T_network)
-            return self._attach(result.index, T, tracked if trusted else None)
+            return self._attach(result.index, T, tracked if trusted else None, found.covariance if trusted else None)
         return self._insert(result, image, T, found)
 
-    def _attach(self, index: int, T: FloatArray, tracked: TrackedPoints | None = None) -> FloatArray:
+    def _attach(
+        self, index: int, T: FloatArray, tracked: TrackedPoints | None = None, covariance: FloatArray | None = None
+    ) -> FloatArray:
         """Attach a frame with pose ``T`` to the last keyframe."""
         last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.attached.append(AttachedFrame(index, relative, last.log_scale, tracked=tracked))
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, tracked, covariance))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
@@ -242,6 +245,7 @@ class Tracker:
         """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
         last, keyframe = self.map.keyframes[-1], new.keyframe
         if found.good:
+            keyframe.attached[0].covariance = found.covariance
             kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
             # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[found.row]
@@ -330,6 +334,7 @@ def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
     relative = invert_pose(last.T_network) @ keyframe.T_network
     relative[:3, 3] *= ratio
     keyframe.trusted = False
+    keyframe.attached[0].covariance = None
     keyframe.set_pose(np.asarray(last.T_world_camera @ relative), last.log_scale)
     keyframe.z = np.full(len(keyframe.track), np.nan)
 

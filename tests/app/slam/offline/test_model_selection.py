@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.matching import matching
 from stream_recon.app.slam.offline import held_out_error
 from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandidate

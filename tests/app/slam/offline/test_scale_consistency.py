@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import align
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations
+from stream_recon.app.slam.ba.problem import BAScene, Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, project_points, unproject
 from stream_recon.app.slam.offline import scale_consistency
