@@ -34,8 +34,11 @@ _MAD = 1.4826
 """Ratio of a normal variable's standard deviation to its median absolute deviation."""
 
 
-def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
-    """Depth scales [keyframes] from points, shrunk to their mean; else from the adjustment, else interpolated."""
+def keyframe_depth_scales(fit: BAState, keyframes: int, otherwise: FloatArray | None = None) -> FloatArray:
+    """Depth scales [keyframes] from points, shrunk to their mean.
+
+    Of keyframes with few points: ``otherwise`` [keyframes], else from the adjustment, else interpolated.
+    """
     depth = fit.observations.depth
     assert depth is not None
     usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
@@ -50,8 +53,10 @@ def keyframe_depth_scales(fit: BAState, keyframes: int) -> FloatArray:
             spread = _MAD * np.median(np.abs(ratio - value[k]))
             variance[k] = spread**2 / min(len(mine), INDEPENDENT_SAMPLES)
     scales, adjusted = np.exp(shrunk(value, variance)), fit.scene.log_depth_scale
-    if adjusted is not None:
-        scales = np.where(np.isfinite(scales), scales, np.exp(adjusted))
+    if otherwise is None and adjusted is not None:
+        otherwise = np.exp(adjusted)
+    if otherwise is not None:
+        scales = np.where(np.isfinite(scales), scales, otherwise)
     return interpolated(range(keyframes), scales, keyframes)
 
 

@@ -32,6 +32,7 @@ from stream_recon.app.slam.offline.held_out_error import (
 )
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.slam.offline.scale_consistency import depth_scales
 
 Explained = Mapping[tuple[int, int], tuple[int, int]]
 """Numbers of matches that the map explains, and of all that it was fitted to, by pair."""
@@ -299,7 +300,11 @@ class HeldOutTest:
         count = len(self._data.keyframes)
         if fit is None:
             return PoseCandidate(self._data.T_keyframes, self._lens, np.ones(count))
-        return PoseCandidate(fit.scene.T_world_camera, fit.scene.lens, keyframe_depth_scales(fit, count))
+        # By points where there are enough: scales by which depth maps agree best are no evidence.
+        grids = [view.grid for view in self._data.keyframe_views]
+        agreeing = depth_scales(fit, grids, self._data.keyframe_segment)
+        scales = keyframe_depth_scales(fit, count, agreeing)
+        return PoseCandidate(fit.scene.T_world_camera, fit.scene.lens, scales)
 
     def _explained(self, fit: BAState) -> Explained:
         """Numbers of training matches that the solution explains, and of all, by pair."""

@@ -18,7 +18,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray, Priors
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
@@ -283,14 +283,18 @@ class _Refiner:
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
         options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
+        fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options)
         grids = [view.grid for view in self._data.keyframe_views]
-        tie = scale_consistency.tie(start, grids, self._data.keyframe_segment)
+        tie = scale_consistency.tie(fit, grids, self._data.keyframe_segment)
         if tie is None:
-            fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options)
-        else:
-            self._report.scale_correction = round(tie.correction, 3)
-            priors = replace(priors, log_depth_scale_sigma=scale_consistency.SCALE_SIGMA)
-            fit = tie.restored(hierarchical_ba.solve(tie.state, tie.motions(first.motions), rounds, priors, options))
+            return self._with_focal_error(fit, priors)
+        self._report.scale_correction = round(tie.correction, 3)
+        priors = replace(priors, log_depth_scale_sigma=scale_consistency.SCALE_SIGMA)
+        fit = tie.restored(hierarchical_ba.solve(tie.state, tie.motions(first.motions), rounds, priors, options))
+        return self._with_focal_error(fit, priors)
+
+    def _with_focal_error(self, fit: BAState, priors: Priors) -> BAState:
+        """The solution; the report gets the error of its focal length."""
         if not priors.known_intrinsics:
             error = self._report.focal_error = lens_selection.focal_error(fit, priors)
             self._report.field_of_view_measured = error is not None and error <= lens_selection.MEASURED
@@ -324,13 +328,14 @@ class _Refiner:
         A field follows the points, and so does the scale with it; without one, depth maps agree on scales.
         """
         data, report = self._data, self._report
-        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
+        agreeing = self._depth_scales(fit)
+        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes), agreeing)
         found = depth_correction.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
         kept = found.nodes.any(axis=(1, 2))
         report.depth_fields = int(kept.sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
-        return np.where(kept, by_points, self._depth_scales(fit)), found.nodes
+        return np.where(kept, by_points, agreeing), found.nodes
 
     def _depth_scales(self, fit: BAState) -> FloatArray:
         """Depth scales of the keyframes [K]."""

@@ -48,7 +48,7 @@ class RefinementReport:
     """Held-out errors of the network and of the first pass, see `HeldOutError.mean`."""
     depth_agreement_before: float | None = None
     depth_agreement: float | None = None
-    """Shares of the image on whose depth neighbouring keyframes agree, see `model_selection.depth_agreement`."""
+    """Shares of the image on whose depth neighbouring keyframes agree, see `held_out_error.depth_agreement`."""
     evidence: float | None = None
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its

@@ -154,18 +154,18 @@ class ScaleTie:
 
 
 def tie(start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> ScaleTie | None:
-    """One scale for the parts of a map that points do not tie to one another; None without a jump between them.
+    """One scale for the parts of a map that points do not tie to one another; None where these agree on it.
 
     ``segment``: [K]; different segments are not tied.
     """
     seen = start.observations
     assert seen.depth is not None
     estimate = _Estimate.of(start, grids, segment)
-    part = estimate.parts()
+    part = estimate.part
     size = np.bincount(part[seen.camera], minlength=part.max() + 1)
     scales = estimate.solve()
     correction = float(np.exp(np.ptp(scales.correction)))
-    if (size > 0).sum() < 2 or correction < 1 + JUMP:
+    if (size > 0).sum() < 2 or correction < 1 + EDGE_SIGMA:
         return None
     T = _rescaled(start.scene.T_world_camera, scales.correction, estimate.shared)
     count = len(T)
@@ -192,6 +192,7 @@ class _Estimate:
     edges: ScaleEdges
     shared: csr_matrix  # [K, K], information of shared points on the relative scale of two keyframes
     segment: NDArray[np.integer]  # [K]
+    part: NDArray[np.intp]  # [K], numbers of the parts that points tie
 
     @classmethod
     def of(cls, fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> "_Estimate":
@@ -202,22 +203,16 @@ class _Estimate:
         shared = _shared_information(fit, count)
         pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0)
         edges = measure_edges(fit.scene.lens, fit.scene.T_world_camera, grids, start, pairs)
-        return cls(value, sigma, start, edges, shared, segment)
-
-    def parts(self) -> NDArray[np.intp]:
-        """Numbers [K] of the parts that points tie as firmly as an edge."""
-        firm = self.shared.copy()
-        firm.data = (firm.data >= EDGE_SIGMA**-2).astype(np.int8)
-        firm.eliminate_zeros()
-        return np.asarray(connected_components(firm, directed=False)[1], np.intp)
+        return cls(value, sigma, start, edges, shared, segment, _parts(shared))
 
     def solve(self, *, rigid: bool = False) -> Scales:
         """Least robust cost; ``rigid``: without correction of the map."""
         count = len(self.value)
         known = np.flatnonzero(np.isfinite(self.value))
         steps = np.flatnonzero(self.segment[:-1] == self.segment[1:])
-        held = self.shared.tocoo()
-        upper = held.row < held.col
+        held, part = self.shared.tocoo(), self.part
+        # Few points, of which some are wrong, hold nothing together.
+        upper = (held.row < held.col) & (part[held.row] == part[held.col])
         # Rows of the system: sum of signed unknowns = target, with a standard deviation.
         blocks = [
             # Points: depth scale less correction.
@@ -253,12 +248,13 @@ class _Estimate:
         # A weak prior fixes the gauge; of a rigid map, corrections are 0.
         prior = np.concatenate([np.full(count, 1e-4), np.full(count, 1e8 if rigid else 1e-2)])
         x: FloatArray = np.concatenate([self.start, np.zeros(count)])
+        weight = sigma**-2
         for _ in range(ROUNDS):
-            residual = (A @ x - target) / sigma
-            weight = np.where(lossy, 1 / (1 + (residual / LOSS) ** 2), 1.0) / sigma**2
             weighted = A.multiply(weight[:, None]).tocsr()
             normal = (A.T @ weighted + coo_matrix((prior, (np.arange(2 * count),) * 2))).tocsc()
             x = np.asarray(spsolve(normal, weighted.T @ target + prior * np.concatenate([self.start, np.zeros(count)])))
+            residual = (A @ x - target) / sigma
+            weight = np.where(lossy, 1 / (1 + (residual / LOSS) ** 2), 1.0) / sigma**2
         correction = x[count:] - np.median(x[count:])
         return Scales(x[:count] + correction - x[count:], correction)
 
@@ -300,6 +296,14 @@ def _shared_information(fit: BAState, count: int) -> csr_matrix:
     weighted = coo_matrix((sure[usable], (seen.camera[usable], seen.point[usable])), shape).tocsr()
     visible = coo_matrix((np.ones(usable.sum()), (seen.camera[usable], seen.point[usable])), shape).tocsr()
     return csr_matrix(weighted @ visible.T)
+
+
+def _parts(shared: csr_matrix) -> NDArray[np.intp]:
+    """Numbers [K] of the parts that points tie as firmly as an edge."""
+    firm = shared.copy()
+    firm.data = (firm.data >= EDGE_SIGMA**-2).astype(np.int8)
+    firm.eliminate_zeros()
+    return np.asarray(connected_components(firm, directed=False)[1], np.intp)
 
 
 def _pairs(shared: csr_matrix, segment: NDArray[np.integer], used: NDArray[np.bool_]) -> Pairs:
