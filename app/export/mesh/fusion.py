@@ -33,7 +33,7 @@ NOISE_FACTOR = 2.0
 """The truncation distance in medians of the disagreement of unconfirmed depth."""
 NOISE_PAIRS, NOISE_DISTANCE, NOISE_STEP = 12, 3, 5
 """Pairs of frames that are compared, the number of frames between them, and of pixels between the compared ones."""
-BANDS = np.array([6.0, 4.8, 2.6, 2.4], np.float32)
+BANDS = np.array([6.0, 4.8, 2.4, 2.4], np.float32)
 """Depth behind the surface that a pixel fills, in voxels but at most the truncation, by `Certainty`: more thickens
 edges, less leaves gaps."""
 FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
