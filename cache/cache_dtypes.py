@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -12,6 +13,7 @@ from stream_recon.cache.attention import AttentionBackend, AttentionSizes
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.fp8_pages import FP8
 from stream_recon.cache.frame_cache import FrameCache
+from stream_recon.cache.int8_frame_cache import Int8Attention, Int8FrameCache
 from stream_recon.cache.kernels.choose import check_fp8, choose_attention, fp8_attention, supports_fp8
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import AttentionChoice, CacheChoice
@@ -21,7 +23,7 @@ from stream_recon.configs.schema import AttentionChoice, CacheChoice
 class CacheDtypePolicy:
     """Requirements, storage type, cache and attention kernel of one choice."""
 
-    name: CacheChoice
+    name: CacheChoice | Literal["int8"]
     frame_cache: type[FrameCache]
     dequantised: bool
     """Whether values are dequantised to bf16 before attention reads them; else all is read in place."""
@@ -55,7 +57,17 @@ _POLICIES: tuple[CacheDtypePolicy, ...] = (
         attention=lambda attention, sizes, device, metadata: fp8_attention(attention, device, metadata),
     ),
 )
-CACHE_CHOICES: tuple[CacheChoice, ...] = tuple(policy.name for policy in _POLICIES)
+INT8_POLICY = CacheDtypePolicy(
+    name="int8",
+    frame_cache=Int8FrameCache,
+    dequantised=False,
+    patch_dtype=lambda dtype: torch.int8,
+    check=lambda attention, device: None,
+    runs_on=lambda device: False,
+    attention=lambda attention, sizes, device, metadata: Int8Attention(),
+)
+"""Of a run in int8 on a CPU that attends faster so; it is no choice of the user."""
+CACHE_CHOICES: tuple[CacheChoice, ...] = ("full", "fp8")
 """All choices, the most exact one first."""
 
 

@@ -44,12 +44,13 @@ class StreamSchema:
         patches: int,
         dtype: torch.dtype,
         camera_dtype: torch.dtype | None = None,
-        cache: CacheChoice = "full",
+        cache: CacheChoice | CacheDtypePolicy = "full",
     ) -> "StreamSchema":
         """Sizes for frames of ``patches`` patches; ``camera_dtype``: ``dtype`` if None."""
         frames = FrameCacheSchema.from_config(network, stream, patches)
         camera = CameraCacheSchema.from_config(network, stream)
-        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, cache_policy(cache))
+        policy = cache if isinstance(cache, CacheDtypePolicy) else cache_policy(cache)
+        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, policy)
 
     @property
     def bytes(self) -> int:

@@ -32,6 +32,8 @@ CONFIDENCE_LEVELS = {"low": 0.05, "medium": 0.5, "high": 0.9}
 
 KeyframeMode = Literal["flow", "every", "interval"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
+PrecisionChoice = Literal["auto", "int8", "bf16", "fp32"]
+"""Number type of the network's matrices; ``auto``: the fastest that this machine runs well."""
 CacheChoice = Literal["full", "fp8"]
 """Data type of the KV cache of frames: the run's precision, or e4m3."""
 RotationSearch = Literal["auto", True, False]

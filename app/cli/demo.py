@@ -72,7 +72,8 @@ def print_errors(folder: Path) -> None:
         for r in results
         if r.index in with_depth
     ]
-    depth = depth_errors(*(np.concatenate(side) for side in zip(*pairs, strict=True)))
+    predicted, known = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    depth = depth_errors(predicted, known)
     camera = Intrinsics(*truth["intrinsics"])
     fov = np.mean([field_of_view_error_deg(r.intrinsics, camera, r.transform.source_size) for r in results])
     lines = [

@@ -33,6 +33,8 @@ COLUMNS = {
     "trans_dir_deg": ("direction °", 1),
     "absrel": ("AbsRel", 3),
     "delta1": ("δ<1.25", 3),
+    "one_scale_ratio": ("one scale", 2),
+    "scale_jump": ("jump", 2),
     "fov_error_deg": ("FoV °", 1),
 }
 """Heading and decimals of each metric in the table. Path length and true rotation are in its title."""
@@ -51,6 +53,7 @@ def eval_command(
     device: shared.Device = "auto",
     attention: shared.Attention = "auto",
     cache: shared.Cache = "full",
+    precision: shared.Precision = "auto",
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     dense: shared.Dense = "on",
@@ -63,7 +66,7 @@ def eval_command(
     from stream_recon.app.engine.model_choice import ModelChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
-    model = ModelChoice(preset, weights, device, attention, keyframes, cache)
+    model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
     side = dense_side if dense == "on" else None
     return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json, side), camera)
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
+from stream_recon.app.engine.device_transfer import Precision, StepGraph, computes_in_half, plain_precision
 from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
 from stream_recon.app.engine.stream import (
     SHORT_TOKENS,
@@ -55,7 +55,7 @@ class StreamBatch:
         self._network = network
         self._config = preset.stream
         self._device = device = network.image_mean.device
-        self._half = (precision or plain_precision(device)) == "bf16"
+        self._half = computes_in_half(precision or plain_precision(device), device)
         schema = stream_schema(preset, grid, device, half=self._half)
         available = available_memory(device)
         schema.check_fits(available)

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from stream_recon.app.engine.session import HostOutput
 from stream_recon.cache.attention import AVX512_BF16, cpu_has
+from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.schema import PrecisionChoice
+from stream_recon.models.int8 import bf16_is_faster, exact_levels, is_fastest
 from stream_recon.models.pose import focal_length, pose_to_matrix
 
 
@@ -43,8 +46,8 @@ def _copy_to_host(*tensors: Tensor) -> list[Tensor]:
     return copies
 
 
-Precision = Literal["fp32", "bf16"]
-"""Number type of matrix work."""
+Precision = Literal["fp32", "bf16", "int8"]
+"""Number type of matrix work; ``int8``: of the blocks' matrices on a CPU, all else as `computes_in_half`."""
 
 
 def plain_precision(device: torch.device) -> Precision:
@@ -53,10 +56,32 @@ def plain_precision(device: torch.device) -> Precision:
 
 
 def fast_precision(device: torch.device) -> Precision:
-    """bf16 on a GPU, and on a CPU with bf16 instructions; without them it would be slower than fp32."""
-    if device.type == "cpu" and cpu_has(AVX512_BF16):
-        return "bf16"
-    return plain_precision(device)
+    """bf16 on a GPU; on a CPU int8 where its products are clearly the fastest, else bf16 or fp32."""
+    if device.type != "cpu":
+        return plain_precision(device)
+    half = computes_in_half("int8", device)
+    if is_fastest(torch.bfloat16 if half else torch.float32):
+        return "int8"
+    return "bf16" if half else "fp32"
+
+
+def choose_precision(requested: PrecisionChoice, device: torch.device) -> Precision:
+    """The precision of a run on ``device``. Raises ResourceError: it cannot run there."""
+    if requested == "auto":
+        return fast_precision(device)
+    if requested == "int8" and device.type != "cpu":
+        raise ResourceError("int8 is for CPUs: use --precision auto on a GPU")
+    if requested == "int8" and not exact_levels():
+        raise ResourceError("this CPU or this torch has no products in int8: use --precision auto")
+    return requested
+
+
+def computes_in_half(precision: Precision, device: torch.device) -> bool:
+    """Whether matrix work and caches are in bf16. With ``int8`` this is what does not run in int8: in bf16 on a CPU
+    with fast bf16 instructions."""
+    if precision != "int8":
+        return precision == "bf16"
+    return device.type == "cpu" and cpu_has(AVX512_BF16) and bf16_is_faster()
 
 
 T = TypeVar("T")

@@ -11,13 +11,20 @@ import numpy as np
 import torch
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.engine.device_transfer import Precision, fast_precision, plain_precision, to_host, to_images
+from stream_recon.app.engine.device_transfer import (
+    Precision,
+    choose_precision,
+    computes_in_half,
+    plain_precision,
+    to_host,
+    to_images,
+)
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.cache.cache_dtypes import cache_policy
 from stream_recon.cache.kernels.choose import check_choice, runs_triton
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, Preset, load_preset
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, file_sha256, weights_file
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import load_network
@@ -100,6 +107,7 @@ def load_engine(
     overrides: Mapping[str, Any] | None = None,
     cache: CacheChoice = "full",
     weights_sha256: str | None = None,
+    precision: PrecisionChoice = "auto",
 ) -> Engine:
     """An engine with the embedded weights, or with those of a file.
 
@@ -110,10 +118,11 @@ def load_engine(
         attention: ``auto``, ``triton``, ``flashinfer`` or ``sdpa``; see `choose_attention`.
         cache: ``full``, or ``fp8`` for about half the cache's memory.
         weights_sha256: of the file, if known; None computes it.
+        precision: of matrices; see `choose_precision`.
 
     Raises ConfigError, WeightsError, ResourceError: see their messages.
     """
-    loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256)
+    loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256, precision)
     return Engine(loaded.network, loaded.preset, loaded.weights_sha256, attention, loaded.precision, cache)
 
 
@@ -134,27 +143,31 @@ def load_model(
     attention: AttentionChoice,
     cache: CacheChoice,
     weights_sha256: str | None,
+    precision: PrecisionChoice = "auto",
 ) -> LoadedModel:
     """A preset's network on its device, ready for inference; see `load_engine`."""
     check_choice(attention)
     file = weights_file(preset, weights)
     target = _choose_device(device)
     cache_policy(cache).check(attention, target)
-    precision = fast_precision(target)
+    chosen = choose_precision(precision, target)
     # Hashing gigabytes takes as long as loading them: in parallel, both take the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
         network = load_network(file, preset.network)
-        if precision == "bf16":
-            prepare_network(network, target)
+        prepare_network(network, target, chosen)
         network = network.to(target)
-    logger.info("loaded %s on %s, %s", file, target, precision)
-    return LoadedModel(network, preset, digest.result(), precision)
+    logger.info("loaded %s on %s, %s", file, target, chosen)
+    return LoadedModel(network, preset, digest.result(), chosen)
 
 
-def prepare_network(network: StreamingNetwork, device: torch.device) -> None:
-    """Lay weights out for bf16 inference on ``device`` before they go there, so that fp32 ones take no memory there."""
-    if device.type == "cuda" and runs_triton():
+def prepare_network(network: StreamingNetwork, device: torch.device, precision: Precision = "bf16") -> None:
+    """Lay weights out for inference on ``device`` before they go there, so that fp32 ones take no memory there."""
+    if precision == "fp32":
+        return
+    if precision == "int8":
+        network.quantise_for_cpu(half=computes_in_half(precision, device))
+    elif device.type == "cuda" and runs_triton():
         network.fuse_for_gpu()
     elif device.type == "cpu":
         network.pack_for_cpu()

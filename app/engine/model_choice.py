@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stream_recon.configs.schema import (
     AttentionChoice,
     CacheChoice,
+    PrecisionChoice,
     Preset,
     keyframe_overrides,
     load_preset,
@@ -35,6 +36,7 @@ class ModelChoice:
     """Least confidence of points, see `points_overrides`; None: the preset's."""
     voxel: float | None = None
     """Edge of the cloud's voxels; None: the preset's."""
+    precision: PrecisionChoice = "auto"
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -65,10 +67,12 @@ class ModelChoice:
             overrides=self.overrides,
             cache=self.cache,
             weights_sha256=weights_sha256,
+            precision=self.precision,
         )
 
     def load_model(self, weights_sha256: str | None = None) -> "LoadedModel":
         """The network without an engine; see `load`."""
         from stream_recon.app.engine.engine import load_model
 
-        return load_model(self.load_preset(), self.weights, self.device, self.attention, self.cache, weights_sha256)
+        known = self.load_preset(), self.weights, self.device, self.attention, self.cache, weights_sha256
+        return load_model(*known, self.precision)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.device_transfer import to_host, to_images
+from stream_recon.app.engine.device_transfer import computes_in_half, to_host, to_images
 from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, SharedBuffer, Step
@@ -130,7 +130,7 @@ class StreamServer:
     def _fits_new_shape(self, grid: Grid) -> bool:
         """Whether there is memory for caches of images of another shape."""
         model = self._model
-        schema = stream_schema(model.preset, grid, self._device, half=model.precision == "bf16")
+        schema = stream_schema(model.preset, grid, self._device, half=computes_in_half(model.precision, self._device))
         return schema.bytes * self._slots <= NEW_SHAPE_SHARE * available_memory(self._device)
 
     def _is_alone(self, client: _Client) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stream_recon.app.engine.device_transfer import Precision, StepGraph, plain_precision
+from stream_recon.app.engine.device_transfer import Precision, StepGraph, computes_in_half, plain_precision
 from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
 from stream_recon.cache.attention import AttentionSizes
-from stream_recon.cache.cache_dtypes import cache_policy
+from stream_recon.cache.cache_dtypes import INT8_POLICY, CacheDtypePolicy, cache_policy
+from stream_recon.cache.int8_frame_cache import int8_attention_is_faster
 from stream_recon.cache.kernels.choose import runs_triton
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
@@ -86,15 +87,15 @@ class Stream:
 
         Raises ResourceError if the caches do not fit in free memory, or cannot run here.
         """
-        policy = cache_policy(options.cache)
+        policy = _policy(options, network.image_mean.device)
         policy.check(options.attention, network.image_mean.device)
         self.grid = grid
         self._network = network
         self._config = preset.stream
         self._device = network.image_mean.device
-        self._half = (options.precision or plain_precision(self._device)) == "bf16"
+        self._half = computes_in_half(options.precision or plain_precision(self._device), self._device)
         config = preset.network
-        schema = stream_schema(preset, grid, self._device, half=self._half, cache=options.cache)
+        schema = stream_schema(preset, grid, self._device, half=self._half, cache=policy)
         schema.check_fits(available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
         metadata = StepMetadata(schema.camera.slots, self._device) if on_gpu else None
@@ -177,6 +178,13 @@ class Stream:
         return StepOutput(prediction, state, flow[0])
 
 
+def _policy(options: StepOptions, device: torch.device) -> CacheDtypePolicy:
+    """Storage of keys and values: in int8 where a run in int8 has no fast bf16, and attention is faster so."""
+    if options.precision != "int8" or options.cache != "full" or computes_in_half("int8", device):
+        return cache_policy(options.cache)
+    return INT8_POLICY if int8_attention_is_faster() else cache_policy("full")
+
+
 def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
     """Whether odometry searches for large errors of rotation on this device; ``auto``: where it costs little.
 
@@ -186,7 +194,12 @@ def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
 
 
 def stream_schema(
-    preset: Preset, grid: tuple[int, int], device: torch.device, *, half: bool, cache: CacheChoice = "full"
+    preset: Preset,
+    grid: tuple[int, int],
+    device: torch.device,
+    *,
+    half: bool,
+    cache: CacheChoice | CacheDtypePolicy = "full",
 ) -> StreamSchema:
     """Cache sizes of a stream of images with ``grid`` patch rows and columns."""
     dtype = torch.bfloat16 if half else torch.float32

@@ -49,8 +49,6 @@ DENSE_SIDE = 384
 """Default of the longer side of a dense depth map in pixels."""
 SIDES = (96, 2048)
 """Bounds of the longer side."""
-MIN_DISTORTION_PX = 0.1
-"""Least radial distortion at the image's corner that is removed."""
 MIN_KEYFRAMES = 3
 """Least number of keyframes: fewer confirm nothing."""
 EXACT_BASELINE = 0.15
@@ -189,30 +187,13 @@ class _Job:
             grey.astype(np.float32),
             Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy),
             camera.T_world_camera,
-            self._at_pixels(stored.depth, stored, size, camera),
+            self._at_pixels(stored.depth, stored, size),
             (pixels * (sx, sy)).astype(np.float32),
             depths.astype(np.float32),
             weights.astype(np.float32),
-            self._at_pixels(level, stored, size, camera) < CONFIDENCE_LEVELS["low"],
+            self._at_pixels(level, stored, size) < CONFIDENCE_LEVELS["low"],
         )
         return view, image
-
-    @cached_property
-    def _distortion(self) -> float:
-        """k1 of the lens; 0 where it moves no pixel."""
-        focal, cx, cy, k1 = self.tracks.lens.tolist()
-        corner = float(np.hypot(cx, cy)) / focal
-        return k1 if abs(k1) * corner**3 * focal > MIN_DISTORTION_PX else 0.0
-
-    def _distorted(self, size: tuple[int, int], camera: Camera) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Positions x, y [h, w] in the distorted image of the pixels of an undistorted one; both from 0 to 1."""
-        full = camera.source_size or size
-        k = camera.intrinsics
-        u = ((np.arange(size[0]) + 0.5) * full[0] / size[0] - k.cx) / k.fx
-        v = ((np.arange(size[1]) + 0.5) * full[1] / size[1] - k.cy) / k.fy
-        factor = 1 + self._distortion * (u[None] ** 2 + v[:, None] ** 2)
-        x, y = (u[None] * factor * k.fx + k.cx) / full[0], (v[:, None] * factor * k.fy + k.cy) / full[1]
-        return x.astype(np.float32), y.astype(np.float32)
 
     @cached_property
     def _point_weights(self) -> NDArray[np.float64]:
@@ -228,24 +209,27 @@ class _Job:
         return found
 
     def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:
-        if not self._distortion:
-            return image
         height, width = image.shape[:2]
-        x, y = self._distorted((width, height), camera)
-        half = np.float32(0.5)
-        found = cv2.remap(image, x * width - half, y * height - half, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
-        return np.asarray(found, np.uint8)
+        full = camera.source_size or (width, height)
+        lens = camera.intrinsics.lens.straightened(full)
+        if lens.is_straight:
+            return image
+        x, y = np.meshgrid((np.arange(width) + 0.5) * full[0] / width, (np.arange(height) + 0.5) * full[1] / height)
+        pixels = lens.pixels((np.stack([x, y], axis=-1) - (lens.cx, lens.cy)) / lens.focal)
+        there = (pixels * (width / full[0], height / full[1]) - 0.5).astype(np.float32)
+        maps = np.ascontiguousarray(there[..., 0]), np.ascontiguousarray(there[..., 1])
+        return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, None, cv2.BORDER_CONSTANT), np.uint8)
 
     def _at_pixels(
-        self, values: NDArray[np.float32], stored: FrameResult, size: tuple[int, int], camera: Camera
+        self, values: NDArray[np.float32], stored: FrameResult, size: tuple[int, int]
     ) -> NDArray[np.float32]:
         """Values of a stored map at the pixels of an undistorted image of ``size``; 0 where none is positive."""
         height, width = values.shape
         left, top, crop_width, crop_height = stored.transform.crop
-        x, y = self._distorted(size, camera)
         full = stored.transform.source_size
-        column = np.floor((x * full[0] - left) / crop_width * width).astype(np.intp)
-        row = np.floor((y * full[1] - top) / crop_height * height).astype(np.intp)
+        x, y = ((np.arange(count) + 0.5) * length / count for count, length in zip(size, full, strict=True))
+        column = np.floor((x[None] - left) / crop_width * width).astype(np.intp)
+        row = np.floor((y[:, None] - top) / crop_height * height).astype(np.intp)
         inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
         found = values[row.clip(0, height - 1), column.clip(0, width - 1)]
         return np.where(inside & np.isfinite(found) & (found > 0), found, np.float32(0))

@@ -63,7 +63,7 @@ class DenseMap:
             index=camera.index,
             timestamp=camera.timestamp,
             T_world_camera=camera.T_world_camera,
-            intrinsics=camera.intrinsics,
+            intrinsics=camera.intrinsics.pinhole,
             depth=self.depth * np.float32(camera.depth_scale),
             confidence=self.certainty.astype(np.float32),
             rgb=np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8),

@@ -63,7 +63,7 @@ class FlowHead(nn.Module):
         self.out = nn.Linear(WIDTH, SAMPLES * SAMPLES * (2 + CONTEXT))
         self.features1 = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
         self.features2 = nn.Conv2d(STEM_CHANNELS, FEATURES, 1)
-        self.rounds = nn.ModuleList(Mlp(len(window_offsets(REACH, 1)) + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
+        self.rounds = nn.ModuleList(Mlp((2 * REACH + 1) ** 2 + CONTEXT, 64, 2 + CONTEXT) for _ in SPACINGS)
         self.weigh = Mlp(CONTEXT, 32, 1)
 
     def describe(self, detail: Tensor) -> Tensor:

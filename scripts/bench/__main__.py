@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Run a benchmark, or print the recorded figures: python scripts/bench NAME [--help] [--record]
 
---record stores the printed table in scripts/bench/figures.json, with date, commit and machine.
+--record stores the printed table in scripts/bench/figures.json, with date, commit and machine. Each run is compared
+with the last recorded one on the same kind of machine, and what fell by more than 15 % is named at the end.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -19,17 +21,24 @@ MODULES = {
     "back-end": "back_end",
 }
 """Modules whose names differ from those of their benchmarks."""
+INNER = "STREAM_RECON_BENCH"
+"""Environment variable of the process that measures; the other one shows, compares and records."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
+    "cpu": "all CPU figures of README.md and of scripts/README.md",
+    "start": "seconds until first line, first pose and first points, and refinement after a stream",
     "program": "whole command on the sample",
     "pipeline": "program around a step that sleeps: frame rate, and time of each thread",
     "load": "sample on a machine with busy processes, or with a browser that draws the page",
+    "scan": "scan by a phone: frame rate, delay, processor time",
     "memory": "host memory of the whole command up to 2,000 frames",
     "soak": "resources of a run of 100,000 frames without a network",
+    "publishing": "CPU time of publishing, without peers and with one",
     "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "back-end": "frame rate with and without the online back end",
     "adjustment": "bundle adjustment, pose graph and triangulation",
+    "lenses": "field of view by refinement, for lenses from 25 to 130 degrees",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
@@ -37,6 +46,7 @@ BENCHMARKS = {
     "selection": "whether refinement keeps the better side, map or network",
     "verdicts": "verdicts on results of known error",
     "edges": "depth upsampling at object edges",
+    "distances": "distances measured on a page between known corners of the sample",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "health": "detection of faults in a video",
     "resume": "errors of resumed runs",
@@ -51,25 +61,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python scripts/bench",
         description=__doc__,
-        epilog=f"benchmarks:\n{listed}\n  {'table':12} print the tables of scripts/README.md from figures.json",
+        epilog=f"benchmarks:\n{listed}\n  {'table':12} print the tables of scripts/README.md from figures.json\n"
+        f"  {'compare':12} OLD.json NEW.json: what fell between two files of figures",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=[*BENCHMARKS, "table"], metavar="NAME")
+    parser.add_argument("name", choices=[*BENCHMARKS, "table", "compare"], metavar="NAME")
     name = parser.parse_args(sys.argv[1:2] or ["--help"]).name
     if name == "table":
         from bench import figures
 
         print(figures.tables(), end="")
         return
+    if name == "compare":
+        compare(sys.argv[2:])
+        return
     module = import_module(f"bench.{MODULES.get(name, name)}")
     own = argparse.ArgumentParser(prog=f"python scripts/bench {name}", description=module.__doc__)
     module.add_options(own)
     own.add_argument("--record", metavar="KEY", nargs="?", const=name, help="store the printed table under this key")
     options = own.parse_args(sys.argv[2:])
-    if options.record is None:
+    if os.environ.get(INNER) or name == "cpu":
         module.run(options)
     else:
-        run_and_record(options.record, without_record(sys.argv[1:], options.record))
+        key = options.record or name
+        arguments = sys.argv[1:] if options.record is None else without_record(sys.argv[1:], options.record)
+        run_and_compare(key, arguments, record=options.record is not None)
+
+
+def compare(files: list[str]) -> None:
+    """Name what fell between two files; exit code 1 if anything did."""
+    from bench import comparison
+
+    if len(files) != 2:
+        raise SystemExit("bench: compare takes two files in the form of figures.json")
+    lines = comparison.compare_files(Path(files[0]), Path(files[1]))
+    print("\n".join(lines) if lines else f"nothing fell by more than {comparison.LOSS:.0%}")
+    raise SystemExit(1 if lines else 0)
 
 
 def without_record(arguments: list[str], key: str) -> list[str]:
@@ -79,20 +106,26 @@ def without_record(arguments: list[str], key: str) -> list[str]:
     return arguments[:position] + arguments[position + (2 if follows else 1) :]
 
 
-def run_and_record(key: str, arguments: list[str]) -> None:
-    """Run the benchmark in a process of its own, whose output is shown and recorded with that of its children."""
-    from bench import figures
+def run_and_compare(key: str, arguments: list[str], *, record: bool) -> None:
+    """Run the benchmark in a process of its own, whose output and its children's is shown, compared and recorded."""
+    from bench import comparison, figures
 
     lines = []
     command = [sys.executable, str(Path(__file__).parent), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, INNER: "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
     if process.returncode:
         raise SystemExit(process.returncode)
-    figures.record(key, "".join(lines), ["python", "scripts/bench", *arguments])
+    text = "".join(lines)
+    rows = figures.parse_rows(text)
+    if rows:
+        print(comparison.report(key, rows, figures.machine()))
+    if record:
+        figures.record(key, text, ["python", "scripts/bench", *arguments])
 
 
 if __name__ == "__main__":

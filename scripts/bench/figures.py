@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench import ROOT
+from bench import ROOT, comparison
 
 FILE = Path(__file__).with_name("figures.json")
 README = ROOT / "scripts" / "README.md"
@@ -27,17 +27,23 @@ def record(key: str, text: str, arguments: list[str]) -> None:
     if not rows:
         raise SystemExit(f"bench: nothing recorded under {key!r}: the benchmark printed no table")
     figures = read()
-    figures[key] = {
-        "title": figures.get(key, {}).get("title", key),
+    figures[key] = entry(key, rows, arguments)
+    FILE.write_text(to_json(figures))
+    comparison.store(key, figures[key])
+    before, _, rest = README.read_text().partition(BEGIN)
+    README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
+
+
+def entry(key: str, rows: list[Row], arguments: list[str]) -> dict[str, Any]:
+    """A table of now with its origin, as the file holds it."""
+    return {
+        "title": read().get(key, {}).get("title", key),
         "command": shlex.join(arguments),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
         "machine": machine(),
         "rows": rows,
     }
-    FILE.write_text(to_json(figures))
-    before, _, rest = README.read_text().partition(BEGIN)
-    README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
 
 
 def to_json(figures: dict[str, dict[str, Any]]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stream_recon.app.engine.device_transfer import Precision, fast_precision
+from stream_recon.app.engine.device_transfer import Precision, computes_in_half, fast_precision
+from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
@@ -34,8 +35,10 @@ class MatrixWork(TorchDispatchMode):
 
 
 def bench_steps(frames: int) -> None:
-    """Measure in fp32, and in bf16 if the program uses it here."""
-    for precision in dict.fromkeys(("fp32", fast_precision(torch.device("cpu")))):
+    """Measure in fp32, and in all precisions that the program may use here."""
+    cpu, chosen = torch.device("cpu"), fast_precision(torch.device("cpu"))
+    half: tuple[Precision, ...] = ("bf16",) if computes_in_half("int8", cpu) else ()
+    for precision in dict.fromkeys(("fp32", *half, chosen)):
         bench_step(frames, precision)
 
 
@@ -43,8 +46,7 @@ def bench_step(frames: int, precision: Precision) -> None:
     """Median step of a full window of keyframes at the default size, and the share of its matrix work."""
     preset = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     network = load_network(EMBEDDED_WEIGHTS, preset.network)
-    if precision == "bf16":
-        network.pack_for_cpu()
+    prepare_network(network, torch.device("cpu"), precision)
     stream = Stream(network, preset, (12, 16), StepOptions("sdpa", precision))
     images = torch.rand(frames + 1, 3, 168, 224)
     scale = preset.stream.scale_frames

@@ -17,6 +17,7 @@ def test_a_printed_table_is_recorded_with_its_origin(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(figures, "FILE", tmp_path / "figures.json")
     monkeypatch.setattr(figures, "README", tmp_path / "README.md")
+    monkeypatch.setattr(figures.comparison, "FILE", tmp_path / "runs.json")
     figures.FILE.write_text("{}")
     figures.README.write_text(f"# Scripts\n{figures.BEGIN}old\n{figures.END}after\n")
     printed = "warming up\n| frames | MiB |\n|---|---|\n| 200 | 594 |\n| 500 | 631 |\n"
