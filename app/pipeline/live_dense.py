@@ -114,9 +114,6 @@ class GroupStereo:
     """Stereo of a group of keyframes; runs in a process of its own."""
 
     def __init__(self, device: str) -> None:
-        with suppress(OSError, AttributeError):
-            os.nice(NICENESS)
-        cv2.setNumThreads(1)
         self._arrays = arrays_for(device)
 
     def maps(self, stop: StopTest, views: list[StereoView]) -> list[DenseDepth]:
@@ -280,4 +277,7 @@ def _serve(connection: Connection, device: str) -> None:
 
     # Ctrl-C reaches all processes of a terminal, but the main one ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):
+        os.nice(NICENESS)
+    cv2.setNumThreads(1)
     serve(connection, lambda: GroupStereo(device))

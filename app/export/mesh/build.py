@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import Primitive, glb
-from stream_recon.app.export.mesh.fusion import TRUNCATION, Fused, Report, fuse, mesh_cameras
+from stream_recon.app.export.mesh.fusion import Fused, Report, fuse, mesh_cameras
 from stream_recon.app.export.mesh.holes import closed_holes
 from stream_recon.app.export.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.export.mesh.texture import TexturedMesh, textured
@@ -48,7 +48,7 @@ def surface(
         )
     mesh, closed = closed_holes(fused.mesh, fused.views)
     report(HOLES_SHARE)
-    mesh = without_unseen(decimated(mesh, faces), fused.views, TRUNCATION * fused.voxel)
+    mesh = without_unseen(decimated(mesh, faces), fused.views, fused.truncation)
     return Surface(without_floaters(mesh), fused, closed)
 
 

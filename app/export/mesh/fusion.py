@@ -16,6 +16,7 @@ from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.app.export.job import select
 from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
 from stream_recon.app.export.mesh.tsdf import DepthView, Volume
+from stream_recon.app.export.mesh.visibility import looks
 from stream_recon.app.export.points import uniform_indices
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
@@ -25,10 +26,16 @@ from stream_recon.configs.schema import PointsConfig
 
 VOXEL_PIXELS = 1.5
 """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
-TRUNCATION = 6.0
-"""Truncation distance in voxels: less leaves gaps where frames disagree."""
-BANDS = np.array([1.0, 0.8, 0.45, 0.4], np.float32)
-"""Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges."""
+TRUNCATION = (3.0, 6.0)
+"""Bounds of the truncation distance in voxels: less leaves gaps and parallel layers where frames disagree, more blurs
+where they agree."""
+NOISE_FACTOR = 2.0
+"""The truncation distance in medians of the disagreement of unconfirmed depth."""
+NOISE_PAIRS, NOISE_DISTANCE, NOISE_STEP = 12, 3, 5
+"""Pairs of frames that are compared, the number of frames between them, and of pixels between the compared ones."""
+BANDS = np.array([6.0, 4.8, 2.4, 2.4], np.float32)
+"""Depth behind the surface that a pixel fills, in voxels but at most the truncation, by `Certainty`: more thickens
+edges, less leaves gaps."""
 FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
 """Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
 LEVELS = 3
@@ -64,6 +71,8 @@ class Fused:
     mesh: Mesh
     voxel: float
     """Spacing of the finest volume."""
+    truncation: float
+    """Truncation distance of the finest volume."""
     frames: int
     """Frames that observed each voxel, at least."""
     missing: int
@@ -92,23 +101,30 @@ def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambd
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     median, width = _median_depth(result, cameras)
     voxel = VOXEL_PIXELS * width
+    noise = NOISE_FACTOR * _disagreement(result, cameras)
     while True:
-        volumes, views, missing = _volumes(result, cameras, voxel, MAX_DEPTH * median, report)
+        truncation = float(np.clip(noise / voxel, *TRUNCATION))
+        volumes, views, missing = _volumes(result, cameras, (voxel, truncation), MAX_DEPTH * median, report)
         if not any(volume.full for volume in volumes):
             break
         voxel *= COARSER
     least = min(MIN_FRAMES, max(1, (len(cameras) - missing) // 4))
     max_depth = MAX_DEPTH * median * COARSER_LEVEL ** (LEVELS - 1)
     mesh = _nested([extract(volume, least) for volume in volumes], volumes)
-    return Fused(mesh, voxel, least, missing, max_depth, views)
+    return Fused(mesh, voxel, truncation * voxel, least, missing, max_depth, views)
 
 
 def _volumes(
-    result: ResultFolder, cameras: Sequence[Camera], voxel: float, max_depth: float, report: Report
+    result: ResultFolder, cameras: Sequence[Camera], spacing: tuple[float, float], max_depth: float, report: Report
 ) -> tuple[list[Volume], list[DepthView], int]:
-    """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full."""
+    """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full.
+
+    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels.
+    """
+    voxel, truncation = spacing
+    bands = np.minimum(BANDS / np.float32(truncation), np.float32(1))
     factors = [COARSER_LEVEL**level for level in range(LEVELS)]
-    volumes = [Volume(voxel * factor, TRUNCATION * voxel * factor, MAX_BLOCKS) for factor in factors]
+    volumes = [Volume(voxel * factor, truncation * voxel * factor, MAX_BLOCKS) for factor in factors]
     views, missing = list[DepthView](), 0
     kept = set(uniform_indices(len(cameras), KEPT_VIEWS).tolist())
     for done, camera in enumerate(cameras, start=1):
@@ -129,7 +145,7 @@ def _volumes(
                 chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
-                band = None if frame.certainty is None else BANDS[frame.certainty]
+                band = None if frame.certainty is None else bands[frame.certainty]
                 front = None if frame.certainty is None else FRONTS[frame.certainty]
                 volume.integrate(replace(view, band=band, front=front))
         if any(volume.full for volume in volumes):
@@ -181,6 +197,25 @@ def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[floa
     if not depths:
         raise NoSurfaceError(f"no frame of {result.folder} is readable: there is nothing to export")
     return float(np.median(depths)), float(np.median(widths))
+
+
+def _disagreement(result: ResultFolder, cameras: Sequence[Camera]) -> float:
+    """Median distance of unconfirmed depth from the surface that another frame shows; infinite if it is unknown."""
+    differences = []
+    for number in uniform_indices(max(len(cameras) - NOISE_DISTANCE, 0), NOISE_PAIRS):
+        try:
+            one, other = (result.surface_of(cameras[n]) for n in (number, number + NOISE_DISTANCE))
+        except OutputError:
+            continue
+        if one.certainty is None or other.certainty is None:
+            continue
+        points = one.camera_points[one.certainty == Certainty.NETWORK][::NOISE_STEP]
+        T = one.T_world_camera.astype(np.float32)
+        seen = depth_view(other, (other.depth > 0).astype(np.float32))
+        for _, _, z, depth in looks(points @ T[:3, :3].T + T[:3, 3], [seen]):
+            differences.append(np.abs(depth - z))
+    medians = [float(np.median(each)) for each in differences if len(each)]
+    return float(np.median(medians)) if medians else float("inf")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ NEAR_SURFACE = 0.1
 def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> NDArray[np.bool_]:
     """Which points [N, 3] several depth maps see through: they show something behind them."""
     looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
-    for _, shown, z, depth in _looks(points, views):
+    for _, shown, z, depth in looks(points, views):
         looked[shown] += 1
         through[shown[depth > SEEN_BEHIND * z]] += 1
     return (through >= 2) & (through > SEEN_THROUGH * looked)
@@ -34,7 +34,7 @@ def without_unseen(mesh: Mesh, views: Sequence[DepthView], margin: float) -> Mes
     """
     normals = vertex_normals(mesh).astype(np.float32)
     seen = np.zeros(len(mesh.xyz), bool)
-    for centre, shown, z, depth in _looks(mesh.xyz, views):
+    for centre, shown, z, depth in looks(mesh.xyz, views):
         near = np.abs(depth - z) < margin + NEAR_SURFACE * z
         shown = shown[near]
         shown = shown[~seen[shown]]
@@ -43,7 +43,7 @@ def without_unseen(mesh: Mesh, views: Sequence[DepthView], margin: float) -> Mes
     return subset(mesh, seen[faces[:, 0]] | seen[faces[:, 1]] | seen[faces[:, 2]])
 
 
-def _looks(
+def looks(
     points: NDArray[np.floating], views: Sequence[DepthView]
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]]:
     """For each view: its centre [3], the points [K] where it has depth, their depths, and its depth there."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.export.mesh.fusion import WEIGHTS, fuse, mesh_cameras, pixel_weights
+from stream_recon.app.result.dense import write_dense
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -75,3 +76,16 @@ def test_frames_with_dense_maps_are_fused_and_others_are_not(tmp_path: Path) -> 
     record = json.loads((result.folder / "run.json").read_text())
     (result.folder / "run.json").write_text(json.dumps({**record, "refinement": {"id": "other"}}))
     assert not read_result(result.folder).dense
+
+
+@pytest.mark.parametrize(("error", "voxels"), [(0.0, 3.0), (0.2, 6.0)])
+def test_truncation_follows_the_disagreement_of_unconfirmed_depth(tmp_path: Path, error: float, voxels: float) -> None:
+    result = write_wall(tmp_path / "out", 8)
+    for number, camera in enumerate(result.cameras):
+        dense = result.dense_map(camera.index)
+        factor = np.float32(1 + error * (number % 2))
+        certainty = np.where(dense.depth > 0, np.uint8(Certainty.NETWORK), np.uint8(Certainty.NONE))
+        changed = replace(dense, depth=dense.depth * factor, certainty=certainty)
+        write_dense(result.folder, changed, result.refinement_id or "")
+    fused = fuse(read_result(result.folder), result.cameras)
+    assert fused.truncation / fused.voxel == pytest.approx(voxels)
