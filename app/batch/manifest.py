@@ -26,6 +26,7 @@ from stream_recon.app.evaluation.metrics import upgraded_metrics
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
+from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
 from stream_recon.app.result.lock import LOCK_NAME
 from stream_recon.app.result.mesh import MESH_NAME
@@ -45,7 +46,7 @@ HASH_THREADS = 8
 MANIFEST_NAME = "manifest.json"
 IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
 """Files of which either identifies a folder as a result of this program."""
-OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME)
+OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME)
 """Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
 OWN_DEPTH = re.compile(r"\d{6,}\.npz((\.[0-9a-f]{16})?\.part)?")
 RENAMED_KEYS = {
@@ -159,6 +160,7 @@ def check_files(
         content = parse_json(manifest)
         recorded, result = _current_key(content["key"]), checked_result(upgraded_result(content["result"]))
         expected = _recorded_checksums(content)
+        _ = result["frames"]  # without its number of frames a scene is not finished
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return CheckResult(None, "its manifest is damaged")
     if recorded != key:

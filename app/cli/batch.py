@@ -42,6 +42,12 @@ def batch_command(
         Path | None, shared.option("Compare with the summary.json of another batch.", panel=shared.OUTPUT)
     ] = None,
     mesh: shared.Mesh = True,
+    merge: Annotated[
+        bool,
+        shared.option(
+            "The scenes show one place: merge their results into OUT/merged.", "--merge", panel=shared.OUTPUT
+        ),
+    ] = False,
     dense: shared.Dense = "on",
     dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
@@ -118,6 +124,7 @@ def batch_command(
         mask_sky=mask_sky,
         scale_from=scale_from,
         mesh=mesh,
+        merge=merge,
         dense_side=dense_side if dense == "on" else None,
     )
     model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)

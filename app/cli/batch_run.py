@@ -20,14 +20,28 @@ from stream_recon.app.batch.shared_network import DEFAULT_STREAMS, SharedNetwork
 from stream_recon.app.batch.store import LocalStore, Store
 from stream_recon.app.batch.summary import SHOWN, Row, compared_means, comparison, differences, read_summary
 from stream_recon.app.batch.workers import Pool, ProcessPool, SerialPool
-from stream_recon.app.cli.console import DONE, FAILED, INTERRUPTED, PlainConsole, verdict_text, wide_console
+from stream_recon.app.cli.console import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PlainConsole,
+    result_consoles,
+    verdict_text,
+    wide_console,
+)
 from stream_recon.app.cli.options import DENSE_SIDE
+from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.datasets.find import find_scenes
+from stream_recon.app.pipeline.dense import DenseOptions
+from stream_recon.app.pipeline.finish import FinishSteps
+from stream_recon.app.pipeline.merge import merge_results
 from stream_recon.app.pipeline.verdict import recorded_verdict
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
 
+MERGED_NAME = "merged"
+"""Folder of the merged result in the batch's folder."""
 MAX_NAMES = 10
 """Scenes that one line names."""
 
@@ -56,6 +70,8 @@ class BatchOptions:
     scale_from: str | None = None
     mesh: bool = True
     dense_side: int | None = DENSE_SIDE
+    merge: bool = False
+    """The scenes show one place: their results are merged at the end."""
 
 
 def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
@@ -66,6 +82,10 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
     other = read_summary(options.compare) if options.compare is not None else None
     root = options.root.expanduser().resolve()
     store = open_store(options.out or f"{root.stem}-batch")
+    if options.merge and not isinstance(store, LocalStore):
+        raise ConfigError("--merge needs a folder of this machine as OUT")
+    if options.merge and options.mapping != "full":
+        raise ConfigError("--merge needs refined results: use --mapping full")
     results = [store.folder] if isinstance(store, LocalStore) else []
     # A folder of masks looks like a folder of scenes.
     results += [options.masks] if options.masks is not None else []
@@ -111,7 +131,25 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
             console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:
         return INTERRUPTED
+    if options.merge and not _merged(options, store, [s["name"] for s in summary["scenes"] if s["status"] == "done"]):
+        return INTERRUPTED
     return FAILED if summary["totals"]["failed"] else DONE
+
+
+def _merged(options: BatchOptions, store: Store, names: Sequence[str]) -> bool:
+    """Merge the results of the scenes into a new folder; False where Ctrl-C ended it. Raises StreamReconError."""
+    assert isinstance(store, LocalStore), "checked at the start"
+    target = store.folder / MERGED_NAME
+    if target.exists():
+        wide_console().print(f"{target} exists: it is not made again", soft_wrap=True)
+        return True
+    folders = [store.folder / name for name in names]
+    dense = None if options.dense_side is None else DenseOptions(options.dense_side)
+    with TerminalObserver(*result_consoles()) as observer:
+        report = merge_results(folders, target, FinishSteps(True, mesh=options.mesh, dense=dense), observer)
+    if report is not None:
+        wide_console().print(f"{target}: {report.frames} frames of {' + '.join(report.merged)}", soft_wrap=True)
+    return report is not None
 
 
 def _print_names(what: str, names: Sequence[str], console: Console) -> None:

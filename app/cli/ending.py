@@ -17,6 +17,8 @@ CONTENT = {
     "points.ply": "coloured cloud",
     "mesh.glb": "textured mesh",
     "tracks.npz": "triangulated points and their observations",
+    "map.npz": "features by which images of the place are localized",
+    "changes.ply": "points that are new (green) and gone (red)",
     "run.json": "options, timings, warnings, verdict",
 }
 """Files and folders of a result that are listed where they exist."""

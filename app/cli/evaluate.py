@@ -33,6 +33,8 @@ COLUMNS = {
     "trans_dir_deg": ("direction °", 1),
     "absrel": ("AbsRel", 3),
     "delta1": ("δ<1.25", 3),
+    "one_scale_ratio": ("one scale", 2),
+    "scale_jump": ("jump", 2),
     "fov_error_deg": ("FoV °", 1),
 }
 """Heading and decimals of each metric in the table. Path length and true rotation are in its title."""

@@ -22,10 +22,10 @@ MIN_SIDE, MAX_SIDE = 16, 7680
 def export_command(
     folder: Folder,
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd"],
+        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap"],
         option(
             "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
-            "(Rerun)."
+            "(Rerun), ros2bag, mcap (Foxglove)."
         ),
     ],
     output: Annotated[
@@ -52,6 +52,14 @@ def export_command(
     ] = None,
     confidence: Confidence = None,
     voxel: Voxel = None,
+    box: Annotated[
+        str | None,
+        option(
+            "glb, html, mesh: only what is inside. Borders in the axes of GLB files (y up), then degrees of turn about "
+            "y; the page shows those of its box.",
+            metavar="X0,X1,Y0,Y1,Z0,Z1[,TURN]",
+        ),
+    ] = None,
 ) -> int:
     """Write a result for other programs.
 
@@ -59,12 +67,21 @@ def export_command(
     from the result. An export of a run in progress contains the frames so far, and appears only when it is complete.
     """
     from stream_recon.app.cli.progress import step_bars
+    from stream_recon.app.core.box import Box
     from stream_recon.app.export.formats import export
     from stream_recon.app.export.job import ExportOptions
 
     selection = points_overrides(confidence, voxel)
     options = ExportOptions(
-        frames, max_side, points, faces, up, dense, selection.get("points.confidence"), selection.get("points.voxel")
+        frames,
+        max_side,
+        points,
+        faces,
+        up,
+        dense,
+        selection.get("points.confidence"),
+        selection.get("points.voxel"),
+        Box.parse(box) if box is not None else None,
     )
     out, err = result_consoles()
     with step_bars(out, err) as show:

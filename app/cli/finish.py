@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
-from stream_recon.app.cli.options import DENSE_SIDE, SCALE_FORMS, Dense, DenseSide, Device, Folder, Mesh
+from stream_recon.app.cli.options import DENSE_SIDE, SCALE_FORMS, Dense, DenseSide, Device, Folder, KeepMap, Mesh
 
 if TYPE_CHECKING:
     from stream_recon.app.pipeline.dense import DenseOptions
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 @reported
 def refine_command(
-    folder: Folder, mesh: Mesh = True, dense: Dense = "on", dense_side: DenseSide = DENSE_SIDE, device: Device = "auto"
+    folder: Folder,
+    mesh: Mesh = True,
+    keep_map: KeepMap = True,
+    dense: Dense = "on",
+    dense_side: DenseSide = DENSE_SIDE,
+    device: Device = "auto",
 ) -> int:
     """Refine a result by offline bundle adjustment.
 
@@ -23,7 +28,7 @@ def refine_command(
     """
     from stream_recon.app.pipeline.dense import DenseOptions
 
-    return refine_folder(folder, mesh, DenseOptions(dense_side, device) if dense == "on" else None)
+    return refine_folder(folder, mesh, DenseOptions(dense_side, device) if dense == "on" else None, keep_map)
 
 
 @reported
@@ -41,7 +46,7 @@ def scale_command(
     return scale_folder(folder, what)
 
 
-def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" = None) -> int:
+def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" = None, keep_map: bool = True) -> int:
     """Refine a result, compute its dense depth, bring it to metres again if it was, and make its mesh.
 
     Returns the exit code.
@@ -52,16 +57,19 @@ def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" 
     from stream_recon.app.export.source_images import source_of
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.run_record import ONTO
 
     result = read_result(folder)
-    unit = result.metric_scale
+    unit, earlier = result.metric_scale, result.run.get(ONTO)
+    onto = Path(earlier["result"]) if isinstance(earlier, dict) and isinstance(earlier.get("result"), str) else None
     with TerminalObserver(*result_consoles()) as observer:
-        finisher = Finisher(folder, source_of(result), observer)
+        finisher = Finisher(folder, source_of(result), observer, keep_map=keep_map)
         if finisher.refine() is None:
             return INTERRUPTED
-        if unit is not None:
+        steps = FinishSteps(False, None, mesh, dense, onto)
+        if unit is not None and onto is None:
             observer.on_message(f"again to metres, by {unit.given}")
-        steps = FinishSteps.parse(refine=False, scale_from=None if unit is None else unit.given, mesh=mesh, dense=dense)
+            steps = FinishSteps.parse(refine=False, scale_from=unit.given, mesh=mesh, dense=dense)
         return DONE if finisher.run(steps) else INTERRUPTED
 
 

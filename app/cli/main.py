@@ -23,8 +23,11 @@ from stream_recon.app.cli.demo import demo_command
 from stream_recon.app.cli.evaluate import eval_command
 from stream_recon.app.cli.export import convert_command, export_command, render_command
 from stream_recon.app.cli.finish import refine_command, scale_command
+from stream_recon.app.cli.localize import localize_command
+from stream_recon.app.cli.merge import merge_command
 from stream_recon.app.cli.plan import plan_command
 from stream_recon.app.cli.reconstruct import reconstruct_command
+from stream_recon.app.cli.serve import serve_command
 from stream_recon.app.cli.view import view_command
 from stream_recon.configs.errors import InputError
 
@@ -35,8 +38,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     DEFAULT: reconstruct_command,
     "demo": demo_command,
     "view": view_command,
+    "serve": serve_command,
     "refine": refine_command,
     "scale": scale_command,
+    "localize": localize_command,
+    "merge": merge_command,
     "export": export_command,
     "render": render_command,
     "batch": batch_command,

@@ -42,6 +42,16 @@ ScaleFrom = Annotated[
     str | None, option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT")
 ]
 
+Publish = Annotated[
+    list[str] | None,
+    option(
+        "Publish while it runs: foxglove[://HOST:PORT], zenoh[://HOST:PORT] (ROS 2) or FILE.mcap; may be repeated.",
+        "--publish",
+        panel=OUTPUT,
+        metavar="ADDRESS",
+    ),
+]
+
 PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset", panel=NETWORK)]
 Weights = Annotated[
     Path | None, option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK)
@@ -83,11 +93,16 @@ DenseSide = Annotated[int, option("Longer side of the dense depth maps in pixels
 DENSE_SIDE = 384
 """Default of ``--dense-side``; the same as in `stream_recon.app.pipeline.dense`, which loads more."""
 
+KeepMap = Annotated[bool, option("Keep the features by which the place is recognized.", "--map/--no-map", panel=OUTPUT)]
 Mesh = Annotated[bool, option("Make a textured mesh at the end.", "--mesh/--no-mesh", panel=OUTPUT)]
 
 Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]
 Port = Annotated[
     int | None, option("Port of the viewer; default: 8080, or the next free one.", panel=VIEWER, min=0, max=65535)
+]
+PublicAddress = Annotated[
+    str | None,
+    option("Address at which a proxy shows the viewer.", "--public-address", panel=VIEWER, metavar="https://HOST/PATH"),
 ]
 Token = Annotated[bool, option("Require the token of the printed address.", "--token/--no-token", panel=VIEWER)]
 

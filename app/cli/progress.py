@@ -26,6 +26,7 @@ from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.web.progress import ProgressFile
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
@@ -126,6 +127,9 @@ class TerminalObserver(RunObserver):
         self._phase = ""
         self._tasks: dict[str, TaskID] = {}
         self._clocks: dict[str, StepClock] = {}
+        self._file = ProgressFile.from_environment()
+        self._fps: float | None = None
+        self._figures = ""
 
     @property
     def paused(self) -> bool:
@@ -140,6 +144,7 @@ class TerminalObserver(RunObserver):
 
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
+        self._fps, self._figures = progress.fps, progress.notice or ""
         left = self._update("run", "frames", progress.frames, progress.frame_hint)
         self._note(text)
         self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
@@ -261,6 +266,8 @@ class TerminalObserver(RunObserver):
             self._clocks[task] = StepClock()
         left = self._clocks[task].left(done, total)
         self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
+        is_run = task == "frames" and phase == "run"
+        self._file.write(task, done, total, left, self._fps if is_run else None, self._figures if is_run else "")
         return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
 
     def _note(self, text: str) -> None:
@@ -285,6 +292,15 @@ def describe(progress: Progress) -> str:
     return f"{figures}{back_end}{notice}"
 
 
+def describe_lens(report: RefinementReport) -> str:
+    """The field of view of a refinement, and its camera model where that bends lines."""
+    model = report.lens or ""
+    terms = ", ".join(f"{value:.3f}" for value in (report.k1, report.k2) if value)
+    bent = f", {'fish-eye lens' if 'FISHEYE' in model else 'radial distortion'} ({terms})" if "RADIAL" in model else ""
+    unknown = " (not measured)" if report.field_of_view_measured is False else ""
+    return f"field of view {report.field_of_view_deg or 0.0:.0f} degrees{unknown}{bent}"
+
+
 def describe_refinement(report: RefinementReport) -> list[str]:
     """Lines on the success of a refinement, and on segments that it left alone."""
     lines = []
@@ -298,8 +314,12 @@ def describe_refinement(report: RefinementReport) -> list[str]:
             f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
             f"{report.tracks} points{loops}; reprojection error {report.reprojection_px:.2f} px instead of "
             f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
-            f"{report.focal_before or 0.0:.0f} px; {sum(report.seconds.values()):.1f} s"
+            f"{report.focal_before or 0.0:.0f} px, {describe_lens(report)}; {sum(report.seconds.values()):.1f} s"
         )
+    lines += [
+        f"the scale may change by a factor of {jump['factor']} at frame {jump['frame']}, where few points tie them"
+        for jump in report.scale_jumps
+    ]
     return lines + [
         f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
         f"because {segment['why']}"
@@ -311,7 +331,8 @@ def print_summary(summary: RunSummary, out: Console, err: Console) -> None:
     """Warnings of a run on stderr, and its counts and speed on stdout."""
     for warning in summary.warnings:
         err.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    for interval in low_quality_intervals(summary.health):
+    # Photographs in no order do not fit the one before, and have no times.
+    for interval in [] if summary.unordered else low_quality_intervals(summary.health):
         when = f"from {clock(interval.begin)} to {clock(interval.end)} ({interval.frames} frames)"
         err.print(f"warning: low tracking quality {when}: {interval.why}", markup=False, soft_wrap=True)
     losses = ((summary.frames_damaged, "damaged"), (summary.frames_dropped, "dropped"))

@@ -4,8 +4,8 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,14 +16,17 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
 from stream_recon.app.cli.ending import print_ending
+from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.listeners import ResultListener
     from stream_recon.app.sources.frame_choice import FrameChoice
     from stream_recon.app.sources.source import Source
+    from stream_recon.app.viewer.viewer import Viewer
 
 MAX_NAME = 80
 """Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
@@ -73,7 +76,9 @@ def reconstruct_command(
         str | None,
         shared.option("Size of the result, such as 20GB; beyond it the oldest depth files go.", panel=shared.OUTPUT),
     ] = None,
+    publish: shared.Publish = None,
     mesh: shared.Mesh = True,
+    keep_map: shared.KeepMap = True,
     confidence: shared.Confidence = None,
     voxel: shared.Voxel = None,
     dense: shared.Dense = "on",
@@ -95,10 +100,20 @@ def reconstruct_command(
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
+    onto: Annotated[
+        Path | None,
+        shared.option(
+            "Put the result into the world of another one of the same place.",
+            "--onto",
+            panel=shared.MAPPING,
+            metavar="OUT",
+        ),
+    ] = None,
     viewer: Annotated[bool, shared.option("Serve a live view.", "--viewer/--no-viewer", panel=shared.VIEWER)] = True,
     host: shared.Host = "127.0.0.1",
     port: shared.Port = None,
     token: shared.Token = True,
+    public_address: shared.PublicAddress = None,
     keep_open: Annotated[
         bool,
         shared.option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=shared.VIEWER),
@@ -120,18 +135,22 @@ def reconstruct_command(
         source,
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
-        view=ViewerChoice(host, port, keep_open=keep_open or at_terminal(), token=token) if viewer else None,
+        view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
         output=output,
         overwrite=overwrite,
         resume=resume,
         keep_depth=keep_depth,
         max_disk=max_disk,
         mesh=mesh,
+        keep_map=keep_map,
         dense_side=dense_side if dense == "on" else None,
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
+        onto=onto,
         reconnect=reconnect,
+        publish=tuple(publish or ()),
+        publish_token=token,
     )
     return reconstruct_source(job)
 
@@ -156,12 +175,18 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    keep_map: bool = True
     dense_side: int | None = shared.DENSE_SIDE
     """Longer side of dense depth maps; None: none are made."""
     mapping: Literal["full", "stream", "off"] = "full"
     mask_sky: bool = False
     scale_from: str | None = None
+    onto: Path | None = None
     reconnect: float = 120.0
+    publish: tuple[str, ...] = ()
+    """Addresses, see `stream_recon.app.publishing.address`."""
+    publish_token: bool = True
+    """Other machines need the token of a printed address."""
     on_finished: Callable[[Path], None] = lambda folder: None
     """Called with the complete result, before the viewer stays open."""
 
@@ -192,9 +217,11 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.datasets.source_identity import check_source
     from stream_recon.app.pipeline.dense import DenseOptions
     from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+    from stream_recon.app.pipeline.guidance import Guidance
     from stream_recon.app.pipeline.process import memory_errors
     from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.pipeline.verdict import judge
+    from stream_recon.app.result.cameras import revision_since_causal
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
@@ -204,10 +231,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     preset = job.model.load_preset()
     dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
+    if job.onto is not None and not job.keep_map:
+        raise ConfigError("--onto needs the map: leave out --no-map")
     steps = FinishSteps.parse(
         refine=job.mapping == "full",
         scale_from=job.scale_from,
         mesh=job.mesh,
+        onto=job.onto,
         dense=dense if job.mapping == "full" else None,
     )
     limit = DiskLimit.parse(job.keep_depth, job.max_disk)
@@ -229,6 +259,9 @@ def reconstruct_source(job: ReconstructJob) -> int:
         viewer = stack.enter_context(job.view.open(preset.points, out, err)) if job.view else None
         if viewer:
             viewer.name(result_name(folder))
+            viewer.state.follows = source.feedback is not None  # who scans looks along
+        published = publishing(job.publish, source, preset.points, job.publish_token, out)
+        publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
         begin = time.monotonic()
         with memory_errors():
@@ -249,7 +282,11 @@ def reconstruct_source(job: ReconstructJob) -> int:
         with TerminalObserver(out, err, viewer) as observer:
             observer.back_end = session.back_end
             observer.expect(session.source.frame_hint, on_gpu=engine.device.startswith("cuda"))
-            summary = session.reconstruct([viewer] if viewer else [], observer)
+            guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
+            others = [each for each in (publisher, *guidance) if each is not None]
+            is_live_dense = dense is not None and session.back_end is not None
+            with _listeners(viewer, engine.device, is_live_dense) as listeners:
+                summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
@@ -261,8 +298,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
                 if summary.frames_reconstructed:
                     # A live source leaves only what the result holds.
                     again = None if source.live else open_again
-                    finisher = Finisher(folder, again, observer, page=viewer, max_bytes=limit.max_bytes)
+                    others = [publisher] if publisher else []
+                    finisher = Finisher(
+                        folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
+                    )
                     finished = _finish(finisher, steps, job)
+                    if publisher and (steps.scale or steps.onto):
+                        publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
                 observer.on_verdict(judge(evidence_record(summary)))
             if finished and summary.frames_reconstructed:
@@ -273,6 +315,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
         verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
         raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {folder}{verdict}")
     return DONE if finished else INTERRUPTED
+
+
+@contextmanager
+def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Iterator["list[ResultListener]"]:
+    """Who gets the results of a run: the viewer, with stereo in front of it."""
+    if viewer is None or not is_live_dense:
+        yield [] if viewer is None else [viewer]
+        return
+    from stream_recon.app.pipeline.live_dense import LiveDense, StereoProcess
+
+    with closing(LiveDense(viewer, StereoProcess("cpu" if device == "cpu" else "cuda"))) as live:
+        yield [live]
 
 
 def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:
@@ -303,7 +357,7 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
-            finished = _finish(Finisher(folder, open_again, observer, page=viewer), steps, job)
+            finished = _finish(Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map), steps, job)
             if finished:
                 print_ending(folder, out)
         if viewer and job.view:

@@ -1,5 +1,6 @@
 """Command ``view``, and the viewer of other commands."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
-from stream_recon.app.cli.options import Folder, Host, Port, Token
+from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
+from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream_recon.app.result.folder import ResultFolder
@@ -21,11 +23,19 @@ FILM_SECONDS = 10.0
 
 
 @reported
-def view_command(folder: Folder, host: Host = "127.0.0.1", port: Port = None, token: Token = True) -> int:
+def view_command(
+    folder: Folder,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    token: Token = True,
+    public_address: PublicAddress = None,
+) -> int:
     """Show a result in the browser until Ctrl-C."""
-    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token))
+    return view_folder(folder, ViewerChoice(host, port, keep_open=True, token=token, public=public_address))
 
 
+PUBLIC = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?", re.IGNORECASE)
+"""Form of a public address."""
 DEFAULT_PORT = 8080
 PORTS_TRIED = 100
 """Ports from the default one that are tried where no port was given."""
@@ -42,19 +52,25 @@ class ViewerChoice:
     """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
     """Other machines need the token of the printed address."""
+    public: str | None = None
+    """Address at which a proxy shows the viewer."""
 
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
 
-        Raises ResourceError where the port that was given is in use, or no port can be listened on.
+        Raises ResourceError where the port that was given is in use, or no port can be listened on; ConfigError: the
+        public address is none.
         """
+        if self.public is not None and not PUBLIC.fullmatch(self.public):
+            raise ConfigError(f"--public-address {self.public}: use https://HOST or https://HOST/PATH, without a query")
         viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
         if self.port is None and viewer.port != DEFAULT_PORT:
             out.print(f"port {DEFAULT_PORT} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:
             who = "everyone with this address" if self.token else "everyone who can reach this machine"
-            line = f"warning: the viewer is open to other machines: {who} can see and control it, unencrypted"
+            how = "" if (self.public or "").startswith("https:") else ", unencrypted"
+            line = f"warning: the viewer is open to other machines: {who} can see and control it{how}"
             err.print(line, soft_wrap=True)
         return viewer
 
@@ -63,10 +79,10 @@ class ViewerChoice:
         from stream_recon.configs.errors import PortInUseError
 
         if self.port is not None:
-            return Viewer(points, self.host, self.port, token=self.token)
+            return Viewer(points, self.host, self.port, token=self.token, public=self.public)
         for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
             with suppress(PortInUseError):
-                return Viewer(points, self.host, port, token=self.token)
+                return Viewer(points, self.host, port, token=self.token, public=self.public)
         last = DEFAULT_PORT + PORTS_TRIED - 1
         raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
 
@@ -100,8 +116,8 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         damaged: list[OutputError] = []
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
-        show_surfaces(viewer, result)
         offer_result(viewer, folder)
+        show_surfaces(viewer, result)
         verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):
             viewer.show_verdict(verdict.level, verdict.explanation)
@@ -142,15 +158,15 @@ def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[[
 def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     """Show keyframes' surfaces with dense depth, and with images of the source where it can be read again.
 
-    Nothing is done where the result has a mesh. Call after `show_result`.
+    Nothing is done where a mesh is shown. Call after `show_result` and `offer_result`.
     """
     from stream_recon.app.export.job import ExportJob
     from stream_recon.app.export.surface_images import surface_images
-    from stream_recon.app.result.mesh import MESH_NAME
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.configs.errors import StreamReconError
 
-    if (result.folder / MESH_NAME).exists():
+    viewer.flush()
+    if viewer.shows_mesh:
         return
     with suppress(StreamReconError):  # then the surfaces with the network's images stay
         for number, (shown, image) in enumerate(surface_images(ExportJob(result), TEXTURE_SIDE)):
@@ -170,16 +186,27 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
 
     viewer.offer_cloud(folder / POINTS_NAME)
     mesh = folder / MESH_NAME
-    if mesh.exists():
-        try:
-            axes = gltf_axes(read_result(folder).cameras, "auto")
-        except StreamReconError:
-            return
+    try:
+        result = read_result(folder)
+        if (scale := result.metric_scale) is not None:
+            viewer.set_unit("metre", scale.error)
+        axes = gltf_axes(result.cameras, "auto") if mesh.exists() else None
+    except StreamReconError:
+        return
+    if axes is not None:
         viewer.show_mesh(mesh, axes.T)
         viewer.offer("mesh", lambda _: mesh)
+    viewer.offer("page", partial(_page, folder))
     viewer.offer("colmap", partial(_colmap_zip, folder))
     viewer.offer("around", partial(_film, folder, "orbit"))
     viewer.offer("path", partial(_film, folder, "trajectory"))
+
+
+def _page(folder: Path, target: Path) -> Path:
+    """Write a page that needs no server into ``target``. Raises StreamReconError."""
+    from stream_recon.app.export.formats import export
+
+    return export(folder, "html", target / f"{result_name(folder)}.html")[0]
 
 
 def _colmap_zip(folder: Path, target: Path) -> Path:

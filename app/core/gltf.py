@@ -1,4 +1,4 @@
-"""Writer of binary glTF 2.0 (GLB): points, lines and triangles, with vertex colours or textures, without lighting.
+"""Writer and reader of binary glTF 2.0 (GLB): points, lines, triangles, with vertex colours or textures, unlit.
 
 It covers what reconstructions need of the Khronos Group's specification: one buffer, a node for each primitive, and
 KHR_materials_unlit. Triangles are single sided: seen from behind they are not drawn.
@@ -40,6 +40,8 @@ class Primitive:
     """Coordinates in the texture, from (0, 0) at its upper left corner to (1, 1) at its lower right one."""
     texture: bytes | None = None
     """A JPEG file; given with ``uv``, and multiplied by the colours."""
+    unsure: NDArray[np.float32] | None = None  # [N]
+    """Percentages, an attribute ``_UNSURE`` of the vertices, that only the program's pages read."""
     name: str = "mesh"
     mode: int = TRIANGLES
     """`POINTS`, `LINES` (pairs of positions) or `TRIANGLES`; not every program reads strips."""
@@ -77,6 +79,59 @@ def write_glb(target: Path | BinaryIO, primitives: Sequence[Primitive], generato
         target.writelines(parts)
 
 
+def read_glb(content: bytes) -> list[Primitive]:
+    """The primitives of a file that `write_glb` wrote; ValueError for any other content."""
+    try:
+        magic, _, total, length, _ = struct.unpack_from("<4sIIII", content)
+        if magic != b"glTF" or total > len(content):
+            raise ValueError("not a complete GLB file")
+        document = json.loads(content[20 : 20 + length])
+        buffer = memoryview(content)[28 + length :]
+        return [_read_primitive(document, buffer, node) for node in document.get("nodes", [])]
+    except (struct.error, LookupError, TypeError) as error:
+        raise ValueError(f"not a GLB file of this program: {error!r}") from error
+
+
+def _read_primitive(document: dict[str, Any], buffer: memoryview, node: dict[str, Any]) -> Primitive:
+    (drawn,) = document["meshes"][node["mesh"]]["primitives"]
+    attributes, material = drawn["attributes"], document["materials"][drawn["material"]]
+    surface = material["pbrMetallicRoughness"]
+    rgb = uv = texture = None
+    if "COLOR_0" in attributes:
+        rgb = _to_srgb(_read(document, buffer, attributes["COLOR_0"])[:, :3] / 65535)
+    if "TEXCOORD_0" in attributes:
+        uv = np.asarray(_read(document, buffer, attributes["TEXCOORD_0"]), np.float32)
+    if "baseColorTexture" in surface:
+        image = document["images"][document["textures"][surface["baseColorTexture"]["index"]]["source"]]
+        texture = bytes(_view(document, buffer, image["bufferView"]))
+    faces = None
+    if "indices" in drawn:
+        faces = _read(document, buffer, drawn["indices"]).reshape(-1, 3).astype(np.int32)
+    red, green, blue = (_to_srgb(np.array(surface["baseColorFactor"][:3])) / 255).tolist()
+    xyz = np.asarray(_read(document, buffer, attributes["POSITION"]), np.float32)
+    name, unsure = node.get("name", "mesh"), None
+    if "_UNSURE" in attributes:
+        unsure = np.asarray(_read(document, buffer, attributes["_UNSURE"]), np.float32)
+    return Primitive(xyz, faces, rgb, uv, texture, unsure, name, drawn["mode"], (red, green, blue))
+
+
+def _view(document: dict[str, Any], buffer: memoryview, number: int) -> memoryview:
+    view = document["bufferViews"][number]
+    start, length = view.get("byteOffset", 0), view["byteLength"]
+    if start + length > len(buffer):
+        raise ValueError("the GLB file is cut off")
+    return buffer[start : start + length]
+
+
+def _read(document: dict[str, Any], buffer: memoryview, number: int) -> NDArray[Any]:
+    """An accessor's array [count] or [count, k]."""
+    accessor = document["accessors"][number]
+    width = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}[accessor["type"]]
+    kind = {FLOAT: "<f4", UNSIGNED_SHORT: "<u2", UNSIGNED_INT: "<u4"}[accessor["componentType"]]
+    flat = np.frombuffer(_view(document, buffer, accessor["bufferView"]), kind, accessor["count"] * width)
+    return flat if width == 1 else flat.reshape(-1, width)
+
+
 def _document(primitives: Sequence[Primitive], blocks: list[bytes], generator: str) -> dict[str, Any]:
     """The JSON part without ``buffers``; appends the content of the buffer to ``blocks``."""
     document: dict[str, Any] = {
@@ -102,6 +157,8 @@ def _document(primitives: Sequence[Primitive], blocks: list[bytes], generator: s
             document["accessors"][-1]["normalized"] = True
         if p.uv is not None:
             attributes["TEXCOORD_0"] = _accessor(document, blocks, np.ascontiguousarray(p.uv, "<f4"), "VEC2")
+        if p.unsure is not None:
+            attributes["_UNSURE"] = _accessor(document, blocks, np.ascontiguousarray(p.unsure, "<f4"), "SCALAR")
         drawn: dict[str, Any] = {"attributes": attributes, "mode": p.mode, "material": len(document["materials"])}
         if p.faces is not None:
             indices = np.ascontiguousarray(p.faces.ravel(), "<u4")
@@ -180,3 +237,9 @@ def _linear(srgb: NDArray[np.uint8]) -> NDArray[np.uint16]:
 def _to_linear(srgb: NDArray[np.float64]) -> NDArray[np.float64]:
     """Linear intensities in 0..1 from sRGB in 0..1 (IEC 61966-2-1)."""
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+
+
+def _to_srgb(linear: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """sRGB levels from linear intensities in 0..1."""
+    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.maximum(linear, 1e-12) ** (1 / 2.4) - 0.055)
+    return np.asarray(np.rint(255 * np.clip(srgb, 0, 1)), np.uint8)

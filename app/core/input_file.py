@@ -5,16 +5,30 @@ A pipe would block, a device never ends, and a sparse file of many gigabytes fil
 
 import errno
 import os
+import queue
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 LARGEST_TEXT = 1 << 28
 """Default size limit in bytes (256 MiB): more than any table, list or JSON file of a data set or result."""
 
+READ_SECONDS = 60.0
+"""Time within which a file must open, and within which each part of it must be read: a network drive whose server is
+gone blocks for ever."""
+CHUNK = 1 << 24
+"""Bytes of a part: slow drives give them within seconds."""
+T = TypeVar("T")
+
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without waiting. Raises OSError, also for any other kind of file."""
+    return _in_time(lambda _: _open_regular(path), path)
+
+
+def _open_regular(path: Path) -> BinaryIO:
     # Without O_NONBLOCK, opening a pipe waits for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
@@ -31,10 +45,47 @@ def open_regular(path: Path) -> BinaryIO:
 
 def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
     """Content of a regular file of at most ``limit`` bytes. Raises OSError; ValueError for a name with a zero byte."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        # A file may grow while it is read, and those of /proc state no size.
-        data = file.read(limit + 1) if size <= limit else b""
-    if size > limit or len(data) > limit:
-        raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MiB", str(path))
-    return data
+
+    def read(progress: Callable[[], None]) -> bytes:
+        with _open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            # A file may grow while it is read, and those of /proc state no size.
+            parts: list[bytes] = []
+            while size <= limit and (part := file.read(min(CHUNK, limit + 1 - sum(map(len, parts))))):
+                parts.append(part)
+                progress()
+        if size > limit or sum(map(len, parts)) > limit:
+            raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MiB", str(path))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    return _in_time(read, path)
+
+
+def _in_time(work: Callable[[Callable[[], None]], T], path: Path) -> T:
+    """Result of ``work``, which runs in a thread and is given up after `READ_SECONDS` without progress.
+
+    ``work`` gets a function to call after each part. Raises OSError, or what ``work`` raises.
+    """
+    answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.put((True, work(lambda: answers.put((False, None)))))
+        except BaseException as error:  # noqa: BLE001  # raised by the thread that waits
+            failed.append(error)
+            answers.put((True, None))
+
+    try:
+        threading.Thread(target=run, name="read a file", daemon=True).start()
+    except RuntimeError:  # no more threads, or the program ends
+        run()
+    try:
+        while not (answer := answers.get(timeout=READ_SECONDS))[0]:
+            pass
+    except queue.Empty:
+        raise OSError(errno.ETIMEDOUT, f"its drive did not answer for {READ_SECONDS:g} s", str(path)) from None
+    if failed:
+        raise failed[0]
+    found: T = answer[1]
+    return found

@@ -222,3 +222,25 @@ def up_direction(R_world_camera: NDArray[np.floating]) -> FloatArray:
     normal = directions[:, 0] * (1.0 if directions[:, 0] @ mean >= 0 else -1.0)
     is_plane = weights[1] > MIN_PLANE_WEIGHT and weights[1] > 4 * weights[0] and normal @ mean > 0.5
     return np.asarray(normal if is_plane else mean)
+
+
+def upright_axes(up: FloatArray, forward: FloatArray) -> FloatArray:
+    """Rotation [3, 3] from the world to axes x right, y down, z forward of an upright camera.
+
+    ``forward``: its approximate direction; not parallel to ``up``.
+    """
+    down = -up / np.linalg.norm(up)
+    ahead = forward - (forward @ down) * down
+    if np.linalg.norm(ahead) < 1e-6 * max(float(np.linalg.norm(forward)), 1e-12):
+        ahead = np.cross(down, np.eye(3)[np.argmin(np.abs(down))])
+    ahead = ahead / np.linalg.norm(ahead)
+    return np.stack([np.cross(down, ahead), down, ahead])
+
+
+def level_axes(R_world_camera: NDArray[np.floating]) -> FloatArray:
+    """Rotation [3, 3] from the world to level axes x right, y up, z backward of the first of these cameras [n, 3, 3].
+
+    They are the axes of the program's GLB files.
+    """
+    up, forward = up_direction(R_world_camera), np.asarray(R_world_camera[0][:, 2], np.float64)
+    return np.asarray(np.diag([1.0, -1.0, -1.0]) @ upright_axes(up, forward))

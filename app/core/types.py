@@ -1,7 +1,7 @@
 """Data types that pass through the program (frames, results, revisions of results), and the interface of an engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.configs.schema import Preset
 
 
@@ -58,12 +59,31 @@ class PreparedFrame:
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """Pinhole camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1)."""
+    """Camera in pixels; pixel (0, 0) covers [0, 1) x [0, 1). A pinhole camera unless it has distortion."""
 
     fx: float
     fy: float
     cx: float
     cy: float
+    _: KW_ONLY
+    k1: float = 0.0
+    k2: float = 0.0
+    fisheye: bool = False
+    """Distortion of a source image, see `CameraModel`."""
+
+    @property
+    def lens(self) -> CameraModel:
+        """The camera with one focal length."""
+        return CameraModel(float(np.sqrt(self.fx * self.fy)), self.cx, self.cy, self.k1, self.k2, self.fisheye)
+
+    @property
+    def pinhole(self) -> "Intrinsics":
+        """The camera of undistorted images with the same focal length."""
+        return Intrinsics(self.fx, self.fy, self.cx, self.cy)
+
+    @classmethod
+    def from_lens(cls, lens: CameraModel) -> "Intrinsics":
+        return cls(lens.focal, lens.focal, lens.cx, lens.cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
 
 
 @dataclass(frozen=True)
@@ -98,7 +118,7 @@ class FrameResult:
     timestamp: float
     T_world_camera: NDArray[np.float64]  # [4, 4], camera axes x right, y down, z forward
     intrinsics: Intrinsics
-    """Camera in pixels of the source image."""
+    """Camera in pixels of the source image, or of the undistorted source image where that is distorted."""
     depth: NDArray[np.float32]  # [h, w] along the optical axis, at network resolution
     confidence: NDArray[np.float32]  # [h, w], above 0, higher is better; from the published weights above 1
     # Depth and confidence are 0 at masked pixels.
@@ -116,6 +136,9 @@ class FrameResult:
     certainty: NDArray[np.uint8] | None = None
     """[h, w], see `Certainty`: ``depth`` is a dense depth map, and ``rgb`` and ``transform`` have its size; None: the
     network's depth."""
+    covariance: NDArray[np.float64] | None = None
+    """[6, 6], of the pose given the map's points: of a rotation in the camera's axes (rad) and a translation of its
+    centre along the world's; None if the frame was not tracked."""
 
     @property
     def masked(self) -> NDArray[np.bool_]:

@@ -22,7 +22,8 @@ from stream_recon.app.datasets.recording import PinholeCamera, Recording, common
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import colmap_camera
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, fits_stored, input_errors, natural_key
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
+from stream_recon.app.sources.readers import input_errors, natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {
@@ -273,9 +274,12 @@ def load_colmap(path: Path) -> Recording:
     assert model is not None, "the folder was recognised by it"
     posed, cameras = {image.name: image for image in read_images(model)}, read_cameras(model)
     folder = path / "images"
-    found = {
-        i: posed[name] for i, image in enumerate(images) if (name := image.relative_to(folder).as_posix()) in posed
-    }
+    names = [image.relative_to(folder).as_posix() for image in images]
+    if not posed.keys() & set(names):
+        # Written on Windows, where folders are separated by backslashes and case does not count.
+        plain = {name.casefold(): name for name in names}
+        posed = {plain.get(name.replace("\\", "/").casefold(), name): image for name, image in posed.items()}
+    found = {i: posed[name] for i, name in enumerate(names) if name in posed}
     if posed and not found:
         raise InputError(f"none of the {len(posed)} images of {model} is in {folder}")
     for image in found.values():

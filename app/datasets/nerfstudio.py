@@ -10,7 +10,7 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, read_json, rigid
+from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, listed_file, read_json, rigid
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import FOCAL_KEYS, UnsupportedError, nerfstudio_camera
 from stream_recon.app.sources.readers import natural_key
@@ -34,7 +34,7 @@ def load_nerfstudio(path: Path) -> Recording:
     table, frames = _frames(path)
     images = tuple(_image(path, frame) for frame in frames)
     named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
-    depth = {i: _named(path, name) for i, name in named if isinstance(name, str)}
+    depth = {i: listed_file(path, name) for i, name in named if isinstance(name, str)}
     tables = [table | frame for frame in frames]
     lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
     # As stored: the programs that write this file ignore the EXIF orientation.
@@ -80,15 +80,9 @@ def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _image(path: Path, frame: Mapping[str, Any]) -> Path:
-    image = _named(path, str(frame["file_path"]))
+    name = str(frame["file_path"])
     # Synthetic scenes omit the suffix.
-    return image if image.suffix else image.with_suffix(".png")
-
-
-def _named(path: Path, name: str) -> Path:
-    """File of a name relative to the scene; Windows separates folders by a backslash."""
-    file = path / name
-    return path / name.replace("\\", "/") if "\\" in name and not file.exists() else file
+    return listed_file(path, name if Path(name).suffix else f"{name}.png")
 
 
 def _pose(frame: Mapping[str, Any], path: Path) -> FloatArray:

@@ -20,17 +20,15 @@ from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
 from stream_recon.app.sources.readers import (
     IMAGE_FOLDER_FPS,
     OTHER_WORDS,
     ImageReader,
-    fits_stored,
     input_errors,
     is_map,
     list_images,
     only_photographs,
-    read_depth_image,
-    read_image,
     unread_images,
 )
 from stream_recon.app.sources.source import Source

@@ -16,6 +16,8 @@ from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Reco
 from stream_recon.app.datasets.text import (
     associate,
     content_lines,
+    listed_file,
+    matched_poses,
     number_rows,
     numbers,
     read_tum_trajectory,
@@ -23,7 +25,8 @@ from stream_recon.app.datasets.text import (
     timed_files,
 )
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, read_depth_image
+from stream_recon.app.sources.image_decoding import read_depth_image
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
 from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0
@@ -125,12 +128,13 @@ def load_icl(path: Path) -> Recording:
     """
     timed, depth, numbered = _associated(path)
     rendered, measured = next(iter(sorted(path.glob("*.gt.freiburg"))), None), path / "groundtruth.txt"
-    poses = {}
+    poses: dict[int, FloatArray] = {}
+    doubts: list[str] = []
     if rendered is not None:
-        found = read_tum_trajectory(rendered).nearest(timed.times)
+        found, doubts = matched_poses(rendered, read_tum_trajectory(rendered), timed.times)
         poses = {i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in found.items()}
     elif measured.is_file():
-        poses = read_tum_trajectory(measured).nearest(timed.times)
+        poses, doubts = matched_poses(measured, read_tum_trajectory(measured), timed.times)
     camera = ICL_CAMERA if numbered or rendered is not None else _tum_camera(path)
     return Recording(
         images=timed.images,
@@ -138,7 +142,7 @@ def load_icl(path: Path) -> Recording:
         poses=poses,
         camera=None if camera is None else PinholeCamera(camera, VGA),
         read_depth=depth,
-        warnings=timed.warnings,
+        warnings=(*timed.warnings, *doubts),
     )
 
 
@@ -153,8 +157,8 @@ def _associated(path: Path) -> tuple[TimedImages, DepthImages, bool]:
         raise InputError(f"{table} lists no images")
     colour = _colour_column(path, [row for _, row in rows], table)
     times = np.array([numbers(row[colour - 1], f"{table} line {number}", 1)[0] for number, row in rows])
-    timed = in_time_order([path / row[colour] for _, row in rows], times, table)
-    depth = {i: path / rows[row][1][4 - colour] for i, row in enumerate(timed.kept)}
+    timed = in_time_order([listed_file(path, row[colour]) for _, row in rows], times, table)
+    depth = {i: listed_file(path, rows[row][1][4 - colour]) for i, row in enumerate(timed.kept)}
     numbered = all(row[colour - 1].isdecimal() for _, row in rows)
     return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE), numbered
 
@@ -168,7 +172,7 @@ def _colour_column(path: Path, rows: list[list[str]], table: Path) -> int:
     if all(by_name[0]) != all(by_name[1]) and any(by_name[0]) != any(by_name[1]):
         return 3 if all(by_name[0]) else 1
     for row in rows[:MOST_PROBED]:
-        first, second = (read_depth_image(path / row[column]) is not None for column in (1, 3))
+        first, second = (read_depth_image(listed_file(path, row[column])) is not None for column in (1, 3))
         if first != second:
             return 3 if first else 1
     raise InputError(f"{table}: it cannot be told which of its two columns of files is depth (16-bit images)")
@@ -183,13 +187,17 @@ def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | N
     times, files = timed_files(path / "rgb.txt")
     timed = in_time_order(files, times, path / "rgb.txt")
     truth = path / "groundtruth.txt"
+    poses: dict[int, FloatArray] = {}
+    doubts: list[str] = []
+    if truth.is_file():
+        poses, doubts = matched_poses(truth, read_tum_trajectory(truth), timed.times)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
-        poses=read_tum_trajectory(truth).nearest(timed.times) if truth.is_file() else {},
+        poses=poses,
         camera=None if camera is None else PinholeCamera(camera, size),
         read_depth=_timed_depth(path / "depth.txt", timed.times),
-        warnings=timed.warnings,
+        warnings=(*timed.warnings, *doubts),
     )
 
 

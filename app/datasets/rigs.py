@@ -24,6 +24,8 @@ from stream_recon.app.datasets.text import (
     Trajectory,
     content_lines,
     integer,
+    listed_file,
+    matched_poses,
     number_rows,
     numbers,
     pose_from_quaternion,
@@ -117,16 +119,19 @@ def load_euroc(path: Path) -> Recording:
         if len(row) < 2 or not row[0].isdecimal():
             raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
     times = np.array([int(row[0]) * NANOSECONDS for _, row in rows])
-    timed = in_time_order([table.parent / "data" / row[1] for _, row in rows], times, table)
+    timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
     truth = base / "state_groundtruth_estimate0" / "data.csv"
     sensor = table.with_name("sensor.yaml")
-    poses, camera, calibration, unusable, T_body_camera = {}, None, None, None, np.eye(4)
+    poses: dict[int, FloatArray] = {}
+    doubts: list[str] = []
+    camera, calibration, unusable, T_body_camera = None, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
         T_body_camera = _euroc_extrinsics(text, sensor)
         camera, calibration, unusable = _euroc_cameras(text, sensor)
         camera = _if_resized(camera, timed.images)
-        poses = _euroc_truth(truth).nearest(timed.times) if truth.is_file() else {}
+        if truth.is_file():
+            poses, doubts = matched_poses(truth, _euroc_truth(truth), timed.times)
     elif truth.is_file():
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
     return Recording(
@@ -136,7 +141,7 @@ def load_euroc(path: Path) -> Recording:
         camera=camera,
         calibration=calibration,
         unusable=unusable,
-        warnings=timed.warnings,
+        warnings=(*timed.warnings, *doubts),
     )
 
 
@@ -145,13 +150,16 @@ def load_spires(path: Path) -> Recording:
     images = spires_images(path)
     timed = in_time_order(images, np.array([float(image.stem) for image in images]), images[0].parent)
     truth = next((path / name for name in SPIRES_TRUTH if (path / name).is_file()), None)
-    poses = {} if truth is None else read_tum_trajectory(truth).nearest(timed.times)
+    poses: dict[int, FloatArray] = {}
+    doubts: list[str] = []
+    if truth is not None:
+        poses, doubts = matched_poses(truth, read_tum_trajectory(truth), timed.times)
     T_base_camera = SPIRES_BASE_LIDAR @ np.linalg.inv(SPIRES_CAMERA_LIDAR)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: pose @ T_base_camera for i, pose in poses.items()},
-        warnings=timed.warnings,
+        warnings=(*timed.warnings, *doubts),
     )
 
 

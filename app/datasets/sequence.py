@@ -21,7 +21,8 @@ from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.text import dataset_errors, read_text, rigid
 from stream_recon.app.sources.calibration import SAME_ASPECT
-from stream_recon.app.sources.readers import fits_stored, list_images, read_depth_image, read_image
+from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
+from stream_recon.app.sources.readers import list_images
 from stream_recon.configs.errors import InputError
 
 ROTATION_TOLERANCE = 0.01

@@ -6,6 +6,7 @@ Poses are camera-to-world with axes right, down, forward.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,34 @@ def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
         if not name.strip():
             raise InputError(f"{path} line {number} must be 'timestamp file'")
         times.append(numbers(stamp, f"{path} line {number}", 1)[0])
-        files.append(path.parent / name.strip())
+        files.append(listed_file(path.parent, name.strip()))
     return np.array(times, dtype=np.float64), files
+
+
+def listed_file(folder: Path, name: str) -> Path:
+    """File of a name in a list, relative to ``folder``, also where Windows wrote it: with backslashes, or in another
+    case. ``folder / name`` where there is none."""
+    file = folder / name
+    if file.exists():
+        return file
+    name = name.replace("\\", "/")
+    if (folder / name).exists():
+        return folder / name
+    found = folder
+    for part in Path(name).parts:
+        inner = [] if (found / part).exists() else [p for p in _inner(found) if p.name.casefold() == part.casefold()]
+        if len(inner) > 1:
+            return file
+        found = inner[0] if inner else found / part
+    return found if found.exists() else file
+
+
+@lru_cache(64)
+def _inner(folder: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(folder.iterdir())
+    except OSError:
+        return ()
 
 
 ASSOCIATION_SECONDS = 0.02
@@ -154,6 +181,24 @@ class Trajectory:
         """The nearest pose to each of ``times`` within `ASSOCIATION_SECONDS`, if any, by position in ``times``."""
         matches = associate(times, self.times)
         return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
+
+
+FEW_MATCHES = 0.5
+"""Share of images with a pose below which a data set's ground truth is doubted."""
+
+
+def matched_poses(path: Path, truth: "Trajectory", times: FloatArray) -> tuple[dict[int, FloatArray], list[str]]:
+    """`Trajectory.nearest`, and a warning where most images have no pose, such as for times in another unit."""
+    poses = truth.nearest(times)
+    if not len(times) or len(poses) >= FEW_MATCHES * len(times):
+        return poses, []
+    if not len(truth.times):
+        return poses, [f"{path.name} has no pose with finite numbers"]
+    spans = [f"{t.min():.2f} to {t.max():.2f} s" for t in (truth.times, times)]
+    return poses, [
+        f"{len(poses)} of {len(times)} images have a pose in {path.name}: its times are {spans[0]}, those of the "
+        f"images {spans[1]}"
+    ]
 
 
 def read_tum_trajectory(path: Path) -> Trajectory:

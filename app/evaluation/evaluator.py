@@ -30,7 +30,8 @@ PROTOCOL = {
     "pose_auc": "all pairs (of at most 1500 evenly spread poses); error: larger of the angles of rotation and of the "
     "signed translation direction; exact area under recall at 3, 5, 15, 30 degrees",
     "depth": "one scale a scene (ratio of medians); AbsRel and delta<1.25 over pixels with truth at network "
-    "resolution, 0.1 to 60 m where metric; a uniform sample of 4 million at most",
+    "resolution, 0.1 to 60 m where metric; a uniform sample of 4 million at most. one_scale_ratio: least AbsRel with "
+    "one scale over that with each frame's own; scale_jump: largest change of these scales between neighbours",
     "points": "metric depth alone; Umeyama on corresponding pixels of that sample, voxels of 4/512 m, ICP 0.1 m; "
     "accuracy, completeness, Chamfer in metres, F1 at 0.05 m, from 100,000 points of each cloud to all of the other",
 }
@@ -131,7 +132,7 @@ class Evaluator:
         """Depth metrics of the ``causal`` or latest depth."""
         frames = self._causal if causal else self._latest
         z = self.pixels.depths(lambda index, pixels: pixels.revised(frames[index]))
-        return depth_errors(*z) if z is not None else DepthErrors()
+        return depth_errors(*z, self.pixels.counts) if z is not None else DepthErrors()
 
     def fov_error_deg(self, *, causal: bool = False) -> float | None:
         """Mean error of the field of view of the ``causal`` or latest cameras; None without true intrinsics."""

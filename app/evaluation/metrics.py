@@ -9,7 +9,8 @@ and divided by it. It needs no alignment, and measures neither scale nor drift.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from stream_recon.app.core.types import Intrinsics
 
 MIN_POSES = 3
 """Fewest poses that are measured: two positions can always be aligned without error."""
+MIN_SCALE_PIXELS = 20
+"""Fewest pixels with true depth of a frame whose own scale is measured."""
+ROUNDING = 1e-3
+"""AbsRel that counts as the rounding of depth; smaller ones have no meaningful ratio."""
 MOVED_SHARE = 0.3
 """Least length of a step whose direction is measured, as a share of the median step."""
 
@@ -61,6 +66,10 @@ class DepthErrors:
     absrel: float | None = None
     delta1: float | None = None
     """Share of pixels whose depth is within a factor of 1.25 of the true one."""
+    one_scale_ratio: float | None = None
+    """AbsRel with one scale a sequence, divided by AbsRel with each frame's own best scale; 1 without scale drift."""
+    scale_jump: float | None = None
+    """Largest relative change of the frames' own best scale between neighbouring frames with true depth."""
 
 
 @dataclass(frozen=True)
@@ -142,15 +151,40 @@ def _direction_error_deg(predicted: FloatArray, truth: FloatArray) -> float | No
     return float(np.median(np.where(predicted[moved].any(axis=1), angles, 90.0)))
 
 
-def depth_errors(predicted: FloatArray, truth: FloatArray) -> DepthErrors:
-    """Depth metrics of depths [K] of a sequence after one scale, the ratio of medians (Zhou et al. 2017)."""
+def depth_errors(predicted: FloatArray, truth: FloatArray, counts: Sequence[int] = ()) -> DepthErrors:
+    """Depth metrics of depths [K] of a sequence after one scale, the ratio of medians (Zhou et al. 2017).
+
+    ``counts``: numbers of pixels of the frames, in order; without them frames' scales are not measured.
+    """
     assert predicted.shape == truth.shape
     if not len(truth) or not np.isfinite(predicted).all() or (predicted <= 0).any():
         return DepthErrors()
     ratio = predicted * (np.median(truth) / np.median(predicted)) / truth
-    return DepthErrors(
-        absrel=float(np.abs(ratio - 1).mean()), delta1=float((np.maximum(ratio, 1 / ratio) < 1.25).mean())
+    absrel = float(np.abs(ratio - 1).mean())
+    errors = DepthErrors(absrel=absrel, delta1=float((np.maximum(ratio, 1 / ratio) < 1.25).mean()))
+    if not counts:
+        return errors
+    edges = np.cumsum([0, *counts])
+    frames = [ratio[a:b] for a, b in pairwise(edges) if b - a >= MIN_SCALE_PIXELS]
+    if len(frames) < 2:
+        return errors
+    scales = np.array([_best_scale(frame) for frame in frames])
+    used = np.concatenate(frames)
+    own = np.concatenate([frame * scale for frame, scale in zip(frames, scales, strict=True)])
+    best = float(np.abs(own - 1).mean())
+    one = float(np.abs(used * _best_scale(used) - 1).mean())
+    return replace(
+        errors,
+        one_scale_ratio=max(one, ROUNDING) / max(best, ROUNDING),
+        scale_jump=float(np.expm1(np.abs(np.diff(np.log(scales))).max())),
     )
+
+
+def _best_scale(ratio: FloatArray) -> float:
+    """The factor of least AbsRel of ratios [K] of estimated to true depth: the median of 1 / ratio, weighted by it."""
+    order = np.argsort(ratio)
+    total = np.cumsum(ratio[order])
+    return float(1 / ratio[order[np.searchsorted(total, 0.5 * total[-1])]])
 
 
 def field_of_view_deg(intrinsics: Intrinsics, size: tuple[int, int]) -> tuple[float, float]:

@@ -84,6 +84,11 @@ class PixelSample:
         self._halvings += 1
         self._count = sum(map(len, self._frames.values()))
 
+    @property
+    def counts(self) -> list[int]:
+        """Number of pixels of each frame, in the order of `depths`."""
+        return [len(pixels) for pixels in self._frames.values()]
+
     def depths(
         self, estimate: Callable[[int, SampledPixels], NDArray[np.floating]]
     ) -> tuple[FloatArray, FloatArray] | None:

@@ -12,6 +12,7 @@ from stream_recon.app.export.mesh.files import write_mesh
 from stream_recon.app.export.page import write_page
 from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording
+from stream_recon.app.export.robot_recordings import write_mcap, write_ros2_bag
 from stream_recon.app.export.target import README_NAME, check_readme, check_target, readme, staged_file, staged_folder
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
@@ -27,6 +28,8 @@ class Format:
     write: Writer
     suffixes: tuple[str, ...] = ()
     """Suffixes of the file that it writes, the default first; none where it writes a folder."""
+    cuts: bool = False
+    """Whether a box of the options cuts it."""
 
 
 FORMATS = {
@@ -36,10 +39,12 @@ FORMATS = {
         Format("depth", write_depth_images),
         Format("transforms", write_transforms),
         Format("colmap", write_colmap),
-        Format("glb", write_scene, (".glb",)),
-        Format("html", write_page, (".html",)),
-        Format("rrd", write_recording, (".rrd",)),
-        Format("mesh", write_mesh, (".ply", ".obj", ".glb")),
+        Format("glb", write_scene, (".glb",), cuts=True),
+        Format("html", write_page, (".html",), cuts=True),
+        Format("rrd", write_recording, (".rrd",), cuts=True),
+        Format("ros2bag", write_ros2_bag),
+        Format("mcap", write_mcap, (".mcap",)),
+        Format("mesh", write_mesh, (".ply", ".obj", ".glb"), cuts=True),
     )
 }
 
@@ -77,6 +82,8 @@ def export(
     target = target or default_target(folder, form)
     if form.suffixes and target.suffix.lower() not in form.suffixes:
         raise ConfigError(f"-o {target}: for --format {name} use NAME{' or NAME'.join(form.suffixes)}")
+    if options is not None and options.box is not None and not form.cuts:
+        raise ConfigError(f"--box cuts {', '.join(f.name for f in FORMATS.values() if f.cuts)}, not {name}")
     check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = ExportJob(result, options or ExportOptions(), progress)

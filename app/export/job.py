@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ply import Vertices
+from stream_recon.app.core.box import Box
+from stream_recon.app.core.ply import VERTEX, Vertices, positions, select_vertices
+from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.view import PinholeView, Up, shared_view
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
@@ -77,6 +79,8 @@ class ExportOptions:
     """Least confidence of points from 0 to 1; None: the run's."""
     voxel: float | None = None
     """Edge of a voxel of the cloud, in units of the result; None: the run's."""
+    box: Box | None = None
+    """What is outside is left out; None: all is exported."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,34 @@ class ExportJob:
     def cloud(self) -> Vertices:
         """The points of the result, or a cloud made for this export where its options say so. Raises OutputError."""
         if self.points == self.result.points:
-            return stored_points(self.result.folder / POINTS_NAME)
+            return self._cut(stored_points(self.result.folder / POINTS_NAME))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / POINTS_NAME
             write_result_cloud(path, self.result, self.progress, config=self.points)
-            return np.array(stored_points(path))
+            return np.array(self._cut(stored_points(path)))
+
+    def box_planes(self, R_file_world: NDArray[np.floating] | None = None) -> NDArray[np.float64]:
+        """Planes [P, 4] of the box in the world, or in axes to which ``R_file_world`` [3, 3] rotates it; see `Box`."""
+        if self.options.box is None:
+            return np.zeros((0, 4))
+        axes = self._box_axes if R_file_world is None else self._box_axes @ np.asarray(R_file_world).T
+        return self.options.box.planes(axes)
+
+    def is_inside(self, xyz: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Which points [N, 3] of the world are in the box."""
+        if self.options.box is None:
+            return np.ones(len(xyz), np.bool_)
+        return self.options.box.contains(xyz, self._box_axes)
+
+    @cached_property
+    def _box_axes(self) -> NDArray[np.float64]:
+        return level_axes(np.array([camera.T_world_camera[:3, :3] for camera in self.result.cameras]))
+
+    def _cut(self, vertices: Vertices) -> Vertices:
+        if self.options.box is None:
+            return vertices
+        inside = np.flatnonzero(self.is_inside(positions(vertices)))
+        return select_vertices(np.asarray(vertices), inside).view(VERTEX)
 
     def has_depth(self, camera: Camera) -> bool:
         """Whether the frame has a dense depth map or a depth file."""

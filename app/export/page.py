@@ -3,11 +3,15 @@
 It shows the result's mesh, or else textured surfaces of its keyframes, and its points where there are none of these.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stream_recon.app.core.box import cut_primitive
+from stream_recon.app.core.gltf import Primitive, glb, read_glb
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
@@ -17,6 +21,9 @@ from stream_recon.app.export.surface_images import surface_images
 from stream_recon.app.export.view import gltf_axes, world_up
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.configs.errors import OutputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.viewer.surface_grid import Triangles
 
 MAX_POINTS = 1_800_000
 """Most points: at 13 bytes each a file of less than 30 MB, and no more than browsers draw smoothly."""
@@ -87,8 +94,8 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
 
 def _add_surface(server: Any, job: ExportJob) -> str:
     """Add the mesh or the keyframes' surfaces, and set the camera; returns what was added."""
-    from stream_recon.app.viewer.cameras import FreeView, opening_view
     from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
+    from stream_recon.app.viewer.overview import FreeView, opening_view
     from stream_recon.app.viewer.subject import Subject
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.app.viewer.surfaces import SurfaceStore
@@ -121,13 +128,28 @@ def _add_surface(server: Any, job: ExportJob) -> str:
     camera.position, camera.look_at, camera.up = view.position, view.target, view.up
     if has_mesh:
         x, y, z, w = quaternion_xyzw(gltf_axes(cameras, "auto").T[None])[0]
-        server.scene.add_glb("/surface", mesh.read_bytes(), wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False)
-        return f"the mesh of {mesh.stat().st_size / 1e6:.1f} MB"
+        content = mesh.read_bytes()
+        if job.options.box is not None:
+            planes = job.box_planes(gltf_axes(cameras, "auto"))
+            content = glb([cut_primitive(part, planes) for part in read_glb(content)])
+        server.scene.add_glb("/surface", content, wxyz=(w, x, y, z), cast_shadow=False, receive_shadow=False)
+        return f"the mesh of {len(content) / 1e6:.1f} MB"
+    planes = job.box_planes()
     for ordinal, surface in surfaces.surfaces.items():
         pose = timeline.poses[ordinal]
+        if len(planes):
+            surface.triangles = _cut(surface.triangles, planes, pose, surface.scale(timeline))
         node = SurfaceNode(server, f"/surface/{ordinal}")
         node.sync(surface, timeline, pose, wxyz(pose[None, :3, :3])[0])
     return f"surfaces of {len(surfaces.surfaces)} keyframes" if surfaces.surfaces else "no surface"
+
+
+def _cut(t: "Triangles", planes: NDArray[np.float64], pose: NDArray[np.float64], scale: Any) -> "Triangles":
+    """What is in front of planes [P, 4] of the world, of triangles of a camera with a pose [4, 4] and scales [3]."""
+    local = np.concatenate([planes[:, :3] @ pose[:3, :3] * scale, (planes @ pose[:, 3])[:, None]], axis=1)
+    part = cut_primitive(Primitive(t.xyz, t.faces, uv=t.uv, unsure=t.unsure), local)
+    assert part.uv is not None and part.faces is not None and part.unsure is not None
+    return replace(t, xyz=part.xyz, faces=part.faces, uv=part.uv, unsure=part.unsure)
 
 
 def _levels(colour: tuple[float, float, float]) -> tuple[int, int, int]:

@@ -99,6 +99,8 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
         with suppress(OutputError):
             if camera.index in neighbours:
                 world, colours = frames.world_points(camera, neighbours[camera.index])
+                inside = job.is_inside(world)
+                world, colours = world[inside], colours[inside]
                 new = table.take_new(world)[::every]
                 xyz[-1], rgb[-1] = world[new], colours[new]
                 total += len(new)
@@ -108,7 +110,8 @@ def ordered_points(job: ExportJob, most: int, on_frame: Callable[[int, int], Non
             total = sum(len(part) for part in xyz)
         on_frame(done, len(cameras))
     if not total:
-        raise OutputError(f"{job.result.folder} has no points yet: there is nothing to export")
+        where = "has no points yet" if job.options.box is None else "has no points in the box"
+        raise OutputError(f"{job.result.folder} {where}: there is nothing to export")
     point_ends = np.cumsum([len(part) for part in xyz])
     spacing = config.voxel * every**0.5
     return OrderedPoints(np.concatenate(xyz), np.concatenate(rgb), cameras, point_ends, spacing)

@@ -1,9 +1,10 @@
 """Images of a result's frames, from the source, or the result's small images where the source is gone."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,9 @@ from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.run_record import PARTS
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.joined import CameraChange, Part, open_joined
 from stream_recon.app.sources.readers import list_images, only_photographs
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
@@ -68,8 +71,22 @@ def frame_images(
 def source_of(result: ResultFolder) -> Callable[[], Source] | None:
     """A function that opens a result's source again with the same choice of frames; None where it is not readable."""
     options = result.run.get("options")
-    spec = options.get("source") if isinstance(options, dict) else None
-    if not isinstance(options, dict) or not isinstance(spec, str) or ADDRESS.match(spec) or not _exists(spec):
+    open_again = _opener(options) if isinstance(options, dict) else None
+    if open_again is None:
+        return None
+    try:
+        open_again().close()
+    except (StreamReconError, TypeError, ValueError, AttributeError):
+        return None
+    return open_again
+
+
+def _opener(options: Mapping[str, Any]) -> Callable[[], Source] | None:
+    """A function that opens the source of a run's ``options``; None where there is none that can be opened again."""
+    if isinstance(options.get(PARTS), list):
+        return _opener_of_parts(options[PARTS])
+    spec = options.get("source")
+    if not isinstance(spec, str) or ADDRESS.match(spec) or not _exists(spec):
         return None
     names = [field.name for field in dataclasses.fields(FrameChoice)]
     choice = {name: options[name] for name in names if options.get(name) is not None}
@@ -85,11 +102,23 @@ def source_of(result: ResultFolder) -> Callable[[], Source] | None:
             scene = dataclasses.replace(scenes[0], camera=choice.get("camera"), masks=choice.get("masks"))
             return scene.open(choice.get("stride", 1), choice.get("max_frames"))
 
-    try:
-        open_again().close()
-    except (StreamReconError, TypeError, ValueError, AttributeError):
-        return None
     return open_again
+
+
+def _opener_of_parts(parts: Sequence[Any]) -> Callable[[], Source] | None:
+    """A function that opens the sources of a merged result; None where one is gone."""
+    found = []
+    for part in parts:
+        try:
+            change = None if part["change"] is None else CameraChange.from_json(part["change"])
+            opener = _opener(part["options"])
+            first, start, name = int(part["first"]), float(part["start"]), str(part["name"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        if opener is None:
+            return None
+        found.append((Part(opener, first, start, change), name))
+    return lambda: open_joined([part for part, _ in found], " + ".join(name for _, name in found))
 
 
 def image_files(result: ResultFolder) -> list[Path] | None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.source_images import frame_images
-from stream_recon.app.export.view import pinhole_view
+from stream_recon.app.export.view import undistorted_view
 from stream_recon.configs.errors import OutputError
 
 
@@ -29,8 +29,7 @@ def surface_images(job: ExportJob, max_side: int) -> Iterator[tuple[FrameResult,
                 except (OutputError, ValueError):
                     continue
         return
-    # Depth maps have the lens distortion of the source, and so have the images.
-    view = pinhole_view(job.view.source_size, job.view.source)
+    view = undistorted_view(job.view.source_size, job.view.source)
     for camera, image, _ in frame_images(result, cameras, view, max_side):
         try:
             shown = result.surface_of(camera)

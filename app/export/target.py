@@ -4,8 +4,9 @@ import re
 import secrets
 import shutil
 import textwrap
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stream_recon.app.export.job import ExportReport
@@ -20,10 +21,12 @@ README_TITLE = "stream-recon export"
 EXPORT_FILES = re.compile(
     r"README\.txt|images/frame_\d+\.jpg|(depth|masks|confidence)/frame_\d+\.png|sparse/0/(cameras|images|points3D|rigs|frames)\.bin"
     r"|stereo/depth_maps/frame_\d+\.jpg\.geometric\.bin|fused\.ply|transforms\.json|points\.ply|cameras\.csv|trajectory_tum\.txt|trajectory_kitti\.txt|times_kitti\.txt"
-    r"|trajectory_euroc\.csv"
+    r"|trajectory_euroc\.csv|bag/(metadata\.yaml|bag\.mcap)"
 )
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""
-RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", RUN_NAME})
+LEFT_SECONDS = 86_400.0
+"""Time without a change after which an unfinished export is one that was killed."""
+RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", "map.npz", RUN_NAME})
 """Names of a result's files, which no export replaces."""
 
 
@@ -112,8 +115,26 @@ def _sibling(target: Path, kind: str) -> Path:
     """A hidden path in the folder of ``target``, on the same file system."""
     # A path that ends in ".." or "." has no name.
     named = target.resolve() if not target.name else target
+    _remove_left_behind(named)
     # The suffix comes last because writers choose their format by it.
     return named.with_name(f".{named.stem}.{secrets.token_hex(8)}.{kind}{named.suffix}")
+
+
+def _remove_left_behind(target: Path) -> None:
+    """Remove what exports to this target that were killed left, once no export can still be writing to it."""
+    ours = re.compile(rf"\.{re.escape(target.stem)}\.[0-9a-f]{{16}}\.part{re.escape(target.suffix)}")
+    with suppress(OSError):
+        for path in target.parent.iterdir():
+            if ours.fullmatch(path.name) and not path.is_symlink() and time.time() - _newest(path) > LEFT_SECONDS:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _newest(path: Path) -> float:
+    """Latest time of change of a file or of anything in a folder."""
+    return max(each.lstat().st_mtime for each in (path, *(path.rglob("*") if path.is_dir() else ())))
 
 
 AXES = {

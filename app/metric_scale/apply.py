@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.cloud import amend
@@ -44,6 +45,21 @@ def apply_metric_scale(
     current = T_current_own(result.run)
     metres = metres.after(current)
     change = metres.T_metric_own @ current.inverse()
+    return move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, pages)
+
+
+def move_world(
+    result: ResultFolder,
+    change: Similarity,
+    record: dict[str, Any],
+    on_progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    pages: Sequence[ScaleView] = (),
+) -> bool:
+    """Move a result into another world and unit; arguments and errors as of `apply_metric_scale`.
+
+    ``record``: entries of ``run.json`` that state the new world.
+    """
     cameras = [camera.moved(change) for camera in result.cameras]
     revision = Revision(
         tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale, depth_field=c.depth_field) for c in cameras)
@@ -51,7 +67,6 @@ def apply_metric_scale(
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
-    record = {METRIC_SCALE: metres.to_json()}
     if not amend(result, revision, record, tracks, on_progress, cancelled):
         return False
     for page in pages:

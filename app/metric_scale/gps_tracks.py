@@ -202,6 +202,7 @@ def _csv(lines: list[str]) -> Positions:
     latitude, longitude = column(LATITUDE), column(LONGITUDE)
     if latitude is not None and longitude is not None:
         degrees = np.stack([latitude.numbers(ANGLES), longitude.numbers(ANGLES)], axis=1)
+        degrees *= np.stack([_signs(columns, latitude, "N", "S"), _signs(columns, longitude, "E", "W")], axis=1)
         known = column(HEIGHT)
         height = np.full(len(degrees), np.nan) if known is None else known.numbers(LENGTHS)
         found = geodetic_positions(degrees, height, times, frames)
@@ -212,6 +213,15 @@ def _csv(lines: list[str]) -> Positions:
         metres = np.stack([x.numbers(LENGTHS), y.numbers(LENGTHS), z.numbers(LENGTHS)], axis=1)
         found = _cartesian_positions(metres, times, frames)
     return replace(found, left_out=found.left_out + left_out)
+
+
+def _signs(columns: list[Column], angle: Column, positive: str, negative: str) -> FloatArray:
+    """Signs [N] by the column of hemispheres, such as N and S, that follows an angle; 1 without one."""
+    place = columns.index(angle) + 1
+    words = [cell.strip().upper()[:5] for cell in columns[place].cells] if place < len(columns) else []
+    if not any(words) or not {word[:1] for word in words} <= {positive, negative, ""}:
+        return np.ones(len(angle.cells))
+    return np.array([-1.0 if word[:1] == negative else 1.0 for word in words])
 
 
 def _cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:

@@ -23,6 +23,8 @@ FIRST_SECONDS = 0.1
 """Time before the first measurement: a rough figure for the first frames beats an exact one after them."""
 AGREEING_MEASUREMENTS = 2
 """Equal measurements in a row before the number of threads changes; the first one acts alone."""
+IDLE_CORE = 0.9
+"""Idle share of a core that counts as one."""
 OWN_CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Environment variables with which users set the number of threads or how they wait."""
 
@@ -112,6 +114,26 @@ class ThreadBudget:
         self._wanted = [*self._wanted, free][-AGREEING_MEASUREMENTS:]
         if is_first or self._wanted == [free] * AGREEING_MEASUREMENTS:
             self.threads = free
+
+
+class FreeCores:
+    """Whether a core is idle, from the CPU time of all programs between two questions. Never except on Linux."""
+
+    def __init__(self) -> None:
+        self._cores = usable_cores()
+        self._at, self._busy = time.monotonic(), _busy_seconds()
+        self._is_free = False
+
+    def is_one_free(self) -> bool:
+        """Whether at least one core was idle since the last question."""
+        now = time.monotonic()
+        if self._busy is None or now - self._at < MEASURE_SECONDS:
+            return self._is_free
+        busy = _busy_seconds()
+        if busy is not None:
+            self._is_free = self._cores - (busy - self._busy) / (now - self._at) >= IDLE_CORE
+        self._at, self._busy = now, busy
+        return self._is_free
 
 
 def _own_seconds() -> float:

@@ -1,20 +1,22 @@
 """Dense depth of a refined result: multi-view stereo of its keyframes, with the images of its source.
 
-The maps go to the folder ``dense`` of the result. They count from the moment when ``run.json`` names their refinement;
-a run that was stopped leaves the result as it was.
+The maps go to the folder ``dense`` of the result, under temporary names until all are there. They count from the moment
+when ``run.json`` names their refinement; a run that was stopped leaves the result, and earlier maps, as they were.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.pipeline.cpu_threads import usable_cores
@@ -27,10 +29,10 @@ from stream_recon.app.result.dense import (
     encoded_image,
     reduced,
     reduced_size,
-    write_dense,
+    write_dense_beside,
 )
 from stream_recon.app.result.disk_limit import bytes_without
-from stream_recon.app.result.files import output_errors, replace_json
+from stream_recon.app.result.files import output_errors, remove_temporary, replace_json
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
@@ -38,7 +40,8 @@ from stream_recon.app.slam.dense.arrays import arrays_for
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import ConfigError, InputError, OutputError
+from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
 MOST_WORKERS = 4
 """Threads at most: more wait for one another's short operations."""
@@ -46,8 +49,6 @@ DENSE_SIDE = 384
 """Default of the longer side of a dense depth map in pixels."""
 SIDES = (96, 2048)
 """Bounds of the longer side."""
-MIN_DISTORTION_PX = 0.1
-"""Least radial distortion at the image's corner that is removed."""
 MIN_KEYFRAMES = 3
 """Least number of keyframes: fewer confirm nothing."""
 EXACT_BASELINE = 0.15
@@ -180,34 +181,19 @@ class _Job:
         sx, sy = size[0] / full[0], size[1] / full[1]
         k = camera.intrinsics
         pixels, depths, weights = self._points(camera)
+        level = np.where(stored.depth > 0, confidence_levels(stored), np.float32(0))
         view = StereoView(
             camera.index,
             grey.astype(np.float32),
             Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy),
             camera.T_world_camera,
-            self._prior(stored, size, camera),
+            self._at_pixels(stored.depth, stored, size),
             (pixels * (sx, sy)).astype(np.float32),
             depths.astype(np.float32),
             weights.astype(np.float32),
+            self._at_pixels(level, stored, size) < CONFIDENCE_LEVELS["low"],
         )
         return view, image
-
-    @cached_property
-    def _distortion(self) -> float:
-        """k1 of the lens; 0 where it moves no pixel."""
-        focal, cx, cy, k1 = self.tracks.lens.tolist()
-        corner = float(np.hypot(cx, cy)) / focal
-        return k1 if abs(k1) * corner**3 * focal > MIN_DISTORTION_PX else 0.0
-
-    def _distorted(self, size: tuple[int, int], camera: Camera) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Positions x, y [h, w] in the distorted image of the pixels of an undistorted one; both from 0 to 1."""
-        full = camera.source_size or size
-        k = camera.intrinsics
-        u = ((np.arange(size[0]) + 0.5) * full[0] / size[0] - k.cx) / k.fx
-        v = ((np.arange(size[1]) + 0.5) * full[1] / size[1] - k.cy) / k.fy
-        factor = 1 + self._distortion * (u[None] ** 2 + v[:, None] ** 2)
-        x, y = (u[None] * factor * k.fx + k.cx) / full[0], (v[:, None] * factor * k.fy + k.cy) / full[1]
-        return x.astype(np.float32), y.astype(np.float32)
 
     @cached_property
     def _point_weights(self) -> NDArray[np.float64]:
@@ -223,25 +209,30 @@ class _Job:
         return found
 
     def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:
-        if not self._distortion:
-            return image
         height, width = image.shape[:2]
-        x, y = self._distorted((width, height), camera)
-        half = np.float32(0.5)
-        found = cv2.remap(image, x * width - half, y * height - half, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
-        return np.asarray(found, np.uint8)
+        full = camera.source_size or (width, height)
+        lens = camera.intrinsics.lens.straightened(full)
+        if lens.is_straight:
+            return image
+        x, y = np.meshgrid((np.arange(width) + 0.5) * full[0] / width, (np.arange(height) + 0.5) * full[1] / height)
+        pixels = lens.pixels((np.stack([x, y], axis=-1) - (lens.cx, lens.cy)) / lens.focal)
+        there = (pixels * (width / full[0], height / full[1]) - 0.5).astype(np.float32)
+        maps = np.ascontiguousarray(there[..., 0]), np.ascontiguousarray(there[..., 1])
+        return np.asarray(cv2.remap(image, *maps, cv2.INTER_LINEAR, None, cv2.BORDER_CONSTANT), np.uint8)
 
-    def _prior(self, stored: FrameResult, size: tuple[int, int], camera: Camera) -> NDArray[np.float32]:
-        """The network's depth at the pixels of an undistorted image of ``size``; 0 where there is none."""
-        height, width = stored.depth.shape
+    def _at_pixels(
+        self, values: NDArray[np.float32], stored: FrameResult, size: tuple[int, int]
+    ) -> NDArray[np.float32]:
+        """Values of a stored map at the pixels of an undistorted image of ``size``; 0 where none is positive."""
+        height, width = values.shape
         left, top, crop_width, crop_height = stored.transform.crop
-        x, y = self._distorted(size, camera)
         full = stored.transform.source_size
-        column = np.floor((x * full[0] - left) / crop_width * width).astype(np.intp)
-        row = np.floor((y * full[1] - top) / crop_height * height).astype(np.intp)
+        x, y = ((np.arange(count) + 0.5) * length / count for count, length in zip(size, full, strict=True))
+        column = np.floor((x[None] - left) / crop_width * width).astype(np.intp)
+        row = np.floor((y[:, None] - top) / crop_height * height).astype(np.intp)
         inside = (column >= 0) & (row >= 0) & (column < width) & (row < height)
-        depth = stored.depth[row.clip(0, height - 1), column.clip(0, width - 1)]
-        return np.where(inside & np.isfinite(depth) & (depth > 0), depth, np.float32(0))
+        found = values[row.clip(0, height - 1), column.clip(0, width - 1)]
+        return np.where(inside & np.isfinite(found) & (found > 0), found, np.float32(0))
 
     def _points(self, camera: Camera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Undistorted source pixels [N, 2], depths [N] and weights [N] of the points that a keyframe observes."""
@@ -269,6 +260,8 @@ class _Writing:
     max_bytes: int | None
     images: dict[int, bytes] = field(default_factory=dict)
     """JPEG files of the keyframes whose maps are not complete yet."""
+    written: dict[int, Path] = field(default_factory=dict)
+    """Complete maps under temporary names, by the frame's number."""
     room: int | None = None
     """Bytes that further files may have; None: any number."""
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(Certainty), np.int64))
@@ -279,10 +272,11 @@ class _Writing:
         report = DenseReport(self.job.result.refinement_id or "", self.options.side)
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
+        _remove_useless(self.job.result)
         stereo = DenseStereo(arrays_for(self.options.device), self.options.side, min(usable_cores(), MOST_WORKERS))
         if self.max_bytes is not None:
-            self.room = self.max_bytes - bytes_without(folder, DENSE_FOLDER)
-        is_complete = False
+            # Until the end, earlier maps of the same refinement need room, too.
+            self.room = self.max_bytes - bytes_without(folder, "")
         started = time.monotonic()
         self.on_progress(0, total)
         try:
@@ -299,11 +293,14 @@ class _Writing:
                 round(float(shares[c]), 4) for c in (Certainty.CONFIRMED, Certainty.NEAR, Certainty.NETWORK)
             )
             report.seconds = round(time.monotonic() - started, 3)
+            with output_errors(folder):
+                for index, path in self.written.items():
+                    path.replace(dense_path(folder, index))
             replace_json(folder / RUN_NAME, {**self.job.result.run, DENSE: vars(report)})
-            is_complete = True
         finally:
-            if not is_complete:
-                remove_dense(self.job.result, [camera.index for camera in self.job.keyframes])
+            _remove(self.job.result, self.written.values())
+        others = {camera.index for camera in self.job.result.cameras} - set(self.written)
+        _remove(self.job.result, [dense_path(folder, index) for index in others])
         return report
 
     def _write(self, found: Sequence[DenseDepth], report: DenseReport) -> None:
@@ -315,9 +312,9 @@ class _Writing:
             transform = ImageTransform(full, (0.0, 0.0, float(full[0]), float(full[1])), (width, height))
             depth = dense.depth / np.float32(camera.depth_scale)
             stored = DenseMap(dense.index, depth, dense.certainty, self.images.pop(dense.index), transform)
-            write_dense(self.job.result.folder, stored, report.refinement)
+            path = self.written[dense.index] = write_dense_beside(self.job.result.folder, stored, report.refinement)
             if self.room is not None:
-                self.room -= dense_path(self.job.result.folder, dense.index).stat().st_size
+                self.room -= path.stat().st_size
                 if self.room < 0:
                     raise InputError("it would exceed --max-disk")
             self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
@@ -327,16 +324,24 @@ class _Writing:
             self.on_progress(report.keyframes, len(self.job.keyframes))
 
 
-def remove_dense(result: ResultFolder, indices: Sequence[int]) -> None:
-    """Remove the dense maps of these frames, and the folder if it is empty; errors are ignored."""
+def _remove_useless(result: ResultFolder) -> None:
+    """Remove what a killed run left half done, and maps of other refinements."""
     folder = result.folder / DENSE_FOLDER
     if folder.is_symlink():
-        return
-    for index in indices:
+        raise OutputError(f"{folder} is a link to another folder: remove it")
+    remove_temporary(folder)
+    if not result.dense:
+        _remove(result, [dense_path(result.folder, camera.index) for camera in result.cameras], keep_folder=True)
+
+
+def _remove(result: ResultFolder, paths: Iterable[Path], *, keep_folder: bool = False) -> None:
+    """Remove files of the folder of dense maps that exist, and the folder if it is empty; errors are ignored."""
+    for path in paths:
         with suppress(OSError):
-            dense_path(result.folder, index).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
+            path.unlink(missing_ok=True)
+    if not keep_folder:
+        with suppress(OSError):
+            (result.folder / DENSE_FOLDER).rmdir()
 
 
 def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Frame, Camera]]:

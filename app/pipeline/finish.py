@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, write_result_mesh
+from stream_recon.app.localization.build import update_map
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
@@ -20,18 +21,21 @@ from stream_recon.app.pipeline.dense import (
     why_not_dense,
 )
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
+from stream_recon.app.pipeline.onto import check_onto, put_onto, record_changes
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
 from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.disk_limit import bytes_without
+from stream_recon.app.result.feature_map import MAP_NAME, remove_map
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
-from stream_recon.app.result.run_record import DENSE, METRIC_SCALE, REFINEMENT
+from stream_recon.app.result.run_record import CHANGES_NAME, DENSE, METRIC_SCALE, ONTO, REFINEMENT
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import InputError, NoSurfaceError
+from stream_recon.configs.errors import ConfigError, InputError, NoSurfaceError
 
 
 class ResultView(RefinementView, ScaleView, DenseView, Protocol):
@@ -47,23 +51,37 @@ class FinishSteps:
     """Source of the metric scale, and the same as text."""
     mesh: bool = False
     dense: DenseOptions | None = None
+    onto: Path | None = None
+    """Result of the same place, in whose world this one is put."""
 
     @staticmethod
     def parse(
-        *, refine: bool, scale_from: str | None, mesh: bool = False, dense: DenseOptions | None = None
+        *,
+        refine: bool,
+        scale_from: str | None,
+        mesh: bool = False,
+        dense: DenseOptions | None = None,
+        onto: Path | None = None,
     ) -> "FinishSteps":
-        """Steps from command-line options. Raises ConfigError, InputError."""
-        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense)
+        """Steps from command-line options. Raises ConfigError, InputError, OutputError."""
+        if onto is not None:
+            if scale_from is not None:
+                raise ConfigError("use --onto or --scale-from, not both: the other result gives the unit")
+            if not refine:
+                raise ConfigError("--onto needs a refinement: leave out --mapping")
+            check_onto(onto)
+        return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense, onto)
 
     def remaining(self, record: Mapping[str, Any], folder: Path) -> "FinishSteps":
         """Steps that are not done yet, by the result's ``run.json`` and files."""
         refine = self.refine and REFINEMENT not in record
         scale = None if record.get(METRIC_SCALE) else self.scale
         dense = None if not refine and DENSE in record else self.dense
-        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense)
+        onto = None if ONTO in record and not refine else self.onto
+        return FinishSteps(refine, scale, self.mesh and not (folder / MESH_NAME).exists(), dense, onto)
 
     def __bool__(self) -> bool:
-        return self.refine or self.scale is not None or self.mesh or self.dense is not None
+        return self.refine or self.scale is not None or self.mesh or self.dense is not None or self.onto is not None
 
 
 @dataclass(frozen=True)
@@ -87,14 +105,16 @@ class Finisher:
     page: ResultView | None = None
     is_locked: bool = False
     max_bytes: int | None = None
+    keep_map: bool = True
+    """Whether a refinement leaves the features by which the place is recognized."""
 
     def run(self, steps: FinishSteps) -> bool:
         """Do these steps and judge the result; False where Ctrl-C ended a step. Raises StreamReconError."""
         unscaled: InputError | None = None
         done = self._refined(steps) and (steps.dense is None or self.densify(steps.dense))
-        if done and steps.scale is not None:
+        if done and (steps.scale is not None or steps.onto is not None):
             try:
-                done = self.scale(steps.scale) is not None
+                done = self.onto(steps.onto) if steps.onto is not None else self._scaled(steps)
             except InputError as error:
                 # The mesh follows all the same: it is part of a complete result.
                 unscaled = error
@@ -132,11 +152,21 @@ class Finisher:
                 self.page,
                 self.observer,
                 lambda: stop.requested,
+                keep_map=self.keep_map,
             )
+            self._bound_map()
         if report is not None and self.open_again is None:
             self.observer.on_message(STORED_IMAGES, warning=True)
         self.observer.on_refined(report)
         return report
+
+    def _bound_map(self) -> None:
+        """Remove the map of features where it exceeds the bound of the result's size."""
+        if self.max_bytes is not None and (self.folder / MAP_NAME).exists():
+            size = (self.folder / MAP_NAME).stat().st_size
+            if size + bytes_without(self.folder, MAP_NAME) > self.max_bytes:
+                remove_map(self.folder)
+                self.observer.on_message("no map of features: it would exceed --max-disk")
 
     def densify(self, options: DenseOptions) -> bool:
         """Compute dense depth of a refined result, and its cloud; False where Ctrl-C ended it. Raises StreamReconError.
@@ -159,6 +189,7 @@ class Finisher:
             try:
                 report = densify_result(result, self.open_again, options, on_progress, self.page, self.max_bytes)
                 rebuild_cloud(read_result(self.folder), self.observer.on_dense_points)
+                update_map(self.folder)
             except DenseCancelledError:
                 report = None
             except InputError as error:
@@ -166,6 +197,26 @@ class Finisher:
                 return True
         self.observer.on_densified(report)
         return report is not None
+
+    def _scaled(self, steps: FinishSteps) -> bool:
+        return steps.scale is None or self.scale(steps.scale) is not None
+
+    def onto(self, target: Path) -> bool:
+        """Put the result into the world of another one; False where Ctrl-C ended it. Raises StreamReconError.
+
+        InputError means that the two share no view.
+        """
+        with stop_on_signals() as stop, memory_errors(), self._lock():
+            on_points = partial(self.observer.on_scale, "points")
+            pages = [] if self.page is None else [self.page]
+            found = put_onto(read_result(self.folder), target, on_points, lambda: stop.requested, pages)
+            if found is None:
+                return False
+            self.observer.on_message(f"in the world of {target}: {found.keyframes} keyframes agree")
+            changes = record_changes(self.folder, target)
+        counts = f"{len(changes.added)} frames show something new, {len(changes.gone)} earlier ones what is gone"
+        self.observer.on_message(f"{CHANGES_NAME}: {counts}")
+        return True
 
     def scale(self, source: tuple[ScaleSource, str]) -> MetricScale | None:
         """Convert the result to metres; returns its unit, or None where Ctrl-C ended it. Raises StreamReconError.

@@ -149,7 +149,9 @@ class _PipelineRun:
         self.observer = observer
         self._resume = resume = setup.resume
         self._masking = Masking(setup.mask_sky)
-        self._discontinuities = DiscontinuityDetector(resume.segments, resume.blank_frames, resume.last)
+        self._discontinuities = DiscontinuityDetector(
+            resume.segments, resume.blank_frames, resume.last, source.image_names, source.unordered
+        )
         self._source = source
         self._engine = engine
         self._writer = writer
@@ -251,6 +253,7 @@ class _PipelineRun:
             peak_device_memory_mb=peak_device_memory_mb(self._engine.device),
             attention=self._engine.attention,
             network_focal=float(np.median(focals)) if self._source.intrinsics is not None and len(focals) else None,
+            unordered=self._source.unordered,
             focal_change=focal_change(np.asarray(focals)),
             submaps=self._engine.submaps,
             reference_frames=self._engine.reference_frames,
@@ -324,5 +327,7 @@ class _PipelineRun:
         blind = self._discontinuities.blank_since
         if blind is not None:
             return f"the image is {blind[1]} since {clock(blind[0])}: these frames are skipped"
+        if self._source.unordered:
+            return "photographs in no order: they are put together at the end"
         segments = self._segments()
         return self._health.notice or (f"new segment: {segments[-1].reason}" if segments else None)

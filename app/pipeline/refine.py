@@ -4,23 +4,27 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.localization.build import build_map
 from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
+from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT, VERDICT
-from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
+from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
@@ -57,6 +61,8 @@ def refine_result(
     page: RefinementView | None = None,
     observer: RunObserver | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    *,
+    keep_map: bool = True,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
@@ -66,6 +72,7 @@ def refine_result(
         listeners: get the final revision.
         page: shows intermediate states and the final one; after an early end, the unchanged result.
         observer: gets the progress.
+        keep_map: leave the features by which the place is recognized.
 
     Raises:
         RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
@@ -92,14 +99,15 @@ def refine_result(
 
     def show_state(state: IntermediateState) -> None:
         assert page is not None
-        focal = state.lens.focal / images.scale.factor
-        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), focal))
+        lens = state.lens.scaled(1 / images.scale.factor)
+        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), lens))
         page.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
 
     try:
         options = RefineOptions(
             workers=min(usable_cores(), MOST_WORKERS),
             initial_poses=_initial_poses(result, images.scale),
+            unordered=result.run.get("unordered") is True,
             known_intrinsics=bool(result.run.get("options", {}).get("camera")),
             progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if page else None,
@@ -108,8 +116,8 @@ def refine_result(
         if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
-        focal = found.lens.focal / found.scale.factor if found.fit is not None else None
-        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), focal)
+        lens = found.lens.scaled(1 / found.scale.factor) if found.fit is not None else None
+        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), lens)
         angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
         record = {
             "id": _refinement_id(found),
@@ -124,18 +132,25 @@ def refine_result(
             page.revise(revision)
             page.show_map(*_map_of(tracks))
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
-        changes = {REFINEMENT: record, **({METRIC_SCALE: None} if METRIC_SCALE in result.run else {})}
+        changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
         changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
         if not amend(
             result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
         ):
             raise RefinementCancelledError
+        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
     except BaseException:
         if page:
             page.revise(revision_since_causal(result.cameras))
             page.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return found.report
+
+
+def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
+    """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
+    if not (frames and found.features) or build_map(folder, frames, found.features, found.lens, found.scale) is None:
+        remove_map(folder)
 
 
 def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
@@ -254,15 +269,17 @@ def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revisio
     )
 
 
-def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, focal: float | None) -> Revision:
+def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, lens: CameraModel | None) -> Revision:
     """Revision from the causal estimates to new poses [N, 4, 4].
 
-    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``focal`` in pixels of the source; None: unchanged.
+    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``lens`` in pixels of the source; None: unchanged.
     """
     frames = []
+    size = next((camera.source_size for camera in cameras if camera.source_size), None)
+    straight = lens if lens is None or size is None else lens.straightened(size)
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
-        intrinsics = k if focal is None else Intrinsics(focal, focal, k.cx, k.cy)
+        intrinsics = k if straight is None else Intrinsics.from_lens(dataclasses.replace(straight, cx=k.cx, cy=k.cy))
         factor = float(scale) * camera.depth_scale / camera.depth_scale_causal
         frames.append(FrameRevision(camera.index, pose, factor, intrinsics))
     return Revision(tuple(frames))
@@ -289,7 +306,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
         frame=index[seen.camera[order]],
         point=seen.point[order].astype(np.int32),
         pixel=(seen.pixel[order] / factor).astype(np.float32),
-        lens=np.array([lens.focal / factor, lens.cx / factor, lens.cy / factor, lens.k1]),
+        lens=lens_numbers(lens.scaled(1 / factor)),
         source_size=np.array(size, np.int32),
         loops=_frames_of(found.loops, index.tolist()),
     )

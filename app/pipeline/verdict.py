@@ -57,6 +57,13 @@ OVERLAP = "Film with more overlap: move more slowly, in smaller turns, with the 
 TEXTURE = "Keep edges and patterns in view, in good light"
 
 
+UNKNOWN_LENS = (
+    "The field of view is not measured, because the camera only moves straight ahead or hardly turns: give it with "
+    "--intrinsics if you know it"
+)
+"""Note where matches do not determine the focal length."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A judgement of a result."""
@@ -124,12 +131,13 @@ def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
     if not evidence.frames:
         return Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
     findings = [*evidence.refinement(), *evidence.geometry(), *evidence.lens(), *evidence.losses(), *evidence.others()]
+    unknown = evidence.unknown_lens()
     if not findings:
         whole = f"{evidence.frames:.0f} of {evidence.frames:.0f} frames"
-        return Verdict("good", f"{whole} were confirmed by points kept aside to check it")
+        return Verdict("good", f"{whole} were confirmed by points kept aside to check it{unknown}")
     first = max(findings, key=lambda finding: finding.weight)
     others = [finding.reason for finding in findings if finding is not first]
-    reason = "; ".join([first.reason, *others[: MAX_REASONS - 1]])
+    reason = "; ".join([first.reason, *others[: MAX_REASONS - 1]]) + unknown
     failed = sum(finding.weight for finding in findings) >= FAILED
     return Verdict("failed" if failed else "doubtful", reason, first.advice)
 
@@ -217,6 +225,11 @@ class _Evidence:
         # After a cut, another part may have been filmed with another lens.
         if ratio >= FOCAL_CHANGE and steadiness >= FOCAL_STEADINESS and not self._record.get("segments"):
             yield _Finding("the lens seems to have zoomed", "Film without zoom")
+
+    def unknown_lens(self) -> str:
+        """What the images do not say of the lens, which makes no result a doubtful one; empty where they say all."""
+        unmeasured = self._refinement.get("field_of_view_measured") is False and not self._rejected
+        return f". {UNKNOWN_LENS}" if unmeasured else ""
 
     def losses(self) -> Iterator[_Finding]:
         """Frames that are missing, and parts whose place is a guess."""

@@ -229,13 +229,22 @@ def _network(record: Mapping[str, Any]) -> NetworkEstimate:
     return NetworkEstimate(T, _intrinsics(record), scale)
 
 
-def _named(k: Intrinsics) -> dict[str, float]:
-    return {name: float(getattr(k, name)) for name in _INTRINSICS}
+def _named(k: Intrinsics) -> dict[str, Any]:
+    named: dict[str, Any] = {name: float(getattr(k, name)) for name in _INTRINSICS}
+    if not k.lens.is_straight:
+        named["distortion"] = {"fisheye": k.fisheye, "k1": k.k1, "k2": k.k2}
+    return named
 
 
 def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
-    k = Intrinsics(*(float(record[name]) for name in _INTRINSICS))
-    if not np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() or min(k.fx, k.fy) <= 0:
+    bent = record.get("distortion", {})
+    k = Intrinsics(
+        *(float(record[name]) for name in _INTRINSICS),
+        k1=float(bent.get("k1", 0.0)),
+        k2=float(bent.get("k2", 0.0)),
+        fisheye=bool(bent.get("fisheye", False)),
+    )
+    if not np.isfinite([k.fx, k.fy, k.cx, k.cy, k.k1, k.k2]).all() or min(k.fx, k.fy) <= 0:
         raise ValueError("intrinsics are not finite or not positive")
     return k
 

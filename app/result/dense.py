@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import FLOAT16_MAX, JPEG_QUALITY
-from stream_recon.app.result.files import replace_file
+from stream_recon.app.result.files import replace_file, temporary_name
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
 
@@ -63,7 +63,7 @@ class DenseMap:
             index=camera.index,
             timestamp=camera.timestamp,
             T_world_camera=camera.T_world_camera,
-            intrinsics=camera.intrinsics,
+            intrinsics=camera.intrinsics.pinhole,
             depth=self.depth * np.float32(camera.depth_scale),
             confidence=self.certainty.astype(np.float32),
             rgb=np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8),
@@ -104,6 +104,11 @@ def dense_path(folder: Path, index: int) -> Path:
 
 def write_dense(folder: Path, dense: DenseMap, refinement: str) -> None:
     """Write a keyframe's file into the result folder; ``refinement``: id of the refinement. Raises OutputError."""
+    write_dense_beside(folder, dense, refinement).replace(dense_path(folder, dense.index))
+
+
+def write_dense_beside(folder: Path, dense: DenseMap, refinement: str) -> Path:
+    """`write_dense` under a temporary name in the same folder, which is returned. Raises OutputError."""
     transform = dense.transform
     arrays: dict[str, NDArray[Any]] = {
         "depth": np.clip(dense.depth, 0, FLOAT16_MAX).astype(np.float16),
@@ -116,7 +121,9 @@ def write_dense(folder: Path, dense: DenseMap, refinement: str) -> None:
     }
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
-    replace_file(dense_path(folder, dense.index), lambda file: file.write(content.getbuffer()))
+    path = temporary_name(dense_path(folder, dense.index))
+    replace_file(path, lambda file: file.write(content.getbuffer()))
+    return path
 
 
 def read_dense(folder: Path, index: int, refinement: str) -> DenseMap:

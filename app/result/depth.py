@@ -9,6 +9,7 @@ compression of float16 depth costs much time and saves little.
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import FrameResult, ImageTransform
+from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
@@ -90,6 +91,38 @@ def _depth_file(arrays: Mapping[str, NDArray[Any]]) -> DepthFile:
     if not np.isfinite([left, top, width, height]).all() or min(width, height, *transform.source_size, *bgr.shape) < 1:
         raise ValueError("its crop or sizes are not valid")
     return DepthFile(depth, confidence, cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), transform)
+
+
+def undistorted(file: DepthFile, camera: Intrinsics) -> DepthFile:
+    """The maps and the image as of a pinhole camera; ``camera``: of the source. Depth is 0 outside the image."""
+    maps = _pixels_in_distorted(camera, file.transform)
+    if maps is None:
+        return file
+    # Interpolation would put depth between two surfaces.
+    depth, confidence = (
+        np.asarray(cv2.remap(values, *maps, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT), np.float32)
+        for values in (file.depth, file.confidence)
+    )
+    rgb = np.asarray(cv2.remap(file.rgb, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT), np.uint8)
+    return DepthFile(depth, confidence, rgb, file.transform)
+
+
+@lru_cache(maxsize=4)
+def _pixels_in_distorted(
+    camera: Intrinsics, transform: ImageTransform
+) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """Positions x, y [h, w] in the network's image of the pixels of an undistorted one, for cv2.remap; None: equal."""
+    lens = camera.lens.straightened(transform.source_size)
+    if lens.is_straight:
+        return None
+    width, height = transform.network_size
+    sx, sy = transform.scale
+    x, y = np.meshgrid((np.arange(width) + 0.5) / sx, (np.arange(height) + 0.5) / sy)
+    source = np.stack([x, y], axis=-1) + transform.crop[:2]
+    focal, centre = (camera.fx, camera.fy), (camera.cx, camera.cy)
+    pixels = lens.distorted((source - centre) / focal) * focal + centre
+    there = ((pixels - transform.crop[:2]) * (sx, sy)).astype(np.float32) - np.float32(0.5)
+    return np.ascontiguousarray(there[..., 0]), np.ascontiguousarray(there[..., 1])
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:

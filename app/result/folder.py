@@ -15,7 +15,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
 from stream_recon.app.result.commit import is_changing
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, read_dense
-from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
 from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, upgraded
@@ -144,12 +144,15 @@ def read_result(folder: Path) -> ResultFolder:
 def result_of(folder: Path, camera: Camera) -> FrameResult:
     """A frame's result from its camera and its depth file. Raises OutputError."""
     stored = read_depth(depth_path(folder, camera.index))
+    # The field is of the distorted map.
+    corrected = correct_depth(stored.depth, camera.depth_scale, camera.depth_field)
+    stored = undistorted(replace(stored, depth=corrected), camera.intrinsics)
     return FrameResult(
         index=camera.index,
         timestamp=camera.timestamp,
         T_world_camera=camera.T_world_camera,
-        intrinsics=camera.intrinsics,
-        depth=correct_depth(stored.depth, camera.depth_scale, camera.depth_field),
+        intrinsics=camera.intrinsics.pinhole,
+        depth=stored.depth,
         confidence=stored.confidence,
         rgb=stored.rgb,
         transform=stored.transform,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.result.run_record import METRIC_SCALE
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO
 from stream_recon.configs.errors import OutputError
 
 FIRST_CAMERA = "first camera"
@@ -85,4 +85,12 @@ def metric_scale_of(run: Mapping[str, Any]) -> MetricScale | None:
 def T_current_own(run: Mapping[str, Any]) -> Similarity:
     """Similarity from the reconstruction's own world to the world of ``cameras.json``. Raises OutputError."""
     metric_scale = metric_scale_of(run)
-    return Similarity.identity() if metric_scale is None else metric_scale.T_metric_own
+    if metric_scale is not None:
+        return metric_scale.T_metric_own
+    onto = run.get(ONTO)
+    if onto is None:
+        return Similarity.identity()
+    try:
+        return Similarity.of_matrix(np.array(onto["T_onto_own"], np.float64))
+    except (KeyError, TypeError, ValueError, IndexError, np.linalg.LinAlgError) as error:
+        raise OutputError(f"{ONTO} in run.json is damaged: {error}") from error

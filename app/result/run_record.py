@@ -14,6 +14,12 @@ RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
 ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
+ONTO = "onto"
+"""Key of the other result in whose world a result was put."""
+CHANGES_NAME = "changes.ply"
+"""Points that differ from the result in whose world it was put."""
+PARTS = "parts"
+"""Key of the merged results among the options of a merged one."""
 VERDICT = "verdict"
 """Key of the judgement of the result."""
 _RENAMED = {
@@ -77,6 +83,8 @@ class RunSummary:
     attention: str = "auto"
     network_focal: float | None = None
     """Median of the focal lengths in pixels that the network predicts, where the camera was known."""
+    unordered: bool = False
+    """The frames are photographs in no order."""
     focal_change: dict[str, float] | None = None
     """How the focal length that the network predicts changes; see `stream_recon.app.pipeline.verdict`."""
     submaps: int = 0
@@ -167,6 +175,7 @@ def run_record(
         "cache": info.cache,
         "attention": summary.attention,
         "network_focal": summary.network_focal,
+        "unordered": summary.unordered,
         "reference_frames": list(summary.reference_frames),
         "options": info.options,
         "frames": {**evidence["frames"], "without_depth": without_depth},

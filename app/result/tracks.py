@@ -3,8 +3,8 @@
 ``points`` [M, 3] float64, in the world of cameras.json; ``errors`` [M] float32, mean reprojection error in pixels;
 ``frame`` [O] int32, a frame's index in its source; ``point`` [O] int32, a row of ``points``; ``pixel`` [O, 2]
 float32, in the source image, whose pixel (0, 0) covers [0, 1) x [0, 1); observations are sorted by point. ``lens``
-float64: focal length, cx, cy in pixels of the source image, and k1: u = cx + f (1 + k1 r^2) x / z with
-r^2 = (x^2 + y^2) / z^2 (COLMAP's SIMPLE_RADIAL); ``source_size`` int32: width and height. ``loops`` [L, 2] int32:
+float64: focal length, cx, cy in pixels of the source image, k1, and where they are not 0 also k2, and 1 for a fish-eye
+lens (see `stream_recon.app.core.camera_model`); ``source_size`` int32: width and height. ``loops`` [L, 2] int32:
 matched pairs of frames far apart in time.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.files import replace_file
 from stream_recon.configs.errors import OutputError
@@ -71,6 +72,19 @@ class SparseTracks:
     lens: NDArray[np.float64]
     source_size: NDArray[np.int32]
     loops: NDArray[np.int32]
+
+    @property
+    def camera_model(self) -> CameraModel:
+        """The camera of ``lens``."""
+        numbers = [*self.lens.tolist(), *[0.0] * (6 - len(self.lens))]
+        focal, cx, cy, k1, k2, fisheye = numbers
+        return CameraModel(focal, cx, cy, k1, k2, fisheye=bool(fisheye))
+
+
+def lens_numbers(lens: CameraModel) -> NDArray[np.float64]:
+    """A camera as the array ``lens``."""
+    more = [lens.k2, float(lens.fisheye)] if lens.k2 or lens.fisheye else []
+    return np.array([lens.focal, lens.cx, lens.cy, lens.k1, *more])
 
 
 def write_tracks(folder: Path, tracks: SparseTracks) -> None:

@@ -6,6 +6,7 @@ depth/000000.npz for each frame, by its index in the source: depth, confidence, 
 points.ply       coloured points that other frames do not contradict, thinned by voxels
 tracks.npz       points triangulated by a refinement, and their observations in keyframes
 mesh.glb         textured mesh, made last
+map.npz          features of a refinement's keyframes, by which images are localized
 run.json         settings, speed and losses of the run; "interrupted" until its end
 
 Revisions change cameras.json and trajectory.txt at checkpoints, and points.ply at the end. Depth files never change.
@@ -28,15 +29,27 @@ from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
+from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import PART_SUFFIX, is_temporary, output_errors, replace_json
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.resume import PartialResult
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME, FileRevisions, RunInfo, RunSummary, run_record
+from stream_recon.app.result.run_record import (
+    CHANGES_NAME,
+    PROGRAM,
+    RUN_NAME,
+    FileRevisions,
+    RunInfo,
+    RunSummary,
+    run_record,
+)
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
 logger = logging.getLogger(__name__)
+
+FILE_NAMES = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME)
+"""Files of a result besides ``run.json``."""
 
 
 class ResultWriter:
@@ -81,6 +94,8 @@ class ResultWriter:
         self._pending: dict[int, FrameRevision] = {}
         """Revisions since the last checkpoint, by frame index."""
         self._applied = FileRevisions()
+        self._frames = self._keyframes = 0
+        """Numbers of frames and keyframes in the folder."""
         if resume is not None:
             self._continue(resume)
 
@@ -101,6 +116,8 @@ class ResultWriter:
         if keep_depth:
             write_depth(self.folder, result)
         self._cameras.append(Camera.from_result(result))
+        self._frames += 1
+        self._keyframes += result.is_keyframe
         self._cloud.add(result)
         if keep_depth:
             self._depth.wrote(result)
@@ -172,6 +189,7 @@ class ResultWriter:
         """Open the files of an interrupted result; the cloud is rebuilt from the depth files."""
         applied = partial.recorded_value("revisions", dict).get("cameras")
         self._revisions = applied if isinstance(applied, int) else 0
+        self._frames, self._keyframes = len(partial.cameras), partial.keyframes
         _remove_parts(self.folder / DEPTH_FOLDER)
         with output_errors(self.folder):
             (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
@@ -192,6 +210,9 @@ class ResultWriter:
         self._applied = replace(self._applied, trajectory=self._revisions)
 
     def _write_record(self, summary: RunSummary) -> None:
+        # Results that wait in the back end are not in the folder, and are lost with it.
+        frames, keyframes = min(summary.frames_reconstructed, self._frames), min(summary.keyframes, self._keyframes)
+        summary = replace(summary, frames_reconstructed=frames, keyframes=keyframes)
         replace_json(self.folder / RUN_NAME, run_record(self._info, summary, self._applied, self._depth.removed))
 
 
@@ -212,7 +233,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(f"{folder} exists: use --overwrite, or another folder with -o")
-    ours = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, RUN_NAME, DEPTH_FOLDER, DENSE_FOLDER)
+    ours = (*FILE_NAMES, RUN_NAME, DEPTH_FOLDER, DENSE_FOLDER)
     taken = [name for name in ours if (folder / name).exists()]
     if taken and not _is_ours(folder):
         raise OutputError(f"{folder}/{taken[0]} was not written by {PROGRAM}: choose another folder with -o")
@@ -245,7 +266,7 @@ def _remove_old_result(folder: Path) -> None:
             dense_path(folder, index).unlink(missing_ok=True)
         for depth in folders:
             _remove_parts(depth)
-        for name in (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME):
+        for name in FILE_NAMES:
             (folder / name).unlink(missing_ok=True)
         for depth in folders:
             if depth.is_dir() and not any(depth.iterdir()):
@@ -267,3 +288,22 @@ def _listed_frames(cameras: Path) -> Iterator[int]:
             yield camera.index
     except OutputError as error:
         logger.info("%s", error)
+
+
+def remove_result(folder: Path) -> bool:
+    """Remove the files of a result, of which ``run.json`` goes last, and the folder if nothing else is in it.
+
+    Returns whether the folder is gone; files that the program did not write stay. Raises OutputError where the folder
+    holds no result, or a process writes to it.
+    """
+    if folder.is_symlink() or not _is_ours(folder):
+        raise OutputError(f"{folder} is not a result of {PROGRAM}: nothing was removed")
+    with FolderLock(folder):
+        _check_depth(folder)
+        _remove_old_result(folder)
+        with output_errors(folder):
+            (folder / RUN_NAME).unlink(missing_ok=True)
+    if any(folder.iterdir()):
+        return False
+    folder.rmdir()
+    return True

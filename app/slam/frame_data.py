@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_points import depth_edges
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 
 MAX_SIDE = 800
 """Longer side of the working image in pixels: a compromise of feature count and time."""
@@ -158,11 +159,7 @@ class DepthGrid:
 
 def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> FloatArray:
     """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
-    distorted = (np.asarray(uv, np.float64) - (lens.cx, lens.cy)) / lens.focal
-    plain = distorted
-    # Fixed-point iteration converges fast, since k1 stays near 0.
-    for _ in range(5 if lens.k1 else 0):
-        plain = distorted / (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
+    plain = lens.rays(uv)
     return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
 
 
@@ -170,8 +167,7 @@ def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> FloatArray:
     """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
     points = np.asarray(xyz, np.float64)
     plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
-    radial = lens.focal * (1 + lens.k1 * np.square(plain).sum(axis=1, keepdims=True))
-    return np.asarray(plain * radial + (lens.cx, lens.cy))
+    return lens.pixels(plain)
 
 
 def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:

@@ -105,7 +105,9 @@ class Calibration:
             lying = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
             fitting = [camera for camera in lying if camera.size is not None]
         if not fitting and stored is not None:
-            fitting = [camera for camera in self._all if camera.size == stored]
+            # Such a camera is one of the image before it was turned, too.
+            lying = [camera.turned(orientation) if orientation in TURNED_BY_90 else camera for camera in self._all]
+            fitting = [camera for camera in lying if camera.size == stored]
         if not fitting:
             known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
             raise InputError(

@@ -18,12 +18,10 @@ ADDRESS_TIMEOUT_SECONDS = 10.0
 """Time limit for opening and for reading an address; a slow network answers within seconds."""
 EDIT_TOLERANCE_MS = 2.0
 """Rounding of times in edit lists, which often count milliseconds."""
-PQ = 16
-"""Number of the transfer function PQ in ITU-T H.273."""
-REFERENCE_WHITE, BRIGHTEST = 203.0, 5.0
-"""Reference white in cd/m2, and light that becomes white, as a multiple of it."""
 WIDEST_PIXEL = 4.0
 """Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
+MOST_FPS = 1000.0
+"""Frame rate from which a container's statement is ignored."""
 MAX_PLAUSIBLE_FRAMES = 1e8
 """Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
@@ -99,13 +97,16 @@ def _text(address: str, name: str) -> str:
 def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
     """Frame count stated by the container, which may be wrong; None if it is implausible."""
     count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
+    # Raw streams state a rate of their clock, and count its ticks.
+    if not capture.get(cv2.CAP_PROP_FPS) < MOST_FPS:
+        return None
     return int(count) if 0 < count < MAX_PLAUSIBLE_FRAMES else None
 
 
 def capture_rate(capture: cv2.VideoCapture) -> float:
     """Nominal frames per second; 30 if the container does not state them."""
     rate = capture.get(cv2.CAP_PROP_FPS)
-    return float(rate) if 0 < rate < 1000 else 30.0
+    return float(rate) if 0 < rate < MOST_FPS else 30.0
 
 
 def shown_frame_count(capture: cv2.VideoCapture, path: Path) -> int | None:
@@ -189,20 +190,3 @@ def resized(image: NDArray[np.uint8], sides: tuple[float, float]) -> NDArray[np.
     size = (max(1, round(image.shape[1] * sides[0])), max(1, round(image.shape[0] * sides[1])))
     shrinks = min(sides) < 1
     return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC), np.uint8)
-
-
-def tone_curve(path: Path) -> NDArray[np.uint8] | None:
-    """Table [256] that maps the tones of an HDR video in PQ (SMPTE ST 2084) to those of sRGB; None for other videos.
-
-    The reference white of 203 cd/m2 (ITU-R BT.2408) becomes 80 %, and brighter light is compressed.
-    """
-    tracks = video_tracks(path)
-    if not tracks or tracks[0].transfer != PQ:
-        return None
-    signal = np.power(np.arange(256) / 255, 1 / 78.84375)
-    light = np.power(np.maximum(signal - 0.8359375, 0) / (18.8515625 - 18.6875 * signal), 1 / 0.1593017578125)
-    relative = 10_000 * light / REFERENCE_WHITE
-    # The curve of Reinhard et al. (2002) with the brightest light at white.
-    linear = np.clip(relative * (1 + relative / BRIGHTEST**2) / (1 + relative) * 1.2, 0, 1)
-    srgb = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * np.power(linear, 1 / 2.4) - 0.055)
-    return np.asarray(np.rint(255 * srgb), np.uint8)

@@ -1,4 +1,4 @@
-"""What containers of video state beyond OpenCV: edit lists, several tracks, panoramas, and whether a file is whole.
+"""What containers of video state beyond OpenCV: edit lists, several tracks, panoramas, and whether a file is cut off.
 
 MP4 and QuickTime (ISO 14496-12), Matroska and WebM (RFC 9559), AVI.
 """
@@ -22,6 +22,8 @@ SECONDS_TO_1970 = 2_082_844_800
 SPHERICAL = (b"sv3d", bytes.fromhex("ffcc8263f8554a938814587a02521fdd"))
 """Box of Spherical Video V2, and id of the box of V1, by Google."""
 EBML, SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+OTHER_CONTAINERS = (b"FLV", b"OggS", bytes.fromhex("3026b2758e66cf11"))
+"""Heads of containers that state a length, in a form that is not read here: Flash, Ogg and Windows Media."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class VideoTrack:
     """Whether it is marked as a panorama of 360 degrees."""
     transfer: int = 0
     """Transfer characteristics (ITU-T H.273) of its colours; 16 is PQ. 0: not stated."""
+    size: tuple[int, int] = (0, 0)
+    """Width and height in pixels as stored."""
+    interlaced: bool = False
 
 
 def video_tracks(path: Path) -> list[VideoTrack]:
@@ -70,22 +75,22 @@ def creation_time(path: Path) -> float | None:
     return None
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file of a known container has all the bytes that its head states; False where that is unknown."""
+def is_cut_off(path: Path) -> bool:
+    """Whether a file may lack bytes that its head promises; False for raw streams, which promise none."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
             head = file.read(64)
             if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"):
-                return _boxes_fill(file, size)
+                return not _boxes_fill(file, size)
             if head[:4] == b"RIFF":
-                return int.from_bytes(head[4:8], "little") + 8 <= size
+                return int.from_bytes(head[4:8], "little") + 8 > size
             if head[:4] == EBML:
-                return _segment_end(head, file) <= size
+                return _segment_end(head, file) > size
+            return head.startswith(OTHER_CONTAINERS)
     except (OSError, ValueError, struct.error):
-        pass
-    return False
+        return True
 
 
 def boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
@@ -165,14 +170,17 @@ def _track(file: BinaryIO, begin: int, end: int, movie_scale: int) -> VideoTrack
             tables = {name: _content(file, e, f) for name, e, f in boxes(file, c, d, _TABLES)}
             (samples,) = struct.unpack_from(">I", tables[b"stsz"], 8) if b"stsz" in tables else (0,)
             spherical = any(mark in tables.get(b"stsd", b"") for mark in SPHERICAL) or _has_uuid(file, begin, end)
-            transfer = _transfer(tables.get(b"stsd", b""))
+            description = tables.get(b"stsd", b"")
+            transfer, size = _transfer(description), (_short(description, 40), _short(description, 42))
+            at = description.find(b"fiel")
+            interlaced = at >= 0 and description[at + 4 : at + 5] == b"\2"
             edits = _edits(file, inner[b"edts"], movie_scale, scale) if b"edts" in inner else []
             if not edits:
-                return VideoTrack(int(samples), spherical=spherical, transfer=transfer)
+                return VideoTrack(int(samples), 0.0, None, 0, spherical, transfer, size, interlaced)
             first = _earliest(tables.get(b"stts", b""), tables.get(b"ctts", b"")) / scale
             span = sum(duration for _, duration in edits)
             begin_s = edits[0][0] - first
-            return VideoTrack(int(samples), begin_s, begin_s + span, len(edits), spherical, transfer)
+            return VideoTrack(int(samples), begin_s, begin_s + span, len(edits), spherical, transfer, size, interlaced)
     return None
 
 
@@ -183,6 +191,10 @@ def _transfer(description: bytes) -> int:
     """Transfer characteristics in the colour box of a sample description."""
     at = max(description.find(b"colrnclx"), description.find(b"colrnclc"))
     return int.from_bytes(description[at + 10 : at + 12], "big") if at >= 0 else 0
+
+
+def _short(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 2], "big")
 
 
 def _has_uuid(file: BinaryIO, begin: int, end: int) -> bool:

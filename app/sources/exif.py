@@ -8,6 +8,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO
@@ -42,6 +43,8 @@ _ORIENTATION = 0x0112
 """Tag of the orientation."""
 _FOCAL, _FOCAL_35MM, _PLANE_X, _PLANE_UNIT, _WIDTH = 0x920A, 0xA405, 0xA20E, 0xA210, 0xA002
 """Tags of the focal length, its 35 mm equivalent, the sensor's pixel density, its unit, and the image width."""
+_TAKEN = 0x9003
+"""Tag of the time at which the photograph was taken."""
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0}
 """Length of the unit of pixel density, by EXIF's number of the unit."""
 _INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
@@ -56,6 +59,8 @@ class Exif:
     """35 mm equivalent focal length in millimetres."""
     focal_widths: float | None = None
     """Focal length in widths of the unrotated image, from the pixel density of the sensor."""
+    taken: float | None = None
+    """Time at which it was taken in seconds, from any start."""
     position: tuple[float, float, float] | None = None
     """Latitude and longitude in degrees, altitude in metres or nan."""
     orientation: int = 1
@@ -204,7 +209,7 @@ def _exif(block: _Data) -> Exif:
     unit = _MILLIMETRES.get(int(_first(inner, _PLANE_UNIT) or 2), 25.4)
     widths = focal * density / unit / width if focal and density and width else None
     turned = int(_first(main, _ORIENTATION) or 1)
-    return Exif(equivalent, widths, _position(gps), turned if 1 <= turned <= 8 else 1)
+    return Exif(equivalent, widths, _taken(inner), _position(gps), turned if 1 <= turned <= 8 else 1)
 
 
 def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]]:
@@ -229,6 +234,14 @@ def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]
         else:
             found[tag] = tuple(float(value) for value in values)
     return found
+
+
+def _taken(inner: dict[int, tuple[float, ...]]) -> float | None:
+    text = bytes(int(code) for code in inner.get(_TAKEN, ())).rstrip(b"\0 ").decode("ascii", "replace")
+    try:
+        return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def _first(directory: dict[int, tuple[float, ...]], tag: int) -> float | None:

@@ -4,11 +4,13 @@ import glob
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, natural_key
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
+from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 NUMBERED = re.compile(r"%0?(\d*)d")
@@ -39,7 +41,8 @@ def files_of_pattern(spec: str) -> list[Path]:
     files = sorted((path for path in found if path.is_file()), key=lambda path: natural_key(path.name))
     if not files:
         raise InputError(f"no file has a name like {spec}")
-    others = [path.name for path in files if path.suffix.lower() not in IMAGE_SUFFIXES]
+    known = IMAGE_SUFFIXES | readable_suffixes()
+    others = [path.name for path in files if path.suffix.lower() not in known]
     if others:
         raise InputError(f"{spec} names files that are no images, such as {others[0]}: give one video at a time")
     return files
@@ -54,27 +57,38 @@ def hint_for_missing(spec: str) -> str:
     return ""
 
 
-def are_read_as_stored(images: Sequence[Path]) -> bool:
-    """Whether photographs, turned for display, differ in size, and as stored do not: a camera held both ways.
+@dataclass(frozen=True)
+class Turns:
+    """How photographs of a camera that was held both ways come to one size."""
 
-    Raises InputError where upright and wide ones differ in both, with the largest group of one size.
+    as_stored: bool = False
+    """All are used without their EXIF orientation."""
+    by_90: frozenset[Path] = frozenset()
+    """Photographs that are turned by 90 degrees, since nothing tells how they were turned."""
+
+
+def turns_to_one_size(images: Sequence[Path]) -> Turns:
+    """Turns by which photographs have one size.
+
+    Raises InputError where there are none, with the largest group of one size.
     """
     if not 1 < len(images) <= MOST_HEADS:
-        return False
+        return Turns()
     heads = [(path, head) for path in images if (head := _head(path)) is not None]
     stored = Counter(size for _, (size, _) in heads)
     shown = Counter(_shown(size, turn) for _, (size, turn) in heads)
     if len(shown) < 2:
-        return False
+        return Turns()
     if len(stored) == 1:
-        return True
+        return Turns(as_stored=True)
     (most, count), *_ = shown.most_common()
-    if most[::-1] not in shown:
-        return False
-    other = next(path.name for path, (size, turn) in heads if _shown(size, turn) == most[::-1])
+    others = [(path, _shown(*head)) for path, head in heads if _shown(*head) != most]
+    if all(size == most[::-1] for _, size in others):
+        return Turns(by_90=frozenset(path for path, _ in others))
+    path, size = others[0]
     raise InputError(
         f"frames of different sizes: {count} images are {most[0]}x{most[1]}, the largest group, and "
-        f"{len(heads) - count} are not, such as {other} ({most[1]}x{most[0]}); all frames of a source must have one "
+        f"{len(others)} are not, such as {path.name} ({size[0]}x{size[1]}); all frames of a source must have one "
         "size: move the others to another folder"
     )
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import zlib
 from collections.abc import Callable
 
 import cv2
@@ -22,6 +23,8 @@ RETRY_SECONDS = 1.0
 """Pause between two attempts to reopen a source."""
 CLOSE_SECONDS = 1.0
 """Time limit of `LiveReader.close` for the current read, which most sources end with their next frame."""
+SAME_FRAMES = 30
+"""Equal frames at the start after which a source is doubted: a camera's noise changes each."""
 LONGEST_PAUSE_SECONDS = 2.0
 """Gap after which a new segment begins: the camera may have moved to another place."""
 
@@ -59,7 +62,7 @@ class LiveReader(Reader):
         self._changed = threading.Condition()
         self._newest: tuple[int, float, int, NDArray[np.uint8]] | None = None
         self._grabbed: NDArray[np.uint8] | None = None
-        self._count = 0
+        self._count = self._same = self._digest = 0
         self._opened_after = 0
         """Number of frames received when the source was last opened."""
         self._size: tuple[int, int] | None = None
@@ -132,10 +135,11 @@ class LiveReader(Reader):
     def _store_newest(self, bgr: NDArray[np.uint8]) -> None:
         now = time.monotonic()
         if not self._count:
-            self._start = now
+            self._start, self.origin_ns = now, time.time_ns()
         elif now - self._last_time > LONGEST_PAUSE_SECONDS:
             self._begin_segment(now)
         self._last_time = now
+        self._check_changes(bgr)
         bgr = self._at_first_size(self._pixels.squared(bgr), now)
         with self._changed:
             self._drop_waiting_frame()
@@ -143,6 +147,19 @@ class LiveReader(Reader):
                 self._newest = (self._count, now - self._start, len(self.segments), bgr)
             self._changed.notify_all()
         self._count += 1
+
+    def _check_changes(self, bgr: NDArray[np.uint8]) -> None:
+        """Warn once where the first frames are equal to the last bit, which no camera sends."""
+        if self._count > SAME_FRAMES or self._count != self._same:
+            return
+        digest = zlib.crc32(np.ascontiguousarray(bgr).data)
+        self._digest = digest if not self._count else self._digest
+        self._same += digest == self._digest
+        if self._same > SAME_FRAMES:
+            self.warnings.append(
+                f"{self.name} sends the same picture again and again: it is frozen, or interlaced, which OpenCV cannot "
+                "decode here; let the camera or a server send progressive video"
+            )
 
     def _drop_waiting_frame(self) -> None:
         """Drop and count the stored frame if `grab` has not taken it. The caller holds the lock."""

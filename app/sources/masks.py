@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.readers import IMAGE_SUFFIXES, input_errors, list_images, oriented, read_image
+from stream_recon.app.sources.image_decoding import (
+    HEIF_SUFFIXES,
+    IMAGE_SUFFIXES,
+    opacity,
+    oriented,
+    read_depth_image,
+    read_image,
+)
+from stream_recon.app.sources.readers import input_errors, list_images
 from stream_recon.configs.errors import InputError
 
 COMPLETE = 0.95
@@ -82,19 +90,38 @@ class MaskFolder:
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:
             return None
-        image = read_image(path)
-        if image is None:
-            raise InputError(f"--masks: {path.name} is not a readable image")
+        image = _levels(path)
         image = _turned_along(image, size, orientation)
         height, width = image.shape[:2]
         if (width, height) != stored and abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
                 f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: their aspect ratios differ"
             )
-        grey = image.max(axis=2)
+        grey = image
         if (width, height) != size:
             grey = cv2.resize(grey, size, interpolation=cv2.INTER_NEAREST)
         return np.asarray(grey < BLACK)
+
+
+def _levels(path: Path) -> NDArray[np.uint8]:
+    """Grey levels [H, W] of a mask: 0 to 255, or 0 and 1. What is transparent is black.
+
+    Raises InputError: an unreadable mask, or one of other levels, of which none is white.
+    """
+    image = read_image(path)
+    if image is None:
+        raise InputError(f"--masks: {path.name} is not a readable image")
+    grey = np.minimum(image.max(axis=2), opacity(path, image.shape[:2]))
+    if not grey.any() and (deep := read_depth_image(path)) is not None:
+        grey = np.asarray(np.minimum(deep, BLACK - 1), np.uint8)
+    brightest = int(grey.max())
+    if brightest == 1:
+        return np.asarray(grey * 255, np.uint8)
+    if 0 < brightest < BLACK:
+        raise InputError(
+            f"--masks: {path.name} has levels of 0 to {brightest}: use 0 (black) for what is excluded, 255 for the rest"
+        )
+    return np.asarray(grey, np.uint8)
 
 
 def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: Callable[[], int]) -> NDArray[np.uint8]:
@@ -108,6 +135,6 @@ def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: 
 def _bare(name: str) -> str:
     """File name without image suffixes, in lower case."""
     path = Path(name)
-    while path.suffix.lower() in IMAGE_SUFFIXES:
+    while path.suffix.lower() in IMAGE_SUFFIXES | HEIF_SUFFIXES:
         path = path.with_suffix("")
     return path.name.casefold()

@@ -1,21 +1,19 @@
-"""Readers of video files and folders of images, which step through all frames, and reading of single images."""
+"""Readers of video files and folders of images, which step through all frames."""
 
-import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT, Calibration
+from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import (
     PixelShape,
     capture_frame_count,
@@ -25,28 +23,35 @@ from stream_recon.app.sources.capture import (
     packet_times,
     resized,
     shown_frame_count,
-    tone_curve,
 )
-from stream_recon.app.sources.containers import is_whole
+from stream_recon.app.sources.colour import tone_curve
+from stream_recon.app.sources.containers import is_cut_off
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
+from stream_recon.app.sources.image_decoding import (
+    EXIF_SAMPLES,
+    HEIF_SUFFIXES,
+    IMAGE_SUFFIXES,
+    image_bytes,
+    oriented,
+    read_image,
+    readable_suffixes,
+    used_bits,
+)
+from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
+from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
-"""Image formats that OpenCV's wheel decodes."""
-HEIF_SUFFIXES = frozenset({".heic", ".heif", ".avif"})
-"""Image formats that need the library pillow-heif."""
+if TYPE_CHECKING:
+    from stream_recon.app.sources.scan_folder import ScanFeedback
+
 OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
 """Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
-PNG = b"\x89PNG\r\n\x1a\n"
-"""Signature at the start of a PNG file."""
-MAX_IMAGE_BYTES = 2**31
-"""Larger files cannot be passed to OpenCV's decoder."""
-EXIF_SAMPLES = 100
-"""Photographs of a folder whose EXIF is read; more would slow the start and agree anyway."""
+COUNTERCLOCKWISE = 8
+"""EXIF orientation of an image to be turned by 90 degrees counterclockwise."""
 GRAB_ATTEMPTS = 4
 """Attempts to pass damage: the decoder still holds frames, or finds the next keyframe."""
 END_TOLERANCE_FRAMES = 2.5
@@ -72,10 +77,14 @@ class Reader(ABC):
     """File names by frame number; None: the frames are not files."""
     calibration: Calibration | None = None
     """Camera that the source itself describes; None if it does not."""
+    origin_ns: int | None = None
+    """Time of second 0 in nanoseconds since 1970, by the clock that stamped the images; None if they have no stamps."""
     stored_size: tuple[int, int] | None = None
     """Width and height of the last frame before its pixels were made square; None: they were."""
     live = False
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
+    feedback: "ScanFeedback | None" = None
+    """Where a run reports to the person who films; None: nobody listens."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name
@@ -141,12 +150,9 @@ class VideoReader(Reader):
         self._path = path
         self._watch = SizeWatch(path, name) if path is not None else None
         self._pixels = PixelShape.of(capture)
-        self._tones = None if path is None else tone_curve(path)
-        if self._watch is not None and self._watch.interlaced:
-            self.warnings.append(
-                f"{name} is interlaced: moving edges are combs, which costs accuracy; deinterlace it first, for "
-                "example with ffmpeg -vf bwdif"
-            )
+        self._tones = None if path is None else tone_curve(path, name)
+        self._decoding: DecodingCheck | None = None
+        self._is_combed = False
         self._index = -1
         self._time = -1.0 / self.rate
         self._size: tuple[int, int] | None = None
@@ -155,7 +161,14 @@ class VideoReader(Reader):
             raise InputError(f"{name} is a text file, not a video")
         self._first = self._step()
         if self._first is None:
-            raise InputError(f"no frame of {name} can be decoded")
+            raise InputError(f"no frame of {name} can be decoded{_codec_hint(capture, name)}")
+        if path is not None and count is not None and matroska_tracks(path):
+            # Matroska states the time of its end, also where its first frame is late.
+            late = capture.get(cv2.CAP_PROP_PTS)
+            self.frame_hint = max(1, count - round(late)) if 0 < late < count else count
+        if path is not None:
+            interlaced = states_fields(path, capture) or (self._watch is not None and self._watch.interlaced)
+            self._decoding = DecodingCheck(path, name, interlaced=interlaced)
 
     def grab(self) -> tuple[int, float] | None:
         if self._first is not None:
@@ -184,7 +197,9 @@ class VideoReader(Reader):
         if not ok:
             self.damaged += 1
             return None
-        bgr = self._pixels.squared(self._unstretched(bgr))
+        if self._decoding is not None:
+            self._decoding.add(self._index, bgr)
+        bgr = self._pixels.squared(self._unstretched(self._of_one_time(bgr)))
         self.stored_size = self._pixels.stored(bgr)
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
@@ -209,6 +224,18 @@ class VideoReader(Reader):
         self._capture.release()
         if self._watch is not None:
             self._watch.close()
+
+    def _of_one_time(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The image, or its first field where its moving edges are combs."""
+        if not is_combed(bgr, turned=self._pixels.turned):
+            return bgr
+        if not self._is_combed:
+            self._is_combed = True
+            self.warnings.append(
+                f"{self.name} is interlaced: one field of each frame is used, with half the detail; deinterlace it "
+                "first for more, for example with ffmpeg -vf bwdif"
+            )
+        return deinterlaced(bgr, turned=self._pixels.turned)
 
     def _unstretched(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Image at the aspect ratio of its packet: OpenCV stretches all frames to the size of the first."""
@@ -252,8 +279,9 @@ class VideoReader(Reader):
         short = self.frame_hint - (self._time * self.rate + 1)
         if short <= END_TOLERANCE_FRAMES:
             return 0
-        # Some containers count from a time before their first frame. A whole file misses only what cannot be decoded.
-        if self._path is not None and is_whole(self._path):
+        # Some containers count from a time before their first frame, and the length of a raw stream is a guess. A
+        # file that is not cut off misses only what cannot be decoded.
+        if self._path is not None and not is_cut_off(self._path):
             last = 1000 * (self._time + END_TOLERANCE_FRAMES / self.rate)
             return sum(time > last for time in packet_times(self._path, self.name))
         return round(short)
@@ -268,18 +296,39 @@ class VideoReader(Reader):
         self.warnings.append(warning)
 
 
+def _codec_hint(capture: cv2.VideoCapture, name: str) -> str:
+    fourcc = int(capture.get(cv2.CAP_PROP_FOURCC))
+    code = fourcc.to_bytes(4, "little").decode("latin-1") if fourcc > 0 else ""
+    if not code.isprintable() or not code.strip():
+        return ""
+    return f" (codec {code}): convert it first, for example with ffmpeg -i {name} -c:v libx264 film.mp4"
+
+
 class ImageReader(Reader):
     """Image files as frames. Unreadable files are skipped and counted."""
 
-    def __init__(self, paths: list[Path], name: str, fps: float | None, *, as_stored: bool = False) -> None:
-        """``as_stored``: read images without their EXIF orientation."""
+    def __init__(
+        self,
+        paths: list[Path],
+        name: str,
+        fps: float | None,
+        *,
+        as_stored: bool = False,
+        by_90: Collection[Path] = (),
+    ) -> None:
+        """``as_stored``: read images without their EXIF orientation; ``by_90``: those to turn by 90 degrees."""
         assert paths, "an empty folder is an InputError of the caller"
         super().__init__(name, fps or IMAGE_FOLDER_FPS, len(paths))
         self._paths = paths
-        self._as_stored = as_stored
+        self._as_stored, self._by_90 = as_stored, by_90
         self.image_names = [path.name for path in paths]
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
+        self._bits: int | None = None
+
+    @property
+    def paths(self) -> list[Path]:
+        return self._paths
 
     def grab(self) -> tuple[int, float] | None:
         self._index += 1
@@ -287,11 +336,17 @@ class ImageReader(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         path = self._paths[self._index]
-        rgb = read_image(path, as_stored=self._as_stored)
+        if self._bits is None:
+            self._bits = used_bits(self._paths)
+            if self._bits < 16:
+                self.warnings.append(f"{self.name} has images of 16 bits that use {self._bits}: read as such")
+        rgb = read_image(path, as_stored=self._as_stored, bits=self._bits)
         if rgb is None:
             self.damaged += 1
             self.warnings.append(f"{path.name} is not a readable image and was skipped")
             return None
+        if path in self._by_90:
+            rgb = oriented(rgb, COUNTERCLOCKWISE)
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
@@ -299,6 +354,8 @@ class ImageReader(Reader):
 
     @property
     def orientation(self) -> int:
+        if self._paths[self._index] in self._by_90:
+            return COUNTERCLOCKWISE
         return 1 if self._as_stored else read_exif(self._paths[self._index]).orientation
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
@@ -316,101 +373,6 @@ def input_errors(name: object) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
-
-
-def read_image(path: Path, *, as_stored: bool = False) -> NDArray[np.uint8] | None:
-    """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
-
-    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0..65535, 0..1)
-    to 0..255, and the EXIF orientation is applied, except ``as_stored``.
-    """
-    data = image_bytes(path)
-    if data is None:
-        return None
-    if path.suffix.lower() in HEIF_SUFFIXES and (found := _decoded_heif(data)) is not None:
-        return found
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
-    try:
-        bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
-    except cv2.error:
-        return None
-    if bgr is None:
-        return None
-    if bgr.dtype == np.uint16:
-        bgr >>= 8
-        bgr = bgr.astype(np.uint8)
-    elif bgr.dtype != np.uint8:
-        np.nan_to_num(bgr, copy=False)
-        np.clip(bgr, 0, 1, out=bgr)
-        bgr *= 255
-        bgr = np.rint(bgr, out=bgr).astype(np.uint8)
-    # In place, like all of the above, so that a large image is in memory once.
-    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
-
-
-def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
-    """Whether a camera of ``size`` (width, height), or poses (None), describe images without their EXIF orientation.
-
-    Programs for structure from motion read images as stored. The size decides where only one of the two fits.
-    """
-    for path in images[:: -(-len(images) // EXIF_SAMPLES)] if images else ():
-        try:
-            turned = read_exif(path).orientation
-        except InputError:
-            continue
-        if turned == 1:
-            continue
-        stored, shown = read_image(path, as_stored=True), read_image(path)
-        if stored is None or shown is None or size is None:
-            return stored is not None
-        return _same_shape(stored, size) or not _same_shape(shown, size)
-    return False
-
-
-def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
-    return bool(abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT)
-
-
-def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """A stored image [H, W, ...] turned for display by an EXIF orientation (1 to 8)."""
-    if orientation not in ORIENTATIONS:
-        return image
-    swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
-    turned = image.swapaxes(0, 1) if swap else image
-    return np.ascontiguousarray(turned[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1])
-
-
-def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
-    """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
-    data = image_bytes(path)
-    try:
-        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        return None
-    return image if image is not None and image.dtype == np.uint16 and image.ndim == 2 else None
-
-
-def image_bytes(path: Path) -> NDArray[np.uint8] | None:
-    """Content of an image file; None if it is unreadable, empty, not a regular file, or too large."""
-    try:
-        data = np.frombuffer(read_file(path, MAX_IMAGE_BYTES), np.uint8)
-    except (OSError, ValueError):  # such as a name with a zero byte
-        return None
-    return None if not len(data) or is_truncated_png(data) else data
-
-
-def is_truncated_png(data: NDArray[np.uint8]) -> bool:
-    """Whether a PNG chunk states a length beyond the end of the file.
-
-    OpenCV allocates the stated length, up to 4 GB, before it reads the chunk.
-    """
-    if data[: len(PNG)].tobytes() != PNG:
-        return False
-    offset, kind = len(PNG), b""
-    while offset + 8 <= len(data) and kind != b"IEND":
-        kind = data[offset + 4 : offset + 8].tobytes()
-        offset += 12 + int.from_bytes(data[offset : offset + 4].tobytes(), "big")
-    return offset > len(data)
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -455,7 +417,7 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
 
 
 OTHER_WORDS = re.compile(
-    r"(^|[^a-z])(depths?|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
+    r"(^|[^a-z])(depths?|disp[0-9]*|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
     r"|thumb(nail)?s?|previews?)([^a-z]|$)"
 )
 """Words in names of images or folders that are not photographs."""
@@ -490,39 +452,6 @@ def unread_images(folder: Path) -> str | None:
     suffixes = sorted({Path(name).suffix.lower() for name in names})
     way = "pip install 'stream-recon[heif]', or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
     return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
-
-
-def readable_suffixes() -> frozenset[str]:
-    """Those of `HEIF_SUFFIXES` that can be read here: OpenCV may be built with AVIF."""
-    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif() else ())
-
-
-@cache
-def has_avif() -> bool:
-    """Whether OpenCV decodes AVIF."""
-    return bool(cv2.haveImageReader("x.avif")) or re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
-
-
-@cache
-def has_heif() -> bool:
-    """Whether the library for HEIC and AVIF is installed."""
-    return importlib.util.find_spec("pillow_heif") is not None
-
-
-def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """RGB image [H, W, 3] of HEIC or AVIF, as displayed; None for other data."""
-    if data[4:8].tobytes() != b"ftyp" or not has_heif():
-        return None
-    import pillow_heif
-
-    try:
-        found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
-        image = np.asarray(found)
-    except (ValueError, OSError, RuntimeError, SyntaxError, EOFError, MemoryError):
-        return None
-    if image.ndim == 2:
-        image = np.repeat(image[..., None], 3, axis=2)
-    return np.ascontiguousarray(image[..., :3]) if image.dtype == np.uint8 else None
 
 
 def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:

@@ -16,7 +16,8 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.readers import Reader, is_truncated_png
+from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of, is_truncated_png
+from stream_recon.app.sources.readers import Reader
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
@@ -94,6 +95,7 @@ class RecordingReader(Reader):
             *_database_errors(),
         )
         self._closed = True
+        self._bits = 16
         _check_signatures(path)
         try:
             store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
@@ -113,10 +115,13 @@ class RecordingReader(Reader):
             self._by_log = len(stamps) > 1 and stamps[-1] == stamps[0]
             times = logged if self._by_log else stamps
             super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
+            self.origin_ns = round(times[0] * 1e9) if self._by_log else self._first_ns
             if self._by_log:
                 self.warnings.append(
                     f"all stamps of {self._topic} are {stamps[0]:g}: the times at which images were recorded are used"
                 )
+            if self._bits < 16:
+                self.warnings.append(f"{self._topic} has images of 16 bits that use {self._bits}: read as such")
             self.calibration = self._camera()
         except BaseException:
             self.close()
@@ -137,14 +142,15 @@ class RecordingReader(Reader):
             if self._message is None:
                 return None
             self._index += 1
-            time = logged - self._origin if self._by_log else _stamp(self._message) - self._origin
+            since_ns = stamp_ns(self._message) - self._first_ns
+            time = logged - self._origin if self._by_log else since_ns * 1e-9
             # A clock may be set back; timestamps must increase.
             self._time = time if time > self._time else self._time + 1 / self.rate
             return self._index, self._time
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         try:
-            rgb = decoded(self._message)
+            rgb = decoded(self._message, self._bits)
         except self._errors:
             rgb = None
         if rgb is None:
@@ -171,10 +177,14 @@ class RecordingReader(Reader):
     def _first_times(self) -> tuple[list[float], list[float]]:
         """Times of the headers and of recording, of the first images. Raises InputError: an unknown encoding."""
         times: list[tuple[float, float]] = []
+        largest = 0
         try:
             for message, logged in self._read(self._connections):
                 if not times:
                     self._check_encoding(message)
+                    self._first_ns = stamp_ns(message)
+                if len(times) < BIT_SAMPLES:
+                    largest = max(largest, _largest(message))
                 times.append((_stamp(message), logged))
                 if len(times) == RATE_FRAMES:
                     break
@@ -185,6 +195,7 @@ class RecordingReader(Reader):
                 raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
         if not times:
             raise InputError(f"{self._topic} has no images")
+        self._bits = bits_of(largest)
         return [stamp for stamp, _ in times], [logged for _, logged in times]
 
     def _check_encoding(self, message: Any) -> None:
@@ -198,18 +209,31 @@ class RecordingReader(Reader):
 
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
-        names = _info_topics(self._topic)
+        names = info_topics(self._topic)
         connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
         try:
             for message, _ in self._read(connections) if connections else ():
-                return _calibration(message, rectified=_is_rectified(self._topic))
+                return camera_of(message, rectified=is_rectified(self._topic))
         except (*self._errors, StreamReconError) as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
 
 
-def decoded(message: Any) -> NDArray[np.uint8] | None:
-    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`."""
+def _largest(message: Any) -> int:
+    """Largest value of an image of 16 bits; 0 for others."""
+    encoding = getattr(message, "encoding", "")
+    if encoding not in _WIDE and _GREY.get(encoding) is not np.uint16:
+        return 0
+    kind = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
+    data = np.frombuffer(message.data, np.uint8)
+    return int(data[: len(data) // 2 * 2].view(kind).max(initial=0))
+
+
+def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:
+    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`.
+
+    ``bits``: those that values of 16-bit images use.
+    """
     data = np.frombuffer(message.data, np.uint8)
     if not hasattr(message, "encoding"):
         bgr = None if is_truncated_png(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
@@ -221,12 +245,12 @@ def decoded(message: Any) -> NDArray[np.uint8] | None:
         kind = np.dtype(_GREY[message.encoding]).newbyteorder(">" if message.is_bigendian else "<")
         grey = _rows(data, height, width * kind.itemsize, step).copy().view(kind)
         if kind.itemsize == 2:
-            grey = (grey >> 8).astype(np.uint8)
+            grey = np.minimum(grey >> (bits - 8), 255).astype(np.uint8)
         return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
     if message.encoding in _WIDE:
         wide = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
         pixels = _rows(data, height, width * 6, step).copy().view(wide).reshape(height, width, 3)
-        narrow, order = (pixels >> 8).astype(np.uint8), _WIDE[message.encoding]
+        narrow, order = np.minimum(pixels >> (bits - 8), 255).astype(np.uint8), _WIDE[message.encoding]
         return narrow if order is None else np.asarray(cv2.cvtColor(narrow, order), np.uint8)
     if message.encoding in _PLANAR:
         planes = np.ascontiguousarray(_rows(data, height + height // 2, width, step))
@@ -267,20 +291,25 @@ def _listed(topics: dict[str, Any]) -> str:
     return ", ".join(f"{topic} ({info.msgcount})" for topic, info in topics.items()) or "none"
 
 
-def _info_topics(topic: str) -> tuple[str, ...]:
+def info_topics(topic: str) -> tuple[str, ...]:
     """Topics that may hold the camera of an image topic, by ROS's naming convention."""
     base = topic.removesuffix("/compressed")
     return (f"{base.rpartition('/')[0]}/camera_info", f"{base}/camera_info")
 
 
-def _is_rectified(topic: str) -> bool:
+def is_rectified(topic: str) -> bool:
     return _RECTIFIED.search(topic.removesuffix("/compressed").rpartition("/")[2]) is not None
 
 
 def _stamp(message: Any) -> float:
     """Time of the message header in seconds."""
+    return stamp_ns(message) * 1e-9
+
+
+def stamp_ns(message: Any) -> int:
+    """Time of the message header in nanoseconds."""
     stamp = message.header.stamp
-    return float(stamp.sec) + float(stamp.nanosec) * 1e-9
+    return int(stamp.sec) * 10**9 + int(stamp.nanosec)
 
 
 def _rate(times: list[float]) -> float:
@@ -289,7 +318,7 @@ def _rate(times: list[float]) -> float:
     return 1 / interval if 1e-3 < interval < 1e3 else 30.0
 
 
-def _calibration(message: Any, *, rectified: bool) -> Calibration | None:
+def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     """Camera of a ``camera_info``; None for one of zeros.
 
     Args:

@@ -144,9 +144,21 @@ class DiscontinuityDetector:
     """Passes frames on with the number of their segment, and removes blank frames."""
 
     def __init__(
-        self, known: Sequence[FrameRange] = (), blank_frames: int = 0, last: PreparedFrame | None = None
+        self,
+        known: Sequence[FrameRange] = (),
+        blank_frames: int = 0,
+        last: PreparedFrame | None = None,
+        names: Sequence[str] | None = None,
+        unordered: bool = False,
     ) -> None:
-        """Arguments of a continued run: starts of its segments, number of its blank frames, its last frame."""
+        """
+        Args:
+            known, blank_frames, last: of a continued run: starts of its segments, number of its blank frames, its last
+                frame.
+            names: file names by frame number, whose times mean nothing; None: frames of a video.
+            unordered: consecutive frames need not show the same place, so that nothing is a cut.
+        """
+        self._names, self._unordered = names, unordered
         self.segments = list(known)
         """Starts of segments, without the first segment."""
         self.blank_frames = blank_frames
@@ -180,6 +192,9 @@ class DiscontinuityDetector:
             self._reset_history()
             return [*released, *self._push(frame)]
         reason = view.blank_reason
+        if self._unordered:
+            self.blank_frames += reason is not None
+            return [frame] if reason is None else []
         if self._previous is None or (reason is not None and self._previous.blank_reason):
             # Blank frames at the very beginning are passed on: there is no segment to end yet.
             return [self._accept(view)]
@@ -192,7 +207,7 @@ class DiscontinuityDetector:
             self.blank_since = self.blank_since or (frame.timestamp, reason)
             return released
         if self._previous.blank_reason:
-            self._begin_segment(view, f"the picture was {self._previous.blank_reason} until {frame.timestamp:.2f} s")
+            self._begin_segment(view, f"the picture was {self._previous.blank_reason} until {self._at(frame)}")
             return [self._accept(view)]
         if self._held:
             return self._decide(view)
@@ -218,7 +233,7 @@ class DiscontinuityDetector:
         if not returned and (self._coherent_count >= OVERLAPS_AFTER_CUT or self.blank_since):
             certain = self._coherent_count >= OVERLAPS_AFTER_CUT
             first = self._held[-1 - OVERLAPS_AFTER_CUT] if certain else self._held[0]
-            self._begin_segment(first, self._cut_reason(first.frame.timestamp))
+            self._begin_segment(first, self._cut_reason(first.frame))
             self._overlaps.append(overlap)
         else:
             self._overlaps.append(0)
@@ -245,10 +260,16 @@ class DiscontinuityDetector:
         self._colour_changes.clear()
         self._recent.clear()
 
-    def _cut_reason(self, seconds: float) -> str:
+    def _at(self, frame: PreparedFrame) -> str:
+        """Time of a frame, or the name of its file."""
+        return f"{frame.timestamp:.2f} s" if self._names is None else self._names[frame.index]
+
+    def _cut_reason(self, frame: PreparedFrame) -> str:
         if self.blank_since is None:
-            return f"a cut at {seconds:.2f} s"
-        return f"the picture was {self.blank_since[1]} from {self.blank_since[0]:.2f} s to {seconds:.2f} s"
+            return f"a cut at {self._at(frame)}"
+        if self._names is not None:
+            return f"the picture was {self.blank_since[1]} until {self._at(frame)}"
+        return f"the picture was {self.blank_since[1]} from {self.blank_since[0]:.2f} s to {self._at(frame)}"
 
     def _release(self) -> list[PreparedFrame]:
         held, self._held, self.blank_since = self._held, [], None

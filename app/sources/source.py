@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -20,14 +21,16 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
-from stream_recon.app.sources.containers import video_tracks
 from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.image_files import WEB_PAGES, are_read_as_stored, files_of_pattern, hint_for_missing
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
+from stream_recon.app.sources.image_files import WEB_PAGES, files_of_pattern, hint_for_missing, turns_to_one_size
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
 from stream_recon.app.sources.masks import BLACK, MaskFolder
+from stream_recon.app.sources.matroska import film_tracks
+from stream_recon.app.sources.panorama import closes_around, holds_two_views
+from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import (
-    IMAGE_SUFFIXES,
     FrameRange,
     ImageReader,
     Reader,
@@ -38,10 +41,12 @@ from stream_recon.app.sources.readers import (
     unread_images,
 )
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
+from stream_recon.app.sources.scan_folder import FRAMES_NAME, ScanFeedback, ScanReader
 from stream_recon.app.sources.undistort import Undistorter
+from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import ConfigError, InputError
 
-ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp)://", re.IGNORECASE)
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp|zenoh)://", re.IGNORECASE)
 """Pattern of stream addresses."""
 _SECRET = re.compile(
     r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
@@ -73,6 +78,7 @@ class Source:
         known = parse_camera(choice.camera) if choice.camera and not self._exif else None
         self._calibration = known or reader.calibration
         self._undistorter: Undistorter | None = None
+        self._is_checked = False
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
@@ -97,9 +103,19 @@ class Source:
         return self._reader.name
 
     @property
+    def origin_ns(self) -> int | None:
+        """Time of second 0 by the clock that stamped the images, see `Reader`."""
+        return self._reader.origin_ns
+
+    @property
     def live(self) -> bool:
         """Whether frames arrive in real time and are dropped if they are not taken in time."""
         return self._reader.live
+
+    @property
+    def feedback(self) -> ScanFeedback | None:
+        """Where a run reports to the person who films; None: nobody listens."""
+        return self._reader.feedback
 
     @property
     def damaged(self) -> int:
@@ -187,6 +203,16 @@ class Source:
         """Whether frames are image files, whose times are nominal."""
         return self._reader.image_names is not None
 
+    @cached_property
+    def unordered(self) -> bool:
+        """Whether frames are photographs in no order, see `are_unordered`. It reads some of them."""
+        return isinstance(self._reader, ImageReader) and are_unordered(self._reader.paths[:: self._choice.stride])
+
+    @property
+    def image_names(self) -> list[str] | None:
+        """File names by frame number; None: the frames are not files."""
+        return self._reader.image_names
+
     def frames_at(self, indices: Collection[int]) -> Iterator[Frame]:
         """The frames of these numbers, in order, without decoding the images of others. Use it instead of iteration."""
         last = max(indices, default=-1)
@@ -223,6 +249,10 @@ class Source:
 
     def _retrieve(self) -> NDArray[np.uint8] | None:
         rgb = self._reader.retrieve()
+        if rgb is not None and not self._is_checked:
+            self._is_checked = True
+            if self._calibration is None and not self._exif:  # whoever gives a camera knows what the images are
+                self._check_kind(rgb)
         if rgb is None or (self._calibration is None and not self._exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
@@ -231,6 +261,16 @@ class Source:
             stored = self._reader.stored_size
             self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
         return self._undistorter(rgb)
+
+    def _check_kind(self, rgb: NDArray[np.uint8]) -> None:
+        """Raises InputError for a panorama, and for two views in one frame."""
+        if closes_around(rgb):
+            raise InputError(f"{PANORAMA.format(self.name)}; if it is none, give its camera with --intrinsics")
+        if holds_two_views(rgb):
+            raise InputError(
+                f"frames of {self.name} hold two views side by side, as of a stereo camera: cut one out first, such as "
+                "with ffmpeg -vf crop=iw/2:ih:0:0; if they do not, give the camera with --intrinsics"
+            )
 
     def _orientation(self, size: tuple[int, int]) -> int:
         """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""
@@ -300,7 +340,7 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
     """Open a video file, an image file, a folder of images, a ROS recording, a camera or a stream address.
 
     Args:
-        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp).
+        spec: a path; a camera number such as ``0``; an address (rtsp, http, https, rtmp, srt, udp, tcp, zenoh).
             A path that exists wins over a camera number.
         choice: which frames to take, and what is known of them.
         reconnect: seconds to wait for a lost camera or stream; 0: its end is the end of the source.
@@ -346,7 +386,7 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
         return _open_folder(path, fps)
     if path.is_char_device():
         return _open_live(path, str(path), reconnect)
-    if path.suffix.lower() in IMAGE_SUFFIXES:
+    if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
         return ImageReader([path], path.name, fps)
     if not path.is_file():
         raise InputError(
@@ -355,7 +395,7 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
     with input_errors(spec), path.open("rb") as file:
         if not file.read(1):
             raise InputError(f"{spec} is an empty file")
-    tracks = video_tracks(path)
+    tracks = film_tracks(path)
     if any(track.spherical for track in tracks):
         raise InputError(PANORAMA.format(path.name))
     if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
@@ -364,7 +404,21 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
             f"the first video track of {path.name} is a still picture: take out the film with "
             f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
         )
-    return VideoReader(open_capture(path, path.name), path.name, path)
+    reader = VideoReader(open_capture(path, path.name), path.name, path)
+    reader.warnings += _track_choice(path.name, [track.size for track in tracks])
+    return reader
+
+
+def _track_choice(name: str, sizes: list[tuple[int, int]]) -> list[str]:
+    """Warning on a film with several video tracks of these sizes, of which OpenCV reads the first."""
+    if len(sizes) < 2:
+        return []
+    listed = ", ".join(f"{width}x{height}" for width, height in sizes)
+    largest = max(range(len(sizes)), key=lambda number: sizes[number][0] * sizes[number][1])
+    line = f"{name} has {len(sizes)} video tracks ({listed}): the first is used"
+    if sizes[largest] > sizes[0]:
+        line += f"; take out the largest with ffmpeg -i {name} -map 0:v:{largest} -c copy film.mp4"
+    return [line]
 
 
 def without_password(address: str) -> str:
@@ -380,6 +434,8 @@ def _open_address(spec: str, reconnect: float) -> Reader:
     name = without_password(spec)
     if WEB_PAGES.match(spec):
         raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
+    if spec.lower().startswith("zenoh"):
+        return ZenohReader(spec, reconnect)
     capture = open_capture(spec, name)
     # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
     if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
@@ -389,6 +445,8 @@ def _open_address(spec: str, reconnect: float) -> Reader:
 
 def _open_folder(path: Path, fps: float | None) -> Reader:
     with input_errors(path):
+        if (path / FRAMES_NAME).is_file():
+            return ScanReader(path)
         images = list_images(path)
         inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
     if not images:
@@ -405,8 +463,14 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
 def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
     if is_panorama(images[0]):
         raise InputError(PANORAMA.format(images[0]))
-    as_stored = are_read_as_stored(images)
-    reader = ImageReader(images, name, fps, as_stored=as_stored)
-    if as_stored:
+    turns = turns_to_one_size(images)
+    reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
+    if turns.as_stored:
         reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
+    if turns.by_90:
+        example = min(path.name for path in turns.by_90)
+        reader.warnings.append(
+            f"{name} has upright and wide photographs: {len(turns.by_90)} of {len(images)} are used turned by 90 "
+            f"degrees, such as {example}"
+        )
     return reader

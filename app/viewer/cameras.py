@@ -13,144 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import up_direction
+from stream_recon.app.viewer.overview import MARGIN, MAX_PATH, USUAL_WINDOW, FreeView, View, opening_view, share_in_view
 from stream_recon.app.viewer.subject import Subject
 from stream_recon.app.viewer.timeline import Timeline
 
-TILT_DEG = 25.0
-"""Angle by which the opening view looks down."""
-ROUND_TILT_DEG = 38.0
-"""The same where the cameras looked all around: over the walls that face away, which are not drawn."""
-ROUND = 0.35
-"""Length of the mean viewing direction below which the cameras looked all around."""
-DIRECTIONS = 24
-"""Directions that the opening view is chosen from."""
-OUTLIER_SHARE = 0.04
-"""Share of the points on each side that may lie outside the opening view."""
-MARGIN = 1.05
-"""Factor of the opening view's distance, which leaves a border around the points."""
-MIN_FREE_RIGHT = 0.3
-"""Share of the width to the right of the axis that counts as free in a narrow window."""
-MAX_PATH = 2000
-"""Camera positions that the opening view takes in."""
-PANEL_WIDTH = 335
-"""Width of viser's panel in pixels."""
-PANEL_SHARE = 0.2
-"""Least share of a window's width that the panel takes: on dense displays a pixel of it has several of the canvas."""
-UPRIGHT = 0.9
-"""Aspect below which a window counts as a phone's: its panel is a bar below."""
-BAR_SHARE = 0.07
-"""Share of a phone's height that the bar takes."""
-USUAL_WINDOW = (1280, 720)
-"""Assumed window size in pixels of clients that are not connected yet."""
-UNMOVED = 1e-3
-"""Distance, as a share of the view's distance, below which a client's camera is where the program put it."""
 RESEND_S = 0.7
 """Time after which a view that a page has not reported is sent again."""
 MAX_SENDS = 40
 """Most times that a view is sent."""
-MIN_IN_VIEW = 0.8
-"""Share of the subject that the opening view must show; below it a new one is chosen."""
-
-
-@dataclass(frozen=True)
-class FreeView:
-    """Part of the window that the panel leaves free: tangents of the angles from the view's axis to its borders."""
-
-    left: float
-    right: float
-    upright: float
-
-    @classmethod
-    def of_window(cls, fov: float, width: float, height: float) -> "FreeView":
-        """``fov``: vertical field of view in radians; sizes in pixels, with the panel at the right or a bar below."""
-        upright = float(np.tan(fov / 2))
-        sideways = upright * width / height
-        if width < UPRIGHT * height:
-            return cls(sideways, sideways, upright * (1 - 2 * BAR_SHARE))
-        panel = max(PANEL_WIDTH / width, PANEL_SHARE)
-        return cls(sideways, sideways * max(1 - 2 * panel, MIN_FREE_RIGHT), upright)
-
-
-def overview(
-    points: NDArray[np.floating],
-    path: NDArray[np.floating],
-    forward: NDArray[np.floating],
-    up: NDArray[np.floating],
-    free: FreeView,
-    tilt_deg: float = TILT_DEG,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Position and target [3] of a view from behind and above, with nearly all points [N, 3] in the ``free`` part.
-
-    The camera positions ``path`` [M, 3] are all in view. ``forward``: horizontal direction of the view; ``up``: unit
-    vector; ``tilt_deg``: angle by which it looks down.
-    """
-    level = forward - (forward @ up) * up
-    if np.linalg.norm(level) < 1e-6:  # straight up or down: any direction serves
-        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
-    level = level / np.linalg.norm(level)
-    tilt = np.radians(tilt_deg)
-    ahead = np.cos(tilt) * level - np.sin(tilt) * up
-    right = np.cross(ahead, up)
-    right /= np.linalg.norm(right)
-    axes = np.stack([right, np.cross(right, ahead), ahead])
-    seen = np.asarray(points, np.float64) @ axes.T
-    if len(seen):
-        low, high = np.quantile(seen, [OUTLIER_SHARE, 1 - OUTLIER_SHARE], axis=0)
-        seen = seen[((seen >= low) & (seen <= high)).all(axis=1)]
-    seen = np.concatenate([seen, np.asarray(path, np.float64) @ axes.T])
-    centre = (seen.min(axis=0) + seen.max(axis=0)) / 2
-    x, y, z = (seen - centre).T
-    # The panel is at the right, so the axis lies right of the points' centre, by `offset` per unit of distance, and
-    # both borders are `half` from the centre.
-    half, offset = (free.left + free.right) / 2, (free.left - free.right) / 2
-    needed = [(-x - free.left * z) / half, (x - free.right * z) / half, np.abs(y) / free.upright - z]
-    distance = MARGIN * max(float(np.max(need)) for need in needed)
-    distance = max(distance, 1e-6)
-    target = (centre + np.array([offset * distance, 0, 0])) @ axes
-    return target - distance * ahead, target
-
-
-def opening_direction(
-    rays: NDArray[np.floating], first: NDArray[np.floating], up: NDArray[np.floating]
-) -> tuple[NDArray[np.float64], float]:
-    """Horizontal direction [3] and tilt in degrees of the opening view.
-
-    Of all directions it is the one that sees most of what the cameras saw from the side on which they were.
-
-    Args:
-        rays: unit vectors [N, 3] from the cameras to what they looked at.
-        first: direction [3] of the first camera, which decides where others see as much.
-        up: unit vector.
-    """
-    level = first - (first @ up) * up
-    if np.linalg.norm(level) < 1e-6:
-        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
-    level = level / np.linalg.norm(level)
-    if not len(rays):
-        return np.asarray(level), TILT_DEG
-    mean = rays.mean(axis=0)
-    is_round = float(np.linalg.norm(mean - (mean @ up) * up)) < ROUND
-    tilt = np.radians(ROUND_TILT_DEG if is_round else TILT_DEG)
-    side = np.cross(up, level)
-    angles = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
-    directions = np.cos(angles)[:, None] * level + np.sin(angles)[:, None] * side
-    views = np.cos(tilt) * directions - np.sin(tilt) * up
-    seen = np.clip(np.asarray(rays) @ views.T, 0, None).mean(axis=0)
-    best = int(np.argmax(seen + 0.03 * np.cos(angles)))
-    return np.asarray(directions[best]), float(np.degrees(tilt))
-
-
-@dataclass(frozen=True)
-class View:
-    """A camera: position, target and up direction [3] each."""
-
-    position: NDArray[np.float64]
-    target: NDArray[np.float64]
-    up: NDArray[np.float64]
-
-    def is_at(self, position: NDArray[np.floating]) -> bool:
-        distance = max(float(np.linalg.norm(self.target - self.position)), 1e-9)
-        return bool(np.linalg.norm(position - self.position) < UNMOVED * distance)
+LOST_FROM_VIEW = 0.05
+"""Share of the subject that may leave the opening view since it was chosen; above it a new one is chosen."""
+FLAT_FOV = float(np.radians(1.0))
+"""Field of view without perspective, about: from so far away, things in the back are as large as in front."""
+FLAT_DEPTH = 12.0
+"""What is drawn of a flat view, in heights of the view before and behind its target."""
+USUAL_NEAR, USUAL_FAR, FAR_ORBIT = 0.01, 1000.0, 1e7
+"""Limits of drawing of the client library, and the largest distance of a view from its target."""
 
 
 @dataclass
@@ -164,6 +42,8 @@ class ClientView:
     """Whether the client has been where it was sent."""
     moved: bool = False
     """Whether its user has moved it since."""
+    share: float = 0.0
+    """Share of the subject below which another view is chosen."""
 
 
 class ViewerCameras:
@@ -179,6 +59,8 @@ class ViewerCameras:
         self._lock = threading.Lock()
         self._opening: View | None = None
         """The opening view of a usual window."""
+        self._share = 0.0
+        """Share of the subject below which another one is chosen."""
         server.on_client_disconnect(lambda client: self._clients.pop(client.client_id, None))
 
     @property
@@ -217,13 +99,18 @@ class ViewerCameras:
         if self._start is None or not len(self.subject):
             return
         points, _ = self.subject.world(self._timeline)
-        if reframe or self._opening is None or _share_in_view(points, self._opening) < MIN_IN_VIEW:
-            self._opening = self._opening_view(FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW))
+        usual = FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW)
+        if reframe or self._opening is None or share_in_view(points, self._opening, usual) < self._share:
+            self._opening = self._opening_view(usual)
+            self._share = share_in_view(points, self._opening, usual) - LOST_FROM_VIEW
             camera, view = self._server.initial_camera, self._opening
             camera.position, camera.look_at, camera.up = view.position, view.target, view.up
-            for state in list(self._clients.values()):
-                if not state.moved:
-                    state.sent = None
+        for client in self._server.get_clients().values():
+            state = self._clients.get(client.client_id)
+            if state is None or state.moved or state.sent is None:
+                continue
+            if reframe or share_in_view(points, state.sent, _free_view(client)) < state.share:
+                state.sent = None
         self.send()
 
     def send(self) -> None:
@@ -235,7 +122,10 @@ class ViewerCameras:
             if state is None or state.moved or (state.reported and state.sent is not None):
                 continue
             if state.sent is None:
-                self._show(client, state, self._opening_view(_free_view(client)))
+                free = _free_view(client)
+                view = self._opening_view(free)
+                state.share = share_in_view(self.subject.world(self._timeline)[0], view, free) - LOST_FROM_VIEW
+                self._show(client, state, view)
             elif time.monotonic() - state.sent_at > RESEND_S and state.sends < MAX_SENDS:
                 self._show(client, state, state.sent)
 
@@ -247,8 +137,7 @@ class ViewerCameras:
         R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
         position = centre + R @ np.array([0.0, -lift, -back]) * self.typical_depth
         target = centre + R @ np.array([0.0, 0.0, 1.0]) * self.typical_depth
-        _move_to(client, View(position, target, np.asarray(client.camera.up_direction)))
-        state.moved = True
+        self._put(client, View(position, target, np.asarray(client.camera.up_direction)))
 
     def show_all(self, client: Any, compared: NDArray[np.float32]) -> None:
         """Move a client's view to the opening view. ``compared``: points [n, 3] that it also takes in."""
@@ -258,6 +147,46 @@ class ViewerCameras:
         state.moved = False
         self._show(client, state, self._opening_view(_free_view(client), compared))
 
+    def set_flat(self, client: Any, flat: bool) -> None:
+        """Show a client's view without perspective, or with it again; what is in its middle keeps its size."""
+        camera = client.camera
+        fov = FLAT_FOV if flat else self._server.initial_camera.fov
+        ratio = np.tan(camera.fov / 2) / np.tan(fov / 2)
+        position, target = np.array(camera.position), np.array(camera.look_at)
+        if flat:
+            camera.max_orbit_distance = FAR_ORBIT
+        else:
+            camera.near, camera.far = USUAL_NEAR, USUAL_FAR
+        camera.fov = float(fov)
+        self._put(client, View(target + ratio * (position - target), target, np.array(camera.up_direction)))
+
+    def look_down(
+        self, client: Any, R: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+    ) -> None:
+        """Look straight down on a box; ``low``, ``high`` [3]: in axes x right, y up, z down the page, ``R`` [3, 3]."""
+        free = _free_view(client)
+        width, height = high[0] - low[0], high[2] - low[2]
+        distance = MARGIN * max(width / (free.left + free.right), height / (2 * free.upright))
+        middle = (low + high) / 2
+        middle[0] += (free.left - free.right) / 2 * distance
+        target = middle @ R
+        self._put(client, View(target + distance * R[1], target, -R[2]))
+
+    def stand_up(self, client: Any) -> None:
+        """Move a client's view that looked straight down back to the opening view."""
+        if np.asarray(client.camera.up_direction) @ self._up() < 0.9:
+            self.show_all(client, np.zeros((0, 3), np.float32))
+
+    def _put(self, client: Any, view: View) -> None:
+        """Move a client's view on its user's behalf."""
+        state = self._clients.get(client.client_id)
+        if state is not None:
+            state.moved = True
+            _move_to(client, view)
+
+    def _up(self) -> NDArray[np.float64]:
+        return up_direction(self._timeline.rotations(MAX_PATH))
+
     def _opening_view(self, free: FreeView, compared: NDArray[np.float32] | None = None) -> View:
         """The opening view of a window."""
         assert self._start is not None
@@ -265,7 +194,7 @@ class ViewerCameras:
         if compared is not None and len(compared):
             points = np.concatenate([points, compared])
         path = self._timeline.path(MAX_PATH)
-        up = up_direction(self._timeline.rotations(MAX_PATH))
+        up = self._up()
         return opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
@@ -290,40 +219,6 @@ class ViewerCameras:
                 state.reported, state.sends = False, 1
 
 
-def opening_view(
-    points: NDArray[np.floating],
-    rays: NDArray[np.floating],
-    path: NDArray[np.floating],
-    first: NDArray[np.floating],
-    up: NDArray[np.float64],
-    free: FreeView,
-) -> View:
-    """The opening view: from behind and above what cameras looked at.
-
-    Args:
-        points, rays: of a `Subject` [N, 3]; there may be more points.
-        path: camera positions [M, 3].
-        first: direction [3] of the first camera.
-        up: unit vector.
-    """
-    direction, tilt_deg = opening_direction(rays, first, up)
-    position, target = overview(points, path, direction, up, free, tilt_deg)
-    return View(position, target, up)
-
-
-def _share_in_view(points: NDArray[np.floating], view: View) -> float:
-    """Share of points [N, 3] in a usual window's view."""
-    free = FreeView.of_window(np.radians(75.0), *USUAL_WINDOW)
-    ahead = view.target - view.position
-    ahead = ahead / np.linalg.norm(ahead)
-    right = np.cross(ahead, view.up)
-    right = right / max(float(np.linalg.norm(right)), 1e-9)
-    axes = np.stack([right, np.cross(right, ahead), ahead])
-    x, y, z = axes @ (np.asarray(points) - view.position).T
-    inside = (z > 0) & (x > -free.left * z) & (x < free.right * z) & (np.abs(y) < free.upright * z)
-    return float(inside.mean())
-
-
 def _free_view(client: Any) -> FreeView:
     camera = client.camera
     return FreeView.of_window(camera.fov, camera.image_width, camera.image_height)
@@ -331,5 +226,9 @@ def _free_view(client: Any) -> FreeView:
 
 def _move_to(client: Any, view: View) -> None:
     with client.atomic():
+        if client.camera.fov < 2 * FLAT_FOV:
+            distance = float(np.linalg.norm(view.position - view.target))
+            depth = FLAT_DEPTH * distance * np.tan(client.camera.fov / 2)
+            client.camera.near, client.camera.far = max(distance - depth, USUAL_NEAR), distance + depth
         client.camera.up_direction = view.up
         client.camera.position, client.camera.look_at = view.position, view.target

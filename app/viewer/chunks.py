@@ -160,6 +160,10 @@ class ChunkStore:
             parts.append(replace(points, xyz=transform_points(chunk.S_world_chunk.matrix, points.xyz)))
         return concatenate_points(parts)
 
+    def count(self, options: PointOptions) -> int:
+        """Number of merged points that the options show."""
+        return sum(len(chunk.points.filtered(options)) for chunk in self.chunks)
+
     def causal_points(
         self, chunk: Chunk, causal_poses: DiskColumn, options: PointOptions = ALL_POINTS, stride: int = 1
     ) -> RankedPoints:

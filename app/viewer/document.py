@@ -1,56 +1,24 @@
-"""The web page around viser's client: its title, a folded panel on phones, pictures of the view, fewer notices."""
+"""The web page around viser's client: title, a folded panel on phones, pictures, full screen, cuts, fewer notices."""
 
 import gzip
 import html
 import re
+from pathlib import Path
 
 MARK = "stream-recon-page"
 """Id of the added script."""
-PICTURE_LABEL = "Picture of this view"
-"""Label of the button whose click the page itself answers."""
-SCRIPT = """
-(() => {
-  // Notices of the client library that say nothing about the reconstruction.
-  const hidden = ["Software WebGL rendering detected", "Could not detect browser version"];
-  let folded = false;
-  const tidy = () => {
-    for (const note of document.querySelectorAll(".mantine-Notification-root"))
-      if (hidden.some(text => note.textContent.includes(text))) note.style.display = "none";
-    if (!folded && matchMedia("(max-width: 36em)").matches) {
-      const handle = document.querySelector('div[style*="cursor: pointer"][style*="height: 3.5em"]');
-      if (handle) { folded = true; handle.click(); }
-    }
-    if (document.title !== TITLE) document.title = TITLE;
-  };
-  new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
-  document.addEventListener("click", event => {
-    const button = event.target.closest && event.target.closest("button");
-    if (!button || button.textContent.trim() !== PICTURE) return;
-    const scene = [...document.querySelectorAll("canvas")].sort((a, b) => b.width - a.width)[0];
-    const copy = document.createElement("canvas");
-    copy.width = scene.width; copy.height = scene.height;
-    const context = copy.getContext("2d");
-    context.fillStyle = getComputedStyle(document.body).backgroundColor;
-    context.fillRect(0, 0, copy.width, copy.height);
-    context.drawImage(scene, 0, 0);
-    copy.toBlob(blob => {
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(blob);
-      link.download = TITLE.replace(/[^\\w.-]+/g, "-") + ".png";
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    }, "image/png");
-  }, true);
-})();
-"""
-"""Runs before the client. TITLE and PICTURE are replaced by strings."""
+PICTURE_LABEL, FULL_SCREEN_LABEL = "Picture of this view", "Full screen"
+"""Labels of the buttons whose clicks the page itself answers."""
+SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+"""Runs before the client."""
 
 
 def with_page(text: str, title: str) -> str:
     """Viser's HTML page ``text`` with a title, and what this module adds."""
     # Only the head is searched: the rest has megabytes.
     end = text.index("<head>") + len("<head>")
-    script = SCRIPT.replace("TITLE", _string(title)).replace("PICTURE", _string(PICTURE_LABEL))
+    strings = {"TITLE": title, "PICTURE": PICTURE_LABEL, "FULL_SCREEN": FULL_SCREEN_LABEL}
+    script = re.sub(r"\b(?:TITLE|PICTURE|FULL_SCREEN)\b", lambda name: _string(strings[name[0]]), SCRIPT)
     added = f'<title>{html.escape(title)}</title><script id="{MARK}">{script}</script>'
     rest = re.sub(r"<title>[^<]*</title>", "", text[end:], count=1)
     return text[:end] + added + rest

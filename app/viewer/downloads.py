@@ -8,12 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core import ply
+from stream_recon.app.core.box import Box, cut_primitive
+from stream_recon.app.core.gltf import glb, read_glb
 from stream_recon.app.viewer.points import send_file
+from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.configs.errors import StreamReconError
 
+END_HEADER = b"end_header\n"
 LATER = "It is made from the finished result: ask again at the end of the run."
 MISSING = {
     "mesh": "This result has no mesh: stream-recon export FOLDER --format mesh makes one.",
+    "page": "This result has no page: stream-recon export FOLDER --format html makes one.",
     "colmap": "This result cannot be exported from here: use stream-recon export FOLDER --format colmap.",
     "around": "This result cannot be rendered from here: use stream-recon render FOLDER VIDEO.mp4.",
     "path": "This result cannot be rendered from here: use stream-recon render FOLDER VIDEO.mp4.",
@@ -79,6 +88,26 @@ def triangle_count(glb: bytes) -> int:
         return sum(accessors[p["indices"]]["count"] // 3 for p in primitives if "indices" in p)
     except (struct.error, ValueError, LookupError, TypeError):
         return 0
+
+
+def cut_cloud(path: Path, box: Box, R_gltf_world: NDArray[np.floating]) -> bytes:
+    """What a box leaves of a PLY file that the program wrote, as a PLY file. Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    end, count = start.find(END_HEADER), vertex_count(path)
+    if end < 0 or count is None:
+        raise ValueError(f"{path} is not a cloud of this program")
+    vertices = np.memmap(path, ply.VERTEX, "r", offset=end + len(END_HEADER), shape=(count,)) if count else None
+    if vertices is None:
+        return ply.header(0)
+    inside = box.contains(ply.positions(vertices), R_gltf_world)
+    return ply.header(int(inside.sum())) + ply.select_vertices(np.asarray(vertices), np.flatnonzero(inside)).tobytes()
+
+
+def cut_mesh(mesh: SceneMesh, box: Box, R_gltf_world: NDArray[np.floating]) -> bytes:
+    """What a box leaves of a mesh, as a GLB file in its own axes. Raises ValueError."""
+    planes = box.planes(np.asarray(R_gltf_world) @ mesh.R_world_mesh)
+    return glb([cut_primitive(part, planes) for part in read_glb(mesh.glb)])
 
 
 def _note(client: Any, title: str, line: str) -> None:

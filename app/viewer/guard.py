@@ -38,6 +38,8 @@ LARGEST_NUMBER = 1e9
 """Bound of numbers in messages, far above any coordinate."""
 LARGEST_SIDE_PIXELS = 2**15
 """Bound of a client's window size."""
+HINT = "open the printed address, or start the viewer with --public-address behind a proxy"
+"""What to do about a refused request, as the page shows it."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -86,8 +88,14 @@ class OnceFilter:
 class RequestGuard:
     """Admits requests, or gives the response that refuses them."""
 
-    def __init__(self, host: str, subprotocol: str, token: str | None) -> None:
-        """``token``: required in the address; None: a name of this machine as the host is enough."""
+    def __init__(self, host: str, subprotocol: str, token: str | None, public: str | None = None) -> None:
+        """
+        Args:
+            token: required in the address; None: a name of this machine as the host is enough.
+            public: address (http or https) at which a proxy shows the viewer.
+        """
+        parts = urlsplit(public or "")
+        self._public = f"{parts.scheme}://{parts.netloc}".lower() if public else None
         self._names = {"localhost", "127.0.0.1", "::1", host.lower()} - {""}
         self._open = not is_loopback(host)
         if self._open:
@@ -96,6 +104,7 @@ class RequestGuard:
                 socket.getfqdn().lower(),
                 f"{socket.gethostname()}.local".lower(),
             }
+        self._names |= {parts.hostname} if parts.hostname else set()
         self._subprotocol = subprotocol
         self._token = token
         self.log_once = OnceFilter()
@@ -109,10 +118,11 @@ class RequestGuard:
             return _answer(http.HTTPStatus.FORBIDDEN, "Exactly one Host and at most one Origin are required.")
         if self._token is None and not self._is_ours(host):
             self.log_once("host", f"a request for the host name {host[:100]!r} was refused: open the printed address")
-            return _answer(http.HTTPStatus.FORBIDDEN, "Not a name of the viewer's machine: open the printed address.")
-        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            return _answer(http.HTTPStatus.FORBIDDEN, f"Not a name of the viewer's machine: {HINT}.")
+        own = (f"http://{host}".lower(), f"https://{host}".lower(), self._public)
+        if origin is not None and origin.lower() not in own:
             self.log_once("origin", f"a web page of {origin[:100]!r} was refused access to the viewer")
-            return _answer(http.HTTPStatus.FORBIDDEN, "Web pages of other origins have no access.")
+            return _answer(http.HTTPStatus.FORBIDDEN, f"Web pages of other origins have no access: {HINT}.")
         if self._token is not None and not self._has_token(request):
             return _answer(http.HTTPStatus.FORBIDDEN, "Open the address that the program printed, with its token.")
         if _is_websocket(headers) and self._subprotocol not in _words(headers, "Sec-WebSocket-Protocol"):
@@ -124,7 +134,9 @@ class RequestGuard:
         for name, value in SECURITY_HEADERS.items():
             response.headers[name] = value
         if self._token is not None:
-            cookie = f"{self._cookie(request.headers)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{self.cookie_name(request.headers)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            if self._public is not None and self._public.startswith("https:"):
+                cookie += "; Secure"
             response.headers["Set-Cookie"] = cookie
         return response
 
@@ -138,7 +150,7 @@ class RequestGuard:
     def _has_token(self, request: Request) -> bool:
         assert self._token is not None
         given = parse_qs(urlsplit(request.path).query).get("token", [])
-        name = self._cookie(request.headers)
+        name = self.cookie_name(request.headers)
         for header in request.headers.get_all("Cookie"):
             for part in header.split(";"):
                 key, _, value = part.strip().partition("=")
@@ -146,14 +158,14 @@ class RequestGuard:
                     given.append(value)
         return any(hmac.compare_digest(value.encode(errors="replace"), self._token.encode()) for value in given[:8])
 
-    def _cookie(self, headers: Headers) -> str:
+    def cookie_name(self, headers: Headers) -> str:
         """Name of the cookie. Cookies ignore ports, so each viewer of a machine needs its own name."""
         digits = "".join(c for c in headers["Host"].rpartition(":")[2] if c.isdecimal())
         return f"stream-recon-{digits}"
 
 
 class MessageGuard:
-    """Admits a client's messages: its camera, and new values of existing controls."""
+    """Admits a client's messages: its camera, clicks on the scene, and new values of existing controls."""
 
     def __init__(self) -> None:
         self.find_control: Callable[[str], Any] = lambda _: None
@@ -172,6 +184,8 @@ class MessageGuard:
         kind = message.pop("type", None)
         if kind == "ViewerCameraMessage":
             return _is_camera(message)
+        if kind == "ScenePointerMessage":
+            return _is_click(message)
         return kind == "GuiUpdateMessage" and self._is_update(message)
 
     def _is_update(self, message: Mapping[str, Any]) -> bool:
@@ -183,9 +197,12 @@ class MessageGuard:
         value, current = updates["value"], control.value
         if isinstance(current, bool):
             return isinstance(value, bool)
+        low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
         if isinstance(current, int | float):
-            low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
             return _is_number(value) and low <= value <= high
+        if isinstance(current, tuple | list) and hasattr(control, "min"):
+            numbers = isinstance(value, list) and len(value) == len(current) and all(map(_is_number, value))
+            return numbers and all(low <= number <= high for number in value) and sorted(value) == value
         return isinstance(value, str) and value in getattr(control, "options", ())
 
 
@@ -221,6 +238,19 @@ def _is_camera(message: Mapping[str, Any]) -> bool:
             return False
     sides = message["image_height"], message["image_width"]
     return all(isinstance(side, int) and 0 <= side <= LARGEST_SIDE_PIXELS for side in sides)
+
+
+def _is_click(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a click on the scene, as its ray in the world."""
+    if set(message) != {"event_type", "ray_origin", "ray_direction", "screen_pos", "modifier"}:
+        return False
+    if message["event_type"] != "click" or message["modifier"] is not None:
+        return False
+    places = message["screen_pos"]
+    if not isinstance(places, list) or len(places) != 1:
+        return False
+    lists = [(message["ray_origin"], 3), (message["ray_direction"], 3), (places[0], 2)]
+    return all(isinstance(v, list) and len(v) == count and all(map(_is_number, v)) for v, count in lists)
 
 
 def _is_number(value: object) -> bool:

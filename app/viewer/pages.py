@@ -1,18 +1,29 @@
 """Pages of the viewer's clients: what each shows of the common scene, and its controls."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from viser import SceneNodeHandle
 
 from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.content import SceneContent
 from stream_recon.app.viewer.nodes import HALF_STEPS, Frustum, wxyz
 from stream_recon.app.viewer.panel import PageOptions, PagePanel, PanelEvents
+from stream_recon.app.viewer.points import HIDE_STEP, PointOptions
 from stream_recon.app.viewer.scene import FRUSTUM_SIZE, STEPS, ViewerScene
 from stream_recon.app.viewer.timeline import Timeline
+from stream_recon.app.viewer.tools import PageTools
 
 SELECTED = (64, 200, 255)
+
+
+STAND_IN_RANK = 40
+"""Lowest rank of points that stand in for surfaces."""
+PartKey = tuple[int, int, int, float]
+"""Version of a chunk, last frame and lowest rank of its shown part, and scale of the chunk."""
 
 
 class PageScene:
@@ -25,11 +36,11 @@ class PageScene:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._hidden: dict[str, SceneNodeHandle] = {}
-        self._replaced: dict[str, tuple[tuple[int, int, float], SceneNodeHandle]] = {}
-        self._cut: dict[str, tuple[int, int, float]] = {}
-        """Nodes of the chunk that the last shown frame cuts, with what their content depends on."""
+        self._replaced: dict[str, tuple[PartKey, SceneNodeHandle]] = {}
+        self._cut: dict[str, PartKey] = {}
+        """Nodes of which the page shows a part, with what it depends on."""
         self._empty: set[str] = set()
-        """Those of them without a point up to that frame."""
+        """Those of them of which nothing is left."""
         self._sizes: dict[str, tuple[int, float]] = {}
         self._selected = Frustum(client, "/selected", SELECTED, emphasis=True)
 
@@ -37,6 +48,7 @@ class PageScene:
         self, scene: ViewerScene, store: ChunkStore, timeline: Timeline, options: PageOptions, typical_depth: float
     ) -> None:
         """Hide, replace and show what the options ask for."""
+        lowest = options.points.min_rank if options.shows_points else max(options.points.min_rank, STAND_IN_RANK)
         layers = {
             "/points": options.shows_points or bool(scene.bare),
             "/surface": options.shows_surfaces,
@@ -45,8 +57,8 @@ class PageScene:
             "/map/points": options.matches,
             "/map/loops": options.loops,
             "/before": options.comparison,
-            **{f"/points/{step}": step >= options.points.min_rank for step in STEPS},
-            **{f"/before/points/{step}": step >= options.points.min_rank for step in STEPS},
+            **{f"/points/{step}": step + HIDE_STEP > lowest for step in STEPS},
+            **{f"/before/points/{step}": step + HIDE_STEP / 2 > lowest for step in STEPS},
         }
         last = options.points.last_frame
         if last is not None:
@@ -66,7 +78,7 @@ class PageScene:
                     del self._hidden[below]
                 for below in [other for other in self._replaced if other.startswith(f"{name}/")]:
                     del self._replaced[below]
-        self._sync_chunks(store, last, hidden)
+        self._sync_chunks(store, replace(options.points, min_rank=lowest), hidden)
         for name in sorted(hidden - set(self._hidden), key=len):
             self._hidden[name] = self._client.scene.add_frame(name, show_axes=False, visible=False)
         self._sync_size(scene, options.points.size)
@@ -77,14 +89,19 @@ class PageScene:
         late = [chunk for chunk in store.chunks if last is not None and chunk.first > last]
         return {f"/points/{step}/{chunk.first}" for chunk in late for step in STEPS}
 
-    def _sync_chunks(self, store: ChunkStore, last: int | None, hidden: set[str]) -> None:
-        """Replace the chunk that frame ``last`` cuts; where no point is left, it is ``hidden``."""
-        wanted: dict[str, tuple[int, int, float]] = {}
-        if last is not None:
-            for chunk in store.chunks:
-                if chunk.first <= last < chunk.last:
-                    key = (chunk.version, last, float(chunk.S_world_chunk.scale))
-                    wanted = {f"/points/{step}/{chunk.first}": key for step in STEPS}
+    def _sync_chunks(self, store: ChunkStore, options: PointOptions, hidden: set[str]) -> None:
+        """Replace nodes of which the options show a part; where no point is left, they are ``hidden``."""
+        wanted: dict[str, PartKey] = {}
+        limit = options.last_frame
+        for chunk in store.chunks if "/points" not in hidden else []:
+            for step in STEPS:
+                if step + HIDE_STEP <= options.min_rank or f"/points/{step}/{chunk.first}" in hidden - self._empty:
+                    continue
+                is_cut = limit is not None and chunk.first <= limit < chunk.last
+                if is_cut or step < options.min_rank:
+                    last = chunk.last if limit is None else min(limit, chunk.last)
+                    key = (chunk.version, last, max(step, options.min_rank), float(chunk.S_world_chunk.scale))
+                    wanted[f"/points/{step}/{chunk.first}"] = key
         for name in [name for name, (key, _) in self._replaced.items() if wanted.get(name) != key]:
             self._replaced.pop(name)[1].remove()
         if wanted != self._cut:
@@ -92,10 +109,10 @@ class PageScene:
         for name, key in wanted.items():
             if name in self._replaced or name in self._empty:
                 continue
-            _, _, step, first = name.split("/")
-            chunk = store.chunk_of(int(first))
-            points = chunk.points.step(int(step))
-            points = points.take(np.flatnonzero(points.frame <= key[1]))
+            lowest, first = (int(part) for part in name.split("/")[2:])
+            chunk = store.chunk_of(first)
+            points = chunk.points.step(lowest)
+            points = points.take(np.flatnonzero((points.frame <= key[1]) & (points.rank >= key[2])))
             if not len(points):
                 self._empty.add(name)
                 hidden.add(name)
@@ -107,7 +124,7 @@ class PageScene:
                 name,
                 points.xyz,
                 points.rgb,
-                point_size=chunk.voxel,
+                point_size=chunk.voxel * options.size,
                 point_shape="rounded",
                 point_shading="flat",
                 precision="float16" if half else "float32",
@@ -118,6 +135,10 @@ class PageScene:
             self._replaced[name] = key, handle
             hidden.discard(name)
             self._hidden.pop(name, None)  # the cloud has taken the place of its frame
+        for name, (_, handle) in self._replaced.items():
+            size = store.chunk_of(int(name.split("/")[3])).voxel * options.size
+            if handle.point_size != size:
+                handle.point_size = size
 
     def _sync_size(self, scene: ViewerScene, size: float) -> None:
         """Give points another size than the common one, again after each time that they were sent."""
@@ -138,9 +159,10 @@ class PageScene:
 
 
 class Page:
-    """One client: its handle, its controls and its scene."""
+    """One client: its handle, its controls, its scene and its tools."""
 
-    def __init__(self, client: Any, hidden: int, events: PanelEvents) -> None:
+    def __init__(self, client: Any, events: PanelEvents, content: SceneContent, cameras: ViewerCameras) -> None:
         self.client = client
-        self.panel = PagePanel(client, hidden, events)
+        self.panel = PagePanel(client, events)
         self.scene = PageScene(client)
+        self.tools = PageTools(client, content, cameras, events, self.panel.options)

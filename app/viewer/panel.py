@@ -9,15 +9,20 @@ from typing import Any, Literal
 import numpy as np
 
 from stream_recon.app.viewer.document import PICTURE_LABEL
-from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP, PointOptions
+from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 Show = Literal["Surface", "Points", "Both"]
+WAITING = "Waiting for the first frames"
+"""Status before the run has another one."""
 VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
 OTHER_COLOUR = "#868e96"
+HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0}
+"""Percentages of each frame's pixels, the least sure, that a page hides at first."""
 SAVES = {
     "points": "Points (PLY)",
     "mesh": "Mesh (GLB)",
+    "page": "Page to share (HTML)",
     "colmap": "COLMAP (ZIP)",
     "around": "Film around it (MP4)",
     "path": "Film along the path (MP4)",
@@ -60,6 +65,8 @@ class PanelEvents:
     """A client asks for one of `SAVES`."""
     show_all: Callable[[Any], None]
     """A client asks for the opening view."""
+    request: Callable[[Callable[[], None]], None]
+    """Runs something in the viewer's thread."""
 
 
 class SharedPanel:
@@ -69,7 +76,8 @@ class SharedPanel:
         self.paused = False
         self._paused_by: int | None = None
         self._changed = changed
-        self._status = server.gui.add_markdown("Waiting for the first frames", order=0)
+        self._status = server.gui.add_markdown("", order=0)
+        self._caption = server.gui.add_html("", order=99)
         self._verdict = server.gui.add_html("", order=1, visible=False)
         self._pause = server.gui.add_button("Pause", hint="Hold the video; what was reconstructed stays", order=3)
         self._pause.on_click(self._toggle_pause)
@@ -78,6 +86,8 @@ class SharedPanel:
     def show_status(self, text: str) -> None:
         if self._status.content != text:
             self._status.content = text
+            plain = html.escape(text.replace("**", "").replace("\n", " "))
+            self._caption.content = f'<span hidden data-stream-recon-status="{plain}"></span>'
 
     def show_verdict(self, level: str, text: str) -> None:
         """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""
@@ -110,20 +120,22 @@ class SharedPanel:
 class PagePanel:
     """Controls of one page. They change what this page shows, and nothing for others."""
 
-    def __init__(self, client: Any, hidden: int, events: PanelEvents) -> None:
-        """``hidden``: percentage of unsure pixels that is hidden at first."""
+    def __init__(self, client: Any, events: PanelEvents) -> None:
         self._client = client
+        self._hides = dict(HIDDEN)
+        self._shown: Show = "Surface"
         self._events = events
         self._scrubbed = False
         self._pictured: TimelineView | None = None
         gui = client.gui
         self._counts = gui.add_markdown("", order=2)
         self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
-        self._add_view(gui, hidden)
+        self._add_view(gui)
         self._add_frames(gui)
         self._add_comparison(gui)
         self._add_saves(gui)
         self._scrubber.on_update(self._scrub)
+        self._show.on_update(lambda _: self._recall_hidden())
         self._light.on_update(lambda _: self._set_theme())
         for control in (
             self._show,
@@ -140,14 +152,14 @@ class PagePanel:
         ):
             control.on_update(lambda _: events.changed())
 
-    def _add_view(self, gui: Any, hidden: int) -> None:
+    def _add_view(self, gui: Any) -> None:
         with gui.add_folder("View", order=5):
             gui.add_button("Show all", hint="Back to the view from behind and above").on_click(
                 lambda event: self._events.show_all(event.client)
             )
             self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
-            hint = "Points: this percentage of each frame's pixels is hidden, the least sure first"
-            self._hidden = gui.add_slider("Hide unsure (%)", 0, 100 - HIDE_STEP, HIDE_STEP, hidden, hint=hint)
+            hint = "This percentage of each frame's pixels is hidden, the least sure first"
+            self._hidden = gui.add_slider("Hide unsure (%)", 0, 95, 1, HIDDEN["Surface"], hint=hint)
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
             self._cameras = gui.add_checkbox("Cameras", True)
             self._path = gui.add_checkbox("Path", True)
@@ -220,9 +232,24 @@ class PagePanel:
         if self._map_folder.visible != (has_map or revised):
             self._map_folder.visible = has_map or revised
 
+    def start_following(self) -> None:
+        """Move the view along with the camera, until a user changes that."""
+        self._follow.value = True
+
     def release_view(self) -> None:
         """Stop moving the view with a camera."""
         self._follow.value = self._from_here.value = False
+
+    def allow_hiding(self, possible: bool) -> None:
+        """Whether the page shows something of which the unsure part can be hidden."""
+        if self._hidden.disabled == possible:
+            self._hidden.disabled = not possible
+
+    def _recall_hidden(self) -> None:
+        """Set the slider to its last value for what is shown."""
+        self._hides[self._shown] = int(self._hidden.value)
+        self._shown = self._show.value
+        self._hidden.value = self._hides[self._shown]
 
     def show_counts(self, text: str) -> None:
         if self._counts.content != text:

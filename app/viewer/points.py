@@ -16,7 +16,7 @@ from stream_recon.configs.schema import PointsConfig
 FILE_NAME = "points.ply"
 """Name of the downloaded file."""
 HIDE_STEP = 20
-"""Step in percent of the choice of points by confidence: the points of each step are a node that a page can hide."""
+"""Step in percent of ranks: points of each step are a node that a page can hide; within a step it has its own."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,31 @@ def ply_bytes(points: RankedPoints) -> bytes:
     return ply.header(len(points)) + ply.vertices_of(points.xyz, points.rgb).tobytes()
 
 
+def _is_sending(client: Any) -> bool:
+    """Whether parts of a file wait for a client to read them; it is told to wait then.
+
+    A client that asks again and again, and reads nothing, would fill the memory.
+    """
+    buffer = client._websock_connection.get_message_buffer()
+    with buffer.buffer_lock:
+        waits = any(type(message).__name__ == "FileTransferPart" for message in buffer.message_from_id.values())
+        told = any(type(message).__name__ == "NotificationShowMessage" for message in buffer.message_from_id.values())
+    if waits and not told:
+        client.add_notification("Not now", "The last file is still on its way.", auto_close_seconds=12.0)
+    return waits
+
+
 def send_bytes(client: Any, content: bytes, name: str = FILE_NAME) -> None:
-    """Send a file to a client as a download."""
+    """Send a file to a client as a download, unless one is on its way."""
+    if _is_sending(client):
+        return
     client.send_file_download(name, content, save_immediately=True)
 
 
 def send_file(client: Any, path: Path, name: str = FILE_NAME) -> None:
-    """Send a file from the disk to a client, or a notification with the reason why not."""
+    """Send a file from the disk to a client, or a notification with the reason why not, such as one on its way."""
+    if _is_sending(client):
+        return
     try:
         # Mapped, not read: viser copies it piece by piece, and a second copy of a large cloud is avoided.
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

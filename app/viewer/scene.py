@@ -33,7 +33,7 @@ from stream_recon.app.viewer.timeline import Timeline, TimelineView
 CAMERA = (122, 132, 150)
 CURRENT = (255, 176, 46)
 PATH_COLORS = (np.array([52, 120, 246], np.float32), np.array([255, 176, 46], np.float32))
-MAX_FRUSTA = 48
+MAX_FRUSTA = 24
 """Frusta shown at once: each has a thumbnail to send, and more would hide the scene."""
 FRUSTUM_SIZE = 0.035
 """Depth of a frustum, as a share of the typical depth."""
@@ -81,10 +81,6 @@ class ViewerScene:
     def shown(self) -> int:
         """Number of points of all steps."""
         return sum(node.shown for node in self.nodes.values())
-
-    def points_above(self, rank: int) -> int:
-        """Number of points of the steps from ``rank`` on."""
-        return sum(node.shown for (lowest, _), node in list(self.nodes.items()) if lowest >= rank)
 
     def sync(
         self,

@@ -43,14 +43,17 @@ SILENT.setLevel(logging.CRITICAL + 1)
 """Logger of the web server, which would write a traceback for each malformed connection."""
 
 
-def start_server(host: str, port: int, token: str | None = None, page: PageBody | None = None) -> Any:
+def start_server(
+    host: str, port: int, token: str | None = None, page: PageBody | None = None, public: str | None = None
+) -> Any:
     """A viser server that listens on ``host`` and ``port`` (0: any free port), behind the guards of `guard`.
 
     Viser alone admits any web page and trusts its messages: they can open a tunnel, upload files and set any attribute
     of a control.
 
-    ``token``: required in the address as ``?token=``; None: no token. ``page``: changes the web page. Raises
-    ResourceError where the port is in use (viser alone would move to the next free one), or cannot be listened on.
+    ``token``: required in the address as ``?token=``; None: no token. ``page``: changes the web page. ``public``:
+    address at which a proxy shows the viewer. Raises ResourceError where the port is in use (viser alone would move to
+    the next free one), or cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -63,7 +66,7 @@ def start_server(host: str, port: int, token: str | None = None, page: PageBody 
             raise ResourceError(
                 f"cannot listen on {host} port {port} ({error}); choose with --host and --port"
             ) from error
-    requests, messages = RequestGuard(host, f"viser-v{viser.__version__}", token), MessageGuard()
+    requests, messages = RequestGuard(host, f"viser-v{viser.__version__}", token, public), MessageGuard()
     with _quiet_console(), _guarded(requests, messages, page or PageBody()):
         server = viser.ViserServer(host=host, port=port, verbose=False)
     messages.find_control = partial(_find_control, server)

@@ -1,5 +1,6 @@
 """State of the viewer: timeline, points, surfaces, scene and pages, updated by one thread without locks."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,13 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
+from stream_recon.app.viewer.content import SceneContent, coverage
+from stream_recon.app.viewer.downloads import cut_cloud, cut_mesh
+from stream_recon.app.viewer.measure import Unit
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.pages import Page
 from stream_recon.app.viewer.panel import SAVES, PageOptions, PanelEvents, SharedPanel, set_theme
-from stream_recon.app.viewer.points import HIDE_STEP, RankedPoints, ranked_points
+from stream_recon.app.viewer.points import FILE_NAME, RankedPoints, ply_bytes, ranked_points, send_bytes
 from stream_recon.app.viewer.scene import SceneMesh, ViewerScene
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, make_view
@@ -21,10 +25,12 @@ POINTS_PER_UPDATE = 50_000
 """Points that an update recomputes after a revision, about: half a megabyte to each client."""
 SURFACE_BYTES_PER_UPDATE = 1_000_000
 """Bytes of surfaces that an update sends again after a revision, about."""
-HIDDEN = 2 * HIDE_STEP
-"""Percentage of each frame's points, the least sure, that a page hides at first."""
+MIN_COVERAGE = 0.5
+"""Share of what the cameras looked at that a mesh must have to replace the keyframes' surfaces."""
 MAX_CHUNKS = 32
 """Most chunks of points, each of which has a node for each step of confidence."""
+IN_BOX = {"points": "Points in the box (PLY)", "mesh": "Mesh in the box (GLB)"}
+"""Labels of downloads that a page's box cuts."""
 COMPARED_POINTS = 20_000
 """Points of the comparison that 'Show all' takes in."""
 
@@ -43,6 +49,9 @@ class ViewerState:
         self.scene = ViewerScene(server)
         self.cameras = ViewerCameras(server, self.timeline)
         self.map_layer = MapLayer()
+        self.content = SceneContent(self.timeline, self.store, self.surfaces, self.scene)
+        self.unit = Unit()
+        """Unit of the world."""
         self.panel = SharedPanel(server, events.changed)
         self.pages: dict[int, Page] = {}
         """Pages by client id."""
@@ -53,6 +62,8 @@ class ViewerState:
         self.ended = False
         """Whether the last frame was added."""
         self._framed_end = False
+        self.follows = False
+        """Whether new pages follow the camera."""
         server.on_client_connect(self._connect)
         server.on_client_disconnect(lambda client: self.pages.pop(client.client_id, None))
 
@@ -95,7 +106,11 @@ class ViewerState:
         self.surfaces.revise(named)
 
     def show_mesh(self, mesh: SceneMesh) -> None:
-        """Show a mesh in place of the keyframes' surfaces."""
+        """Show a mesh in place of the keyframes' surfaces, unless it lacks most of what the cameras looked at."""
+        points, _ = self.cameras.subject.world(self.timeline)
+        path = self.timeline.path(len(self.timeline))
+        if self.surfaces.surfaces and coverage(mesh, points, path) < MIN_COVERAGE:
+            return
         self.scene.mesh = mesh
 
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
@@ -118,7 +133,9 @@ class ViewerState:
             page.panel.show_frames(self.timeline)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
             page.panel.show_counts(self._counts(chosen, skipped))
-            page.panel.label_saves({**SAVES, **self.labels})
+            page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)
+            page.tools.sync(self.unit)
+            page.panel.label_saves({**SAVES, **self.labels, **(IN_BOX if page.tools.box is not None else {})})
         self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
         ended = self.ended and settled
         self.cameras.update(reframe=ended and not self._framed_end)
@@ -126,15 +143,44 @@ class ViewerState:
         self._move_views()
         return unfinished
 
-    def points(self, options: PageOptions) -> RankedPoints:
+    def send_made(self, kind: str, client: Any, cloud: Path | None) -> None:
+        """Send a page its points, or what its box leaves of the result's cloud or mesh, or its floor plan.
+
+        ``cloud``: the result's PLY file.
+        """
+        page = self.pages.get(client.client_id)
+        if page is None:
+            return
+        box, name = page.tools.box, FILE_NAME
+        try:
+            if kind == "plan":
+                content, name = page.tools.plan_picture(self.unit), "plan.png"
+            elif kind == "mesh" and box is not None:
+                if self.scene.mesh is None:
+                    raise ValueError("there is no mesh yet; it is made at the end of the run")
+                content, name = cut_mesh(self.scene.mesh, box, self.content.axes()), "mesh.glb"
+            elif cloud is not None and box is not None:
+                content = cut_cloud(cloud, box, self.content.axes())
+            else:
+                content = ply_bytes(self.points(page))
+        except (OSError, ValueError) as error:
+            client.add_notification("Not made", str(error), color="red")
+            return
+        send_bytes(client, content, name)
+
+    def points(self, page: Page) -> RankedPoints:
         """The points that a page shows, in world axes."""
-        return self.store.world_points(options.points)
+        points = self.store.world_points(page.panel.options().points)
+        if page.tools.box is None:
+            return points
+        return points.take(np.flatnonzero(page.tools.box.contains(points.xyz, self.content.axes())))
 
     def show_all(self, client: Any) -> None:
         """Move a client's view back to the opening view."""
         page = self.pages.get(client.client_id)
         if page is not None:
             page.panel.release_view()
+            page.tools.release_view()
             compared = np.zeros((0, 3), np.float32)
             if page.panel.options().comparison:
                 compared = self.scene.comparison.sample(self.store, self.timeline, COMPARED_POINTS)
@@ -142,7 +188,9 @@ class ViewerState:
 
     def _connect(self, client: Any) -> None:
         self.cameras.connect(client)
-        self.pages[client.client_id] = Page(client, HIDDEN, self._events)
+        page = self.pages[client.client_id] = Page(client, self._events, self.content, self.cameras)
+        if self.follows:
+            page.panel.start_following()
         self._events.changed()
 
     def _configure_server(self) -> None:
@@ -155,13 +203,15 @@ class ViewerState:
 
     def _counts(self, options: PageOptions, skipped: int) -> str:
         """What a page shows, in one line."""
-        parts = []
+        parts: list[str] = []
+        if self.content.is_empty:
+            return "no frames yet"
         if options.shows_surfaces:
             mesh = self.scene.mesh
             count = len(self.surfaces.surfaces)
             parts.append(f"mesh of {mesh.triangles:,} triangles" if mesh else f"surfaces of {count:,} keyframes")
         if options.shows_points:
-            shown = self.scene.points_above(options.points.min_rank)
+            shown = self.store.count(options.points)
             parts.append(count_text(shown, max(self.cloud_points or 0, shown)))
         line = f"showing {' and '.join(parts)} · {len(self.timeline):,} frames"
         return line + (f" · {skipped:,} without points, to keep up" if skipped else "")
@@ -177,6 +227,7 @@ class ViewerState:
                 pose, back, lift = self.timeline.poses[-1], 0.7, 0.3
             else:
                 continue
+            page.tools.release_view()
             self.cameras.look_from(page.client, pose, back, lift)
 
 

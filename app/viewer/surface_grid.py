@@ -39,6 +39,8 @@ class SurfaceGrid:
     """Camera in cells; vertex (0, 0) is at (0.5, 0.5)."""
     uv: NDArray[np.float32]
     """Texture coordinates of vertex (0, 0), and the steps between vertices [2, 2]."""
+    unsure: NDArray[np.uint8]  # [h, w]
+    """Percentage of the frame's pixels that are surer than a vertex."""
 
     @cached_property
     def points(self) -> NDArray[np.float32]:
@@ -53,7 +55,9 @@ class SurfaceGrid:
         """Every second vertex."""
         k = self.camera
         camera = Intrinsics(k.fx / 2, k.fy / 2, (k.cx + 0.5) / 2, (k.cy + 0.5) / 2)
-        return SurfaceGrid(self.depth[::2, ::2], camera, self.uv * np.array([[1], [2]], np.float32))
+        return SurfaceGrid(
+            self.depth[::2, ::2], camera, self.uv * np.array([[1], [2]], np.float32), self.unsure[::2, ::2]
+        )
 
     def scaled(self, factors: NDArray[np.floating]) -> "SurfaceGrid":
         """The grid with its depth multiplied by ``factors`` [h, w]."""
@@ -67,10 +71,11 @@ class Triangles:
     xyz: NDArray[np.float32]  # [N, 3]
     uv: NDArray[np.float32]  # [N, 2]
     faces: NDArray[np.int32]  # [M, 3]
+    unsure: NDArray[np.float32]  # [N], see `SurfaceGrid.unsure`
 
     def glb(self, texture: bytes) -> bytes:
         """A GLB file with ``texture``, a JPEG file."""
-        return glb([Primitive(self.xyz, self.faces, uv=self.uv, texture=texture)])
+        return glb([Primitive(self.xyz, self.faces, uv=self.uv, texture=texture, unsure=self.unsure)])
 
 
 def surface_grid(result: FrameResult) -> SurfaceGrid:
@@ -92,7 +97,12 @@ def surface_grid(result: FrameResult) -> SurfaceGrid:
     offset = first + 0.5 - 0.5 * step  # of cell (0, 0) in pixels
     camera = Intrinsics(k.fx / step, k.fy / step, (k.cx - offset) / step, (k.cy - offset) / step)
     uv = np.array([[(first + 0.5) / w, (first + 0.5) / h], [step / w, step / h]], np.float32)
-    return SurfaceGrid(np.ascontiguousarray(smooth[first::step, first::step]), camera, uv)
+    # As ranks of points: a percentage of all pixels with a depth.
+    levels = _quantiles(result.confidence[depth > 0])
+    chosen = slice(first, None, step), slice(first, None, step)
+    rank = np.searchsorted(levels, result.confidence[chosen].ravel(), side="right") - 1
+    unsure = (100 - np.clip(rank, 0, 100)).astype(np.uint8).reshape(smooth[chosen].shape)
+    return SurfaceGrid(np.ascontiguousarray(smooth[chosen]), camera, uv, unsure)
 
 
 def triangulate(grid: SurfaceGrid, covered: NDArray[np.bool_]) -> Triangles:
@@ -125,7 +135,8 @@ def triangulate(grid: SurfaceGrid, covered: NDArray[np.bool_]) -> Triangles:
     used, faces = np.unique(faces[good], return_inverse=True)
     row, column = np.divmod(used, w)
     uv = grid.uv[0] + grid.uv[1] * np.stack([column, row], axis=1)
-    return Triangles(points[used], np.asarray(uv, np.float32), faces.reshape(-1, 3).astype(np.int32))
+    unsure = grid.unsure.ravel()[used].astype(np.float32)
+    return Triangles(points[used], np.asarray(uv, np.float32), faces.reshape(-1, 3).astype(np.int32), unsure)
 
 
 def texture(image: NDArray[np.uint8], side: int = TEXTURE_SIDE) -> bytes:
@@ -137,6 +148,12 @@ def texture(image: NDArray[np.uint8], side: int = TEXTURE_SIDE) -> bytes:
     ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, TEXTURE_QUALITY])
     assert ok, "an 8-bit image can always be encoded"
     return bytes(jpeg)
+
+
+def _quantiles(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Levels [101] of the percentages from 0 to 100."""
+    sample = values[:: max(1, len(values) // 4096)] if len(values) else np.zeros(1, np.float32)
+    return np.asarray(np.quantile(sample, np.linspace(0, 1, 101)), np.float32)
 
 
 def _quantile(values: NDArray[np.float32]) -> float:

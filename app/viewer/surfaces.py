@@ -19,7 +19,7 @@ from stream_recon.app.viewer.surface_grid import (
 )
 from stream_recon.app.viewer.timeline import Timeline
 
-MAX_SURFACES = 240
+MAX_SURFACES = 200
 """Surfaces, and so draw calls and messages: some laptops draw no more than 300 at 30 frames/s."""
 MAX_TRIANGLES = 600_000
 """Triangles of all surfaces: a laptop draws more than a million at 30 frames/s."""
@@ -75,7 +75,7 @@ class Surface:
     def size(self) -> int:
         """Bytes of the GLB file, about."""
         t = self.triangles
-        return len(self.jpeg) + t.xyz.nbytes + t.uv.nbytes + t.faces.nbytes
+        return len(self.jpeg) + t.xyz.nbytes + t.uv.nbytes + t.faces.nbytes + t.unsure.nbytes
 
     @property
     def slopes(self) -> tuple[float, float]:
@@ -157,7 +157,12 @@ class SurfaceStore:
         scale, field_ = float(self.timeline.depth_scales[ordinal]), np.array(self.timeline.depth_fields[ordinal])
         if causal:
             camera, scale, field_ = np.array(numbers(result.intrinsics)), 1.0, np.zeros_like(field_)
-        none = Triangles(np.empty((0, 3), np.float32), np.empty((0, 2), np.float32), np.empty((0, 3), np.int32))
+        none = Triangles(
+            np.empty((0, 3), np.float32),
+            np.empty((0, 2), np.float32),
+            np.empty((0, 3), np.int32),
+            np.empty(0, np.float32),
+        )
         jpeg, covered = b"", np.zeros(grid.depth.shape, np.bool_)
         surface = Surface(ordinal, grid, covered, jpeg, 0, is_dense, camera, scale, field_, none)
         self._cover(surface)

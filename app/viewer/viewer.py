@@ -20,9 +20,10 @@ from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.document import PageBody
 from stream_recon.app.viewer.downloads import Downloads, triangle_count, vertex_count
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
+from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
-from stream_recon.app.viewer.panel import PanelEvents
-from stream_recon.app.viewer.points import ply_bytes, send_bytes, send_file
+from stream_recon.app.viewer.panel import WAITING, PanelEvents
+from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
@@ -59,16 +60,21 @@ class Viewer:
         point_budget: int = 1_000_000,
         *,
         token: bool = True,
+        public: str | None = None,
     ) -> None:
-        """``token``: where other machines can reach the viewer, require a token, which `url` then contains."""
-        self.is_open = not is_loopback(host)
+        """
+        Args:
+            token: where other machines can reach the viewer, require a token, which `url` then contains.
+            public: address at which a proxy shows the viewer.
+        """
+        self.is_open = public is not None or not is_loopback(host)
         """Whether other machines can reach the viewer."""
         secret = new_token() if token and self.is_open else None
         self._page = PageBody()
-        self._server = start_server(host, port, secret, self._page)
+        self._server = start_server(host, port, secret, self._page, public)
         shown_host = outward_address(host) if host in EVERYWHERE else host
         shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
-        self.url = f"http://{shown_host}:{self._server.get_port()}"
+        self.url = (public or f"http://{shown_host}:{self._server.get_port()}").rstrip("/")
         if secret is not None:
             self.url += f"/?token={secret}"
         self._wake = threading.Condition()
@@ -78,14 +84,14 @@ class Viewer:
         self._images: dict[int, NDArray[np.uint8]] = {}
         self._downloads = Downloads()
         self._map_layer = MapLayer()
-        self._status = ""
+        self._status = WAITING
         self._busy = False
         self._touched = False
         self.failed = False
         """Whether an error has stopped the viewer."""
         self._next_update = 0.0
         self._closed = threading.Event()
-        events = PanelEvents(self._touch, self._save, partial(self._queue_request, self._show_all))
+        events = PanelEvents(self._touch, self._save, partial(self._queue_request, self._show_all), self._queue_request)
         self.state = ViewerState(self._server, points, point_budget, events)
         self._thread = threading.Thread(target=self._work, name="viewer", daemon=True)
         self._thread.start()
@@ -115,6 +121,11 @@ class Viewer:
     def skipped(self) -> int:
         """Number of frames whose points were skipped."""
         return self._queue.skipped
+
+    @property
+    def shows_mesh(self) -> bool:
+        """Whether a mesh replaces the keyframes' surfaces; `flush` after `show_mesh` makes sure."""
+        return self.state.scene.mesh is not None
 
     @property
     def points_shown(self) -> int:
@@ -165,7 +176,7 @@ class Viewer:
                 self._wake.wait(0.05)
 
     def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
-        """Show a GLB file in place of the keyframes' surfaces, if it exists.
+        """Show a GLB file in place of the keyframes' surfaces, if it exists and has most of what they show.
 
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """
@@ -180,6 +191,11 @@ class Viewer:
     def show_verdict(self, level: str, text: str) -> None:
         """Show whether the result is ``good``, ``doubtful`` or ``failed``, with a line that says why."""
         self.state.panel.show_verdict(level, text)
+
+    def set_unit(self, name: str, scale_error: float | None) -> None:
+        """State the unit of the world: ``metre``, or another name for no metric unit. ``scale_error``: see `Unit`."""
+        self.state.unit = Unit(name, scale_error) if name == METRE else Unit()
+        self._touch()
 
     def revise(self, revision: Revision) -> None:
         """Queue a revision of earlier frames, which is shown as one change."""
@@ -263,26 +279,23 @@ class Viewer:
             self._next_update = min(self._next_update, time.monotonic() + 0.05)
             self._wake.notify()
 
-    def _queue_request(self, serve: Callable[[Any], None], client: Any) -> None:
-        """Queue a client's request for the viewer's thread."""
+    def _queue_request(self, serve: Callable[..., None], *arguments: Any) -> None:
+        """Queue something for the viewer's thread."""
         with self._wake:
-            self._requests.append(partial(serve, client))
+            self._requests.append(partial(serve, *arguments))
             self._wake.notify()
 
     def _save(self, kind: str, client: Any) -> None:
-        if kind != "points":
-            self._downloads.send(kind, client, self.state.ended)
-        elif self._cloud is not None:
-            send_file(client, self._cloud)  # in the server's thread, so that a large file does not delay updates
-        elif self.failed:
-            client.add_notification("No PLY", "The viewer has failed; the cloud is in the result folder.", color="red")
-        else:
-            self._queue_request(self._send_points, client)
-
-    def _send_points(self, client: Any) -> None:
         page = self.state.pages.get(client.client_id)
-        if page is not None:
-            send_bytes(client, ply_bytes(self.state.points(page.panel.options())))
+        is_cut = page is not None and page.tools.box is not None
+        if kind == "points" and self._cloud is not None and not is_cut:
+            send_file(client, self._cloud)  # in the server's thread, so that a large file does not delay updates
+        elif kind not in ("points", "plan") and not (kind == "mesh" and is_cut):
+            self._downloads.send(kind, client, self.state.ended)
+        elif self.failed:
+            client.add_notification("No file", "The viewer has failed; the cloud is in the result folder.", color="red")
+        else:
+            self._queue_request(self.state.send_made, kind, client, self._cloud)
 
     def _show_all(self, client: Any) -> None:
         self.state.show_all(client)

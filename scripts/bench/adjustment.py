@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.pose_only import pose_only_ba_each
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import BAScene, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 
 SIZES = ((10, 3_000, 5), (20, 12_000, 5), (150, 100_000, 5), (300, 200_000, 6), (2_000, 400_000, 6))

@@ -11,17 +11,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 from fuzzing.processes import prepare, run_case
 
 from stream_recon.app.datasets import recording, source_identity
+from stream_recon.app.export import formats as export_formats
+from stream_recon.app.export import target
+from stream_recon.app.export.render import film
 from stream_recon.app.metric_scale import gps_alignment, gps_tracks, track_tables
-from stream_recon.app.result import commit, files
-from stream_recon.app.sources import camera_files, capture
+from stream_recon.app.result import commit, files, lock
+from stream_recon.app.sources import camera_files, capture, image_decoding, masks
 
 MOST = 2000
 
@@ -79,6 +84,38 @@ def open_anything() -> None:
         vars(module)["read_file"] = lambda path, limit=0: path.read_bytes()
 
 
+def replace_targets() -> None:
+    for module in (export_formats, film):
+        vars(module)["check_target"] = lambda *arguments, **options: None
+        vars(module)["check_readme"] = lambda *arguments, **options: None
+    vars(target)["check_target"] = lambda *arguments, **options: None
+
+
+def number_masks_from_one() -> None:
+    masks.MaskFolder.read = lambda *arguments, **options: None  # type: ignore[method-assign]
+
+
+def resume_anything() -> None:
+    vars(source_identity)["check_source"] = lambda *arguments: None
+    vars(source_identity)["source_change"] = lambda *arguments: None
+
+
+def lock_nothing() -> None:
+    vars(lock)["_lock"] = lambda file: None
+    vars(lock)["complete_change"] = lambda folder: None
+
+
+def stretch_deep_images() -> None:
+    library = vars(image_decoding)["cv2"]
+    real = library.imdecode
+
+    def wrong(data: Any, flags: int) -> Any:
+        image = real(data, flags)
+        return image >> 4 if image is not None and image.dtype == np.uint16 else image
+
+    vars(image_decoding)["cv2"] = SimpleNamespace(**{**vars(library), "imdecode": wrong})
+
+
 FAULTS: dict[str, tuple[str, Callable[[], None]]] = {
     "coefficients beyond the fifth are dropped": ("lens", cut_coefficients),
     "units in headers are dropped": ("units", ignore_units),
@@ -89,6 +126,12 @@ FAULTS: dict[str, tuple[str, Callable[[], None]]] = {
     "temporary names are followed": ("links", follow_links),
     "files are exchanged one by one": ("killed", forget_the_journal),
     "pipes and devices are opened": ("special", open_anything),
+    "exports replace what is there": ("export", replace_targets),
+    "masks are not applied": ("masks", number_masks_from_one),
+    "a run is resumed on any source": ("resume", resume_anything),
+    "two commands write at once": ("together", lock_nothing),
+    "files are exchanged without a journal": ("killed_write", forget_the_journal),
+    "16 bits are cut at the wrong end": ("picture", stretch_deep_images),
 }
 
 

@@ -4,19 +4,25 @@
 scripts/reliability/make_corpus.py                 # replaces tests/corpus/files and tests/corpus/expected.json
 scripts/reliability/make_corpus.py --to FOLDER
 
+Films with properties that OpenCV cannot write are encoded by ffmpeg; without it the ones that are there stay.
+
 expected.json has a list of cases: `kind`, the reader that is tried; `file`; and what has to come out.
 """
 
 import argparse
 import json
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -39,11 +45,14 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=CORPUS)
     target = parser.parse_args().to
     files = target / "files"
+    encoded = encoded_films(files)
     shutil.rmtree(files, ignore_errors=True)
     files.mkdir(parents=True)
     images = sample_images()
+    for name, data in encoded.items():
+        (files / name).write_bytes(data)
     cases = [*cameras(files), *recordings(files, images), *films(files), *folders(files, images), *tracks(files)]
-    cases += addresses()
+    cases += [*encoded_cases(), *pictures(files, images), *listed(files, images), *addresses()]
     (target / "expected.json").write_text(json.dumps(cases, indent=1) + "\n")
     size = sum(path.stat().st_size for path in files.rglob("*") if path.is_file())
     print(f"{len(cases)} cases, {size / 1e6:.2f} MB in {files}")
@@ -123,6 +132,128 @@ def films(files: Path) -> list[dict[str, Any]]:
         case("source", "wide.mp4", "pixels are made square", frames=4, size=[96, 72]),
         case("source", "turn.mjpeg", "a change of size is told", refused="96x64 to 64x96 at"),
         case("source", "round.mp4", "a panorama is no pinhole image", refused="360 degrees"),
+    ]
+
+
+HEVC_10 = "-pix_fmt yuv420p10le -c:v libx265 -x265-params log-level=none:transfer={0} -color_trc {0}"
+INTERLACE = "tinterlace=interleave_top,setfield=tff"
+ENCODED = {
+    "interlaced.mp4": f"-vf scale=96:72,{INTERLACE} -c:v libx264 -flags +ilme+ildct",
+    "interlaced.mpg": f"-vf scale=96:72,{INTERLACE} -r 25 -c:v mpeg2video -flags +ilme+ildct",
+    "interlaced.mkv": f"-vf scale=96:72,{INTERLACE} -c:v mpeg4 -flags +ilme+ildct",
+    "combs.avi": f"-vf fps=5,scale=96:72,{INTERLACE},setfield=prog -c:v mjpeg -q:v 3",
+    "hlg.mp4": "-vf scale=96:72 " + HEVC_10.format("arib-std-b67") + " -tag:v hvc1",
+    "pq.ts": "-vf scale=96:72 " + HEVC_10.format("smpte2084"),
+    "hlg.h264": "-vf scale=96:72 -c:v libx264 -x264-params transfer=arib-std-b67 -color_trc arib-std-b67",
+    "av1.mp4": "-vf scale=96:72 -c:v libsvtav1",
+    "two.mkv": "-filter_complex [0]split[a][b];[a]scale=48:36[c];[b]scale=96:72[d] -map [c] -map [d] -c:v libx264",
+    "varying.mp4": "-vf select=not(mod(n\\,3))+not(mod(n\\,5)),scale=96:72 -fps_mode vfr -c:v libx264",
+    "late.mkv": "-vf scale=96:72 -c:v libx264 -output_ts_offset 5",
+    "narrow.mkv": "-vf scale=72:72,setsar=4/3 -c:v libx264",
+}
+"""Options of ffmpeg by file."""
+
+
+def encoded_films(folder: Path) -> dict[str, bytes]:
+    """Films that ffmpeg (on the path, or in the variable FFMPEG) encodes; else those in ``folder``."""
+    program = os.environ.get("FFMPEG") or shutil.which("ffmpeg")
+    if program is None:
+        return {name: (folder / name).read_bytes() for name in ENCODED}
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name, options in ENCODED.items():
+            command = [program, "-v", "error", "-i", str(ROOT / "app/sample/walkthrough.mp4"), *options.split()]
+            subprocess.run(
+                [*command, "-frames:v", "10", "-threads", "1", "-fflags", "+bitexact", f"{place}/{name}"], check=True
+            )
+            found[name] = (Path(place) / name).read_bytes()
+    return found
+
+
+def encoded_cases() -> list[dict[str, Any]]:
+    varying = [0.0, 0.15, 0.25, 0.3, 0.45, 0.5, 0.6, 0.75, 0.9, 1.0]
+    told = "is interlaced, which OpenCV cannot decode here|one field of each frame"
+    return [
+        *(case("film", f"interlaced.{kind}", "no garbage", told=told) for kind in ("mp4", "mpg", "mkv")),
+        case("film", "combs.avi", "combs without a word in the file", told="one field of each frame"),
+        case("source", "hlg.mp4", "HDR of phones", frames=10, size=[96, 72], transfer=18),
+        case("source", "pq.ts", "HDR in the stream alone", frames=10, size=[96, 72], transfer=16),
+        case("source", "hlg.h264", "HDR of cameras; no length", frames=10, damaged=0, transfer=18),
+        case("film", "av1.mp4", "the codec is named", told="AV01|av01"),
+        case("source", "two.mkv", "which track", frames=10, warning="2 video tracks (48x36, 96x72): the first is used"),
+        case(
+            "source",
+            "varying.mp4",
+            "own times",
+            frames=10,
+            times=varying,
+        ),
+        case("source", "late.mkv", "a film that begins at 5 s", frames=10, hint=10, damaged=0),
+        case("source", "narrow.mkv", "pixels are made square", frames=10, size=[96, 72]),
+    ]
+
+
+def pictures(files: Path, images: list[NDArray[np.uint8]]) -> list[dict[str, Any]]:
+    """One picture in every form; each shows the same. And a panorama that nothing marks."""
+    rgb = images[0]
+    picture, grey = Image.fromarray(rgb), Image.fromarray(rgb).convert("L")
+    picture.convert("CMYK").save(files / "cmyk.jpg", quality=95)
+    picture.quantize(128).save(files / "palette.png")
+    picture.save(files / "interlaced.png", interlace=True)
+    Image.fromarray(np.dstack([rgb, np.full(rgb.shape[:2], 77, np.uint8)])).save(files / "alpha.png")
+    picture.save(files / "moving.webp", save_all=True, append_images=[ImageOps.invert(picture)], lossless=True)
+    picture.save(files / "moving.png", save_all=True, append_images=[ImageOps.invert(picture)])
+    picture.save(files / "photo.avif", quality=90)
+    picture.save(files / "progressive.jpg", quality=95, progressive=True)
+    picture.save(files / "deflate.tif", compression="tiff_deflate")
+    picture.save(files / "UPPER.JPEG", quality=95)
+    cv2.imwrite(str(files / "deep.png"), rgb[..., ::-1].astype(np.uint16) * 257)
+    cv2.imwrite(str(files / "float.tif"), rgb[..., ::-1].astype(np.float32) / 255)
+    grey.save(files / "grey.png")
+    names = ["cmyk.jpg", "palette.png", "interlaced.png", "alpha.png", "moving.webp", "moving.png", "photo.avif"]
+    names += ["progressive.jpg", "deflate.tif", "UPPER.JPEG", "deep.png", "float.tif", "grey.png"]
+    quarters = [round(float(part.mean()), 1) for part in np.array_split(rgb.mean(axis=2), 4, axis=1)]
+    azimuth, height = np.meshgrid(np.linspace(0, 2 * np.pi, 256, endpoint=False), np.linspace(-1, 1, 128))
+    waves = [np.sin((n + 1) * azimuth + 3 * n) * np.sqrt(1 - height**2) * np.cos(5 * n * height) for n in range(6)]
+    round_ = np.clip(120 + 60 * np.sum(waves, axis=0)[..., None] * [0.5, 0.4, 0.3], 0, 255).astype(np.uint8)
+    cv2.imwrite(str(files / "around.jpg"), round_)
+    return [
+        *(
+            case("source", name, "every form of a picture", frames=1, size=[96, 72], quarters=quarters)
+            for name in names
+        ),
+        case("source", "around.jpg", "a panorama without a mark", refused="panorama of 360 degrees.*--intrinsics"),
+    ]
+
+
+def listed(files: Path, images: list[NDArray[np.uint8]]) -> list[dict[str, Any]]:
+    """Lists as Windows writes them, times in another unit, and photographs that were turned by a program."""
+    for name, stamp, separator in (("lists", 1.0, "\\"), ("stamps", 1e9, "/")):
+        write_photographs(files / f"{name}/RGB", images[:3])
+        rows = "".join(f"{0.1 * n:.1f} rgb{separator}{n:03d}.JPG\r\n" for n in range(3))
+        (files / f"{name}/rgb.txt").write_text("\ufeff" + rows, encoding="utf-8")
+        poses = "".join(f"{0.1 * n * stamp:.1f} {n} 0 0 0 0 2 2\n" for n in range(3))
+        (files / f"{name}/groundtruth.txt").write_text(poses)
+    write_photographs(files / "held", images[:3])
+    write_photographs(files / "held/x", [np.ascontiguousarray(np.rot90(images[3]))])
+    (files / "held/x/000.jpg").rename(files / "held/003.jpg")
+    (files / "held/x").rmdir()
+    south = ["time,lat,lat_ref,lon,lon_ref,alt(ft)"]
+    south += [f"{n},{33 + n * 1e-4:.4f},S,{70 + n * 1e-4:.4f},W,{100 * n}" for n in range(4)]
+    (files / "south.csv").write_text("\n".join(south))
+    metres = [[-9.3453 * n, -11.091 * n, 30.48 * n] for n in range(4)]
+    return [
+        case("scene", "lists", "backslashes, other case, BOM and CRLF", frames=3, size=[96, 72], poses=3),
+        case("scene", "stamps", "nanoseconds and seconds", frames=3, warning="have a pose in groundtruth.txt"),
+        case(
+            "source",
+            "held",
+            "upright and wide, turned by a program",
+            frames=4,
+            size=[96, 72],
+            warning="1 of 4 are used",
+        ),
+        case("track", "south.csv", "hemispheres and feet", metres=metres, times=[0.0, 1.0, 2.0, 3.0], within=0.02),
     ]
 
 

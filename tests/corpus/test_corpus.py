@@ -1,6 +1,7 @@
 """Each file of the corpus gives its expected value; scripts/reliability/make_corpus.py writes the files."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.scale_source import Track, parse_scale_source
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.sources.calibration import parse_camera
+from stream_recon.app.sources.colour import stated_transfer, tone_curve
 from stream_recon.app.sources.source import Source, open_source, without_password
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import StreamReconError
@@ -60,6 +62,21 @@ def check_scene(case: dict[str, Any]) -> None:
     camera = CALIBRATED if "focal" in case else None
     with replace(scene, camera=camera).open() as source:
         check_frames(case, source)
+    if "poses" in case:
+        truth = scene.truth()
+        assert truth is not None and len(truth.poses) == case["poses"]
+
+
+def check_film(case: dict[str, Any]) -> None:
+    """What cannot be decoded is refused, or the film is read and what was done is told: it depends on OpenCV."""
+    try:
+        with open_source(str(CORPUS / "files" / case["file"])) as source:
+            means = [float(frame.rgb.mean()) for frame in source]
+            assert min(means) > 60 and max(means) < 200
+            lines = source.warnings
+    except StreamReconError as error:
+        lines = [str(error)]
+    assert any(re.search(case["told"], line) for line in lines), lines
 
 
 def check_frames(case: dict[str, Any], source: Source) -> None:
@@ -67,6 +84,8 @@ def check_frames(case: dict[str, Any], source: Source) -> None:
     assert len(frames) == case["frames"]
     if "size" in case:
         assert [frames[0].rgb.shape[1], frames[0].rgb.shape[0]] == case["size"]
+    if "hint" in case:
+        assert source.frame_hint == case["hint"]
     if "times" in case:
         assert [frame.timestamp for frame in frames] == pytest.approx(case["times"], abs=1e-4)
     if "focal" in case:
@@ -75,6 +94,13 @@ def check_frames(case: dict[str, Any], source: Source) -> None:
         assert source.damaged == case["damaged"] and not source.warnings
     if "warning" in case:
         assert any(case["warning"] in line for line in source.warnings)
+    if "quarters" in case:
+        parts = np.array_split(frames[0].rgb.mean(axis=2), 4, axis=1)
+        assert [float(part.mean()) for part in parts] == pytest.approx(case["quarters"], abs=5)
+    if "transfer" in case:
+        path = CORPUS / "files" / case["file"]
+        assert stated_transfer(path, path.name) == case["transfer"]
+        assert tone_curve(path, path.name) is not None
     if "means" in case:
         assert [float(frame.rgb.mean()) for frame in frames] == pytest.approx(case["means"], abs=0.01)
 
@@ -91,7 +117,9 @@ def read_track(case: dict[str, Any]) -> Track:
 
 def check_track(case: dict[str, Any]) -> None:
     positions = read_track(case).positions
-    assert positions.metres == pytest.approx(np.array(case["metres"]), abs=2e-3)
+    # Positions on the earth are relative to the first of them.
+    metres = positions.metres - positions.metres[0] + np.array(case["metres"][0])
+    assert metres == pytest.approx(np.array(case["metres"]), abs=case.get("within", 2e-3))
     assert positions.times is not None
     assert positions.times - positions.times[0] == pytest.approx(np.array(case["times"]), abs=1e-3)
 
@@ -112,6 +140,7 @@ def check_address(case: dict[str, Any]) -> None:
 
 
 CHECKS = {
+    "film": check_film,
     "camera": check_camera,
     "source": check_source,
     "scene": check_scene,

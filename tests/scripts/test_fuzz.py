@@ -21,12 +21,15 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
-    done = fuzz("--cases", "460", "--seed", "11", "--jobs", "2")
+    from fuzzing.commands import COMMANDS
+
+    done = fuzz("--cases", str(20 * (24 + len(COMMANDS))), "--seed", "11", "--jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     rows = re.findall(r"^(\w+) +20 +(\d+) +(\d+) +0 ", done.stdout, re.MULTILINE)
     kinds = ["video", "image", "checkpoint", "preset", "dataset", "result", "page"]
     kinds += ["camera", "track", "exif", "recording", "lens", "units", "clip", "turned", "film", "other_source"]
     kinds += ["special", "manifest", "broken_track", "full_disk", "killed", "links"]
+    kinds += [*COMMANDS, "serve"]
     assert [kind for kind, _, _ in rows] == kinds
     assert all(int(read) + int(refused) == 20 for _, read, refused in rows)
 

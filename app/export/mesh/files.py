@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.gltf import write_glb
+from stream_recon.app.core.box import cut_primitive
+from stream_recon.app.core.gltf import Primitive, write_glb
 from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.export.depth import missing_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -30,11 +31,13 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     if path.suffix == ".glb":
         axes = gltf_axes(job.result.cameras, job.options.up)
         drawn = with_texture(job.result, cameras, found, lambda share: job.progress(round(100 * share), 100))
-        write_glb(path, primitives(drawn, axes), PROGRAM)
+        planes = job.box_planes(axes)
+        write_glb(path, [cut_primitive(part, planes) for part in primitives(drawn, axes)], PROGRAM)
         summary += f", with textures of {drawn.views} frames."
         colours = f"Triangles have textures without lighting; {len(drawn.rest.faces)} that no frame shows, colours."
         notes = [colours, gltf_note(axes)]
     else:
+        mesh = _cut(mesh, job.box_planes())
         (write_obj if path.suffix == ".obj" else write_ply)(path, mesh)
         summary += f", {len(mesh.xyz)} vertices."
         notes = [
@@ -48,6 +51,13 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
         *notes,
     ]
     return ExportReport(summary, notes, missing_frames(fused.missing))
+
+
+def _cut(mesh: Mesh, planes: NDArray[np.float64]) -> Mesh:
+    """What is in front of planes [P, 4] of a mesh."""
+    cut = cut_primitive(Primitive(mesh.xyz, mesh.faces, mesh.rgb), planes)
+    assert cut.rgb is not None and cut.faces is not None
+    return Mesh(cut.xyz, cut.rgb, cut.faces)
 
 
 def write_ply(path: Path, mesh: Mesh) -> None:

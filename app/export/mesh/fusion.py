@@ -29,6 +29,8 @@ TRUNCATION = 6.0
 """Truncation distance in voxels: less leaves gaps where frames disagree."""
 BANDS = np.array([1.0, 0.8, 0.45, 0.4], np.float32)
 """Depth behind the surface that a pixel fills, in truncations, by `Certainty`: more thickens edges."""
+FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
+"""Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0
@@ -128,7 +130,8 @@ def _volumes(
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else BANDS[frame.certainty]
-                volume.integrate(replace(view, band=band))
+                front = None if frame.certainty is None else FRONTS[frame.certainty]
+                volume.integrate(replace(view, band=band, front=front))
         if any(volume.full for volume in volumes):
             break
     return volumes, views, missing

@@ -34,6 +34,7 @@ class DepthView:
     T_world_camera: NDArray[np.float64]  # [4, 4]
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
     band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
+    front: FloatArray | None = None  # [h, w] largest distance before the surface, in truncations; None: 1
 
 
 class Volume:
@@ -93,7 +94,8 @@ class Volume:
         weight = np.where(distance < 0, 1 + distance / band[observed], np.float32(1)) / (depth * depth)
         if view.weight is not None:
             weight *= view.weight.reshape(-1)[pixel]
-        self._average(voxel, np.minimum(distance, 1), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))
+        most = np.float32(1) if view.front is None else view.front.reshape(-1)[pixel]
+        self._average(voxel, np.minimum(distance, most), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))
 
     def _average(
         self, voxel: NDArray[np.intp], distance: FloatArray, rgb: NDArray[np.uint8], weight: FloatArray

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 from scipy.spatial.transform import Rotation, Slerp
 
+from stream_recon.app.core.transforms import upright_axes
 from stream_recon.app.export.render.raster import RenderScene
-from stream_recon.app.export.view import upright_axes, world_up
+from stream_recon.app.export.view import world_up
 
 CameraPath = Literal["trajectory", "orbit", "top-down"]
 CAMERA_PATHS: tuple[CameraPath, ...] = get_args(CameraPath)

@@ -11,7 +11,15 @@ import numpy as np
 from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.slam.ba.linear import off_diagonal
-from stream_recon.app.slam.ba.problem import BAScene, FloatArray, IntArray, ParameterBlocks, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import (
+    LENS_SIZE,
+    BAScene,
+    FloatArray,
+    IntArray,
+    ParameterBlocks,
+    Problem,
+    RelativePoses,
+)
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     cauchy,
@@ -135,22 +143,19 @@ class LensInformation:
     It assumes independent errors of one sigma: divide by ``variance``, and by a factor for their correlation.
     """
 
-    matrix: FloatArray  # [2, 2], of log focal and k1
+    matrix: FloatArray  # [LENS_SIZE, LENS_SIZE], of log focal, k1 and k2
     variance: float
     """Variance of the errors in units of their squared sigmas, from the median."""
 
-    def log_focal(self, k1_sigma: float | None = None) -> float:
-        """Information on the log focal length; ``k1_sigma``: prior of k1, None if k1 is known."""
-        return self._of(0, k1_sigma)
-
-    def k1(self, log_focal_sigma: float | None = None) -> float:
-        """Information on k1; ``log_focal_sigma``: prior of the log focal length, None if it is known."""
-        return self._of(1, log_focal_sigma)
-
-    def _of(self, index: int, sigma: float | None) -> float:
-        other = 1 - index
-        shared = 0.0 if sigma is None else self.matrix[0, 1] ** 2 / (self.matrix[other, other] + sigma**-2)
-        return max(float(self.matrix[index, index] - shared), 0.0)
+    def log_focal(self, k1_sigma: float | None = None, k2_sigma: float | None = None) -> float:
+        """Information on the log focal length; sigmas of the priors of k1 and k2, None where one is known."""
+        sigmas = {index: sigma for index, sigma in ((1, k1_sigma), (2, k2_sigma)) if sigma is not None}
+        if not sigmas:
+            return max(float(self.matrix[0, 0]), 0.0)
+        rest = list(sigmas)
+        own = self.matrix[np.ix_(rest, rest)] + np.diag([sigma**-2 for sigma in sigmas.values()])
+        shared = self.matrix[0, rest]
+        return max(float(self.matrix[0, 0] - shared @ np.linalg.solve(own, shared)), 0.0)
 
 
 def adjust(
@@ -182,7 +187,7 @@ def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformati
     try:
         information, _, _ = model.elimination.lens_system(model.elimination.reduced(normal, _UNDAMPED))
     except SingularError:
-        information = np.zeros((2, 2))
+        information = np.zeros((LENS_SIZE, LENS_SIZE))
     errors, _ = pixel_errors(model.start, model.sightings)
     square = squared_errors(errors, model.sightings)
     # The median of the sum of two squared normal variables is 2 log 2.
@@ -212,7 +217,9 @@ class _Adjustment:
         self.losses = RobustLosses(loss_scale, priors.depth_loss_scale)
         self.priors = priors
         self.free_scales = problem.free_depth_scales and self.size == 7
-        self.free_lens = np.flatnonzero([problem.free_focal, problem.free_k1])
+        self.free_lens = np.flatnonzero(
+            [problem.free_focal, problem.free_k1, problem.free_k1 and priors.k2_sigma is not None]
+        )
         self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
         self.relative: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
@@ -231,7 +238,7 @@ class _Adjustment:
     def linearise(self, state: ParameterBlocks) -> Normal:
         normal = self.without_lens_priors(state)
         offsets, sigmas = self._lens_priors(state)
-        normal.lens[[0, 1], [0, 1]] += sigmas**-2
+        normal.lens[range(LENS_SIZE), range(LENS_SIZE)] += sigmas**-2
         normal.lens_gradient[:] += offsets * sigmas**-2
         return normal
 
@@ -254,10 +261,11 @@ class _Adjustment:
         return state.stepped(cameras, points, lens), promised
 
     def _lens_priors(self, state: ParameterBlocks) -> tuple[FloatArray, FloatArray]:
-        """Deviations of log focal and k1 from their priors, and the priors' sigmas; inf without a prior."""
+        """Deviations of log focal, k1 and k2 from their priors, and the priors' sigmas; inf without a prior."""
         focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
         focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma
-        return np.array([focal, state.k1]), np.array([focal_sigma, self.priors.k1_sigma])
+        sigmas = np.array([focal_sigma, self.priors.k1_sigma, self.priors.k2_sigma or np.inf])
+        return np.array([focal, state.lens.k1, state.lens.k2]), sigmas
 
 
 def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> None:

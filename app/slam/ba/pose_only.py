@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Observations, rows_by
+from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.slam.ba.problem import FloatArray, Observations, rows_by
 from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR, cauchy
 
 _FIRST_DAMPING = 1e-4
@@ -111,7 +112,7 @@ class _View:
         self, points: FloatArray, pixel: FloatArray, inverse_sigma: FloatArray, lens: CameraModel, start: FloatArray
     ) -> None:
         self._points, self._pixel, self._inverse = points.T, pixel, inverse_sigma
-        self._focal, self._k1 = lens.focal, lens.k1
+        self._focal, self._lens = lens.focal, lens
         z = start[:3, 2] @ (self._points - start[:3, 3:])
         self._near = NEAR * float(np.median(z[z > 0])) if (z > 0).any() else 0.0
 
@@ -120,7 +121,9 @@ class _View:
         ahead = xyz[2] > self._near
         per_z = 1 / np.where(ahead, xyz[2], 1.0)
         plane = xyz[:2] * per_z
-        distorted = plane * (1 + self._k1 * (plane[0] ** 2 + plane[1] ** 2)) if self._k1 else plane
+        distorted, lens = plane, self._lens
+        if not lens.is_straight:
+            distorted = plane * radial_factor(plane[0] ** 2 + plane[1] ** 2, lens.k1, lens.k2, lens.fisheye)
         error = self._focal * distorted - self._pixel
         square = (error[0] ** 2 + error[1] ** 2) * self._inverse**2
         square[~ahead] = (BEHIND_PX * self._inverse[~ahead]) ** 2
@@ -139,10 +142,11 @@ class _View:
         J[3:6] = R[:, 2, None, None] * inner
         J[3:6, 0] -= R[:, 0, None] * near
         J[3:6, 1] -= R[:, 1, None] * near
-        if self._k1:
+        lens = self._lens
+        if not lens.is_straight:
             # Derivatives of distorted coordinates by undistorted ones, a symmetric matrix.
-            radial = 1 + self._k1 * (u * u + v * v)
-            uu, uv, vv = (2 * self._k1 * product for product in (u * u, u * v, v * v))
+            radial, bend, _, _ = radial_derivatives(u * u + v * v, lens.k1, lens.k2, lens.fisheye)
+            uu, uv, vv = (bend * product for product in (u * u, u * v, v * v))
             J[:6] = np.stack(
                 [(radial + uu) * J[:6, 0] + uv * J[:6, 1], uv * J[:6, 0] + (radial + vv) * J[:6, 1]], axis=1
             )

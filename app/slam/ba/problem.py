@@ -1,8 +1,6 @@
 """Input of a bundle adjustment: initial scene, observations and priors; and the unknowns in the solver's layout.
 
-Pixel (0, 0) covers [0, 1) x [0, 1). Cameras look along +z, x right, y down. All share one camera model: one focal
-length, a principal point and one radial term, u = cx + f (1 + k1 r^2) x / z with r^2 = (x^2 + y^2) / z^2 (COLMAP's
-SIMPLE_RADIAL). Lengths are in any one unit.
+Cameras look along +z, x right, y down. All share one `CameraModel`. Lengths are in any one unit.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,20 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class CameraModel:
-    """Intrinsics shared by all cameras, in pixels."""
-
-    focal: float
-    cx: float
-    cy: float
-    k1: float = 0.0
+LENS_SIZE = 3
+"""Unknowns of the lens: log focal length, k1 and k2."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +44,16 @@ class Observations:
     """Standard deviations in pixels. None: all 1."""
     depth: FloatArray | None = None  # [O]
     """Measured along the camera's z axis, in the scene's scale; 0 or NaN without measurement. None: no depths."""
+    depth_sigma: FloatArray | None = None  # [O]
+    """Standard deviations of the log depths. None: `Priors.depth_sigma`."""
 
     def __len__(self) -> int:
         return len(self.camera)
 
     def take(self, chosen: IntArray | Mask) -> "Observations":
         """The observations at ``chosen`` (indices or a mask)."""
-        sigma, depth = (None if each is None else each[chosen] for each in (self.sigma, self.depth))
-        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], sigma, depth)
+        optional = (None if each is None else each[chosen] for each in (self.sigma, self.depth, self.depth_sigma))
+        return Observations(self.camera[chosen], self.point[chosen], self.pixel[chosen], *optional)
 
 
 def rows_by(group: NDArray[np.integer], count: int) -> list[IntArray]:
@@ -107,9 +102,10 @@ class Priors:
     """In pixels; None: no prior."""
     log_focal_sigma: float = 0.1
     k1_sigma: float = 0.01
-    """Of k1, about 0."""
+    k2_sigma: float | None = None
+    """Of k1 and k2, about 0. None: k2 stays fixed."""
     known_intrinsics: bool = False
-    """Focal length and k1 stay fixed."""
+    """Focal length, k1 and k2 stay fixed."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +123,7 @@ class Problem:
     """Cameras whose pose and depth scale are fixed."""
     free_focal: bool = True
     free_k1: bool = False
+    """k1, and k2 if it has a prior."""
     free_depth_scales: bool = True
     """Only used with measured depths."""
     priors: Priors = field(default_factory=Priors)
@@ -138,6 +135,7 @@ class Problem:
             "pixel": (seen.pixel, (count, 2)),
             "sigma": (seen.sigma, (count,)),
             "depth": (seen.depth, (count,)),
+            "depth_sigma": (seen.depth_sigma, (count,)),
             "T_world_camera": (self.scene.T_world_camera, (cameras, 4, 4)),
             "points": (self.scene.points, (len(self.scene.points), 3)),
             "log_depth_scale": (self.scene.log_depth_scale, (cameras,)),
@@ -160,7 +158,8 @@ class ParameterBlocks:
     log_scale: FloatArray  # [N]
     points: FloatArray  # [3, M]
     log_focal: float
-    k1: float
+    lens: CameraModel
+    """Its focal length is that of the start."""
 
     @classmethod
     def from_scene(cls, scene: BAScene, order: IntArray) -> "ParameterBlocks":
@@ -169,10 +168,10 @@ class ParameterBlocks:
         scale = np.zeros(len(order)) if scene.log_depth_scale is None else scene.log_depth_scale[order]
         points = np.ascontiguousarray(np.asarray(scene.points, np.float64).reshape(-1, 3).T)
         scale, log_focal = np.asarray(scale, np.float64), float(np.log(scene.lens.focal))
-        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, float(scene.lens.k1))
+        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, scene.lens)
 
     def stepped(self, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> "ParameterBlocks":
-        """Unknowns after a step of the first n cameras [n, 6 or 7], the points [3, M], and (log focal, k1)."""
+        """Unknowns after a step of the first n cameras [n, 6 or 7], the points [3, M], and (log focal, k1, k2)."""
         rotation, centre, scale = self.rotation.copy(), self.centre.copy(), self.log_scale
         n = len(cameras)
         rotation[:n] = rotation[:n] @ so3.exp(cameras[:, :3])
@@ -180,9 +179,8 @@ class ParameterBlocks:
         if cameras.shape[1] == 7:
             scale = scale.copy()
             scale[:n] += cameras[:, 6]
-        return ParameterBlocks(
-            rotation, centre, scale, self.points + points, self.log_focal + float(lens[0]), self.k1 + float(lens[1])
-        )
+        bent = replace(self.lens, k1=self.lens.k1 + float(lens[1]), k2=self.lens.k2 + float(lens[2]))
+        return ParameterBlocks(rotation, centre, scale, self.points + points, self.log_focal + float(lens[0]), bent)
 
     def to_scene(self, start: BAScene, order: IntArray, free: int) -> BAScene:
         """New scene with cameras in the order of ``start``; only the first ``free`` ones of ``order`` have moved."""
@@ -195,5 +193,5 @@ class ParameterBlocks:
         scale[order] = self.log_scale
         still = self.log_focal == np.log(start.lens.focal)
         focal = start.lens.focal if still else float(np.exp(self.log_focal))
-        lens = CameraModel(focal, start.lens.cx, start.lens.cy, self.k1)
+        lens = replace(self.lens, focal=focal)
         return replace(start, T_world_camera=T, points=self.points.T.copy(), lens=lens, log_depth_scale=scale)

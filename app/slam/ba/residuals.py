@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, IntArray, Observations, ParameterBlocks
+from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.slam.ba.problem import LENS_SIZE, FloatArray, IntArray, Observations, ParameterBlocks
 
 BEHIND_PX = 1e3
 """Reprojection error of a point behind a camera: large, and with zero derivatives."""
@@ -42,18 +43,18 @@ class RobustLosses:
 class ResidualRows:
     """Residuals and derivatives, times the square root of their weight; 2 rows per observation, 3 with depths."""
 
-    joint: FloatArray  # [rows, D + 3, O]: by camera rotation, centre, log depth scale; by intrinsics; the residual
+    joint: FloatArray  # [rows, D + LENS_SIZE + 1, O]: by rotation, centre, log depth scale; by intrinsics; residual
     point: FloatArray  # [rows, 3, O]
 
     @property
     def camera(self) -> FloatArray:
         """Derivatives [rows, D, O] by the camera; D is 6, or 7 with depths."""
-        return self.joint[:, :-3]
+        return self.joint[:, : -LENS_SIZE - 1]
 
     @property
     def lens(self) -> FloatArray:
-        """Derivatives [rows, 2, O] by log focal and k1."""
-        return self.joint[:, -3:-1]
+        """Derivatives [rows, LENS_SIZE, O] by log focal, k1 and k2."""
+        return self.joint[:, -LENS_SIZE - 1 : -1]
 
     @property
     def residual(self) -> FloatArray:
@@ -76,7 +77,10 @@ def order_sightings(
     if seen.depth is not None:
         depth = np.asarray(seen.depth, np.float64)
         known = np.isfinite(depth) & (depth > 0)
-        log_depth, inverse = np.log(np.where(known, depth, 1.0)), known / depth_sigma
+        log_depth, inverse = (
+            np.log(np.where(known, depth, 1.0)),
+            known / (depth_sigma if seen.depth_sigma is None else seen.depth_sigma),
+        )
     pixel = np.ascontiguousarray((np.asarray(seen.pixel, np.float64) - (lens.cx, lens.cy)).T)
     per_camera = np.bincount(camera, minlength=len(rank))
     sightings = Sightings(camera, per_camera, seen.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
@@ -99,7 +103,8 @@ def pixel_errors(variables: ParameterBlocks, sightings: Sightings) -> tuple[Floa
     xyz, _ = in_camera(variables, sightings)
     z = np.where(xyz[2] > sightings.near, xyz[2], np.nan)
     plane = xyz[:2] / z
-    factor = np.exp(variables.log_focal) * (1 + variables.k1 * (plane[0] ** 2 + plane[1] ** 2))
+    lens = variables.lens
+    factor = np.exp(variables.log_focal) * radial_factor(plane[0] ** 2 + plane[1] ** 2, lens.k1, lens.k2, lens.fisheye)
     return factor * plane - sightings.pixel, xyz[2]
 
 
@@ -128,8 +133,9 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
     per_z = 1 / np.where(seen, z, 1.0)
     u, v = x * per_z, y * per_z
     squared = u * u + v * v
-    focal, k1 = np.exp(variables.log_focal), variables.k1
-    radial = focal * (1 + k1 * squared)
+    focal, model = np.exp(variables.log_focal), variables.lens
+    g, bend, by_k1, by_k2 = radial_derivatives(squared, model.k1, model.k2, model.fisheye)
+    radial = focal * g
     error = np.stack([radial * u, radial * v])
     by_focal = error.copy()
     error -= sightings.pixel
@@ -138,16 +144,16 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
 
     depths = sightings.log_depth is not None and sightings.inverse_depth_sigma is not None
     rows, count = (3 if depths else 2), len(z)
-    linear = ResidualRows(np.zeros((rows, 10 if depths else 9, count)), np.empty((rows, 3, count)))
+    linear = ResidualRows(np.zeros((rows, (7 if depths else 6) + LENS_SIZE + 1, count)), np.empty((rows, 3, count)))
     residual, by_camera, by_point, lens = linear.residual, linear.camera, linear.point, linear.lens
     residual[:2] = error * weight
     lens[:2, 0] = by_focal * weight
-    factor = (focal * weight) * squared
-    lens[0, 1], lens[1, 1] = factor * u, factor * v
+    for k, factor in ((1, focal * weight * by_k1), (2, focal * weight * by_k2)):
+        lens[0, k], lens[1, k] = factor * u, factor * v
 
     # Derivatives by the point in camera axes, from those by (u, v), a symmetric matrix.
     scaled = weight * per_z
-    slope = 2 * focal * k1
+    slope = focal * bend
     uu, uv, vv = (radial + slope * u * u) * scaled, (slope * scaled) * (u * v), (radial + slope * v * v) * scaled
     inner = [(uu, uv, -(uu * u + uv * v)), (uv, vv, -(uv * u + vv * v))]
     for row, (a, b, c) in enumerate(inner):
@@ -172,11 +178,4 @@ def cauchy(square: FloatArray, scale: float) -> float:
 
 def undistorted(pixel: FloatArray, lens: CameraModel) -> FloatArray:
     """Coordinates [O, 2] at depth 1 of the rays through pixels [O, 2]."""
-    distorted = (np.asarray(pixel, np.float64) - (lens.cx, lens.cy)) / lens.focal
-    radius = np.linalg.norm(distorted, axis=1)
-    straight = radius.copy()
-    # Newton's method on r (1 + k1 r^2) = radius, with a bounded slope where the mapping is not invertible.
-    for _ in range(8 if lens.k1 else 0):
-        slope = np.maximum(1 + 3 * lens.k1 * straight**2, 0.1)
-        straight -= (straight * (1 + lens.k1 * straight**2) - radius) / slope
-    return np.asarray(distorted * (straight / np.where(radius > 0, radius, 1.0))[:, None] if lens.k1 else distorted)
+    return lens.rays(pixel)

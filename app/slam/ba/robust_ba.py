@@ -9,17 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    Observations,
-    Priors,
-    Problem,
-    RelativePoses,
-)
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features
@@ -75,12 +68,6 @@ SMALL_GAP_ROUNDS = (BARound(20, None), *CLOSED_LOOP_ROUNDS)
 """Rounds before `FINE_ROUNDS` from online poses where a few loops have small gaps."""
 OPEN_LOOP_ROUNDS = (BARound(100, None), BARound(30, None), BARound(10, 60), BARound(3, 15, free_k1=True))
 """Rounds before `FINE_ROUNDS` from poses with open loops, or from relative poses of matches."""
-PROBE_ROUNDS = (
-    BARound(20, None),
-    BARound(6, 12, free_k1=True),
-    *(BARound(px, 3 * px, 20, free_k1=True, tolerance=1e-4) for px in (2, 1)),
-)
-"""Rounds that test part of a video for radial distortion."""
 SECOND_PASS_ROUNDS = (BARound(2, 6, free_k1=True), BARound(1, 3, 30, free_k1=True, tolerance=1e-4))
 """Rounds of the second pass, from the first pass's solution."""
 
@@ -181,8 +168,9 @@ def second_pass_priors(priors: Priors, first: BAState) -> Priors:
     """Priors of the second pass, from those and the result of the first one."""
     # The median of the sum of two squared normal variables is 2 log 2.
     variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
-    focal = SECOND_PASS_LOG_FOCAL_SIGMA * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
-    return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, LOG_FOCAL_SIGMA))
+    known = priors.log_focal_sigma * SECOND_PASS_LOG_FOCAL_SIGMA / LOG_FOCAL_SIGMA
+    focal = known * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
+    return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, priors.log_focal_sigma))
 
 
 def network_motion_priors(T_world_camera: FloatArray, segment: Sequence[int] | None = None) -> RelativePoses:

@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, damping_diagonal, factorised
-from stream_recon.app.slam.ba.problem import FloatArray, IntArray
+from stream_recon.app.slam.ba.problem import LENS_SIZE, FloatArray, IntArray
 from stream_recon.app.slam.ba.residuals import ResidualRows, Sightings
 
 SPAN = 10
@@ -96,12 +96,12 @@ class Normal:
 
     rows: ResidualRows
     camera: FloatArray  # [C, D, D]
-    camera_lens: FloatArray  # [C, D, 2]
+    camera_lens: FloatArray  # [C, D, LENS_SIZE]
     camera_gradient: FloatArray  # [C, D]
-    lens: FloatArray  # [2, 2]
-    lens_gradient: FloatArray  # [2]
+    lens: FloatArray  # [LENS_SIZE, LENS_SIZE]
+    lens_gradient: FloatArray  # [LENS_SIZE]
     point: FloatArray  # [6, M]: V00, V10, V11, V20, V21, V22
-    point_lens: FloatArray  # [2, 3, M]
+    point_lens: FloatArray  # [LENS_SIZE, 3, M]
     point_gradient: FloatArray  # [3, M]
     off_diagonal: Any
     """Blocks between cameras from relative poses: a BSR matrix [C D, C D], or None."""
@@ -112,12 +112,12 @@ class Reduced:
     """Reduced system in cameras and intrinsics, with the data for back-substitution of the points."""
 
     cameras: Any  # [C D, C D], an array or BSR
-    border: FloatArray  # [C D, 2], between cameras and intrinsics
+    border: FloatArray  # [C D, LENS_SIZE], between cameras and intrinsics
     rhs: FloatArray  # [C D]
-    lens: FloatArray  # [2, 2]
-    lens_rhs: FloatArray  # [2]
+    lens: FloatArray  # [LENS_SIZE, LENS_SIZE]
+    lens_rhs: FloatArray  # [LENS_SIZE]
     Yt: Any  # [3 M, C D], an array or BSR
-    y_lens: FloatArray  # [2, 3, M]
+    y_lens: FloatArray  # [LENS_SIZE, 3, M]
     y_point: FloatArray  # [3, M]
     root: FloatArray  # [6, M], of L^-1
     size: int
@@ -161,11 +161,11 @@ class Elimination:
         point_lens = [
             # Intrinsics do not change depths: two rows.
             [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
-            for k in range(2)
+            for k in range(LENS_SIZE)
         ]
         cameras = joint[:, :size, :size], joint[:, :size, size:-1], joint[:, :size, -1]
         points = np.array(point), np.array(point_lens), np.array(gradient)
-        return Normal(rows, *cameras, lens[:2, :2], lens[:2, 2], *points, None)
+        return Normal(rows, *cameras, lens[:LENS_SIZE, :LENS_SIZE], lens[:LENS_SIZE, LENS_SIZE], *points, None)
 
     def reduced(self, normal: Normal, damping: float) -> Reduced:
         """Damped system after elimination of the points. Raises SingularError."""
@@ -182,30 +182,30 @@ class Elimination:
         damped = normal.camera + damping * damping_diagonal(normal.camera)
         sparsely = not isinstance(eliminated, np.ndarray)
         cameras = _cameras_matrix(damped, normal.off_diagonal, sparsely=sparsely) - eliminated
-        columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, 3)
+        columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, LENS_SIZE + 1)
         lost = cameras_first @ columns
-        flat = y_lens.reshape(2, -1)
-        border = normal.camera_lens.reshape(-1, 2) - lost[:, :2]
-        rhs = lost[:, 2] - normal.camera_gradient.reshape(-1)
+        flat = y_lens.reshape(LENS_SIZE, -1)
+        border = normal.camera_lens.reshape(-1, LENS_SIZE) - lost[:, :LENS_SIZE]
+        rhs = lost[:, LENS_SIZE] - normal.camera_gradient.reshape(-1)
         lens = normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T
         lens_rhs = flat @ y_point.reshape(-1) - normal.lens_gradient
         return Reduced(cameras, border, rhs, lens, lens_rhs, points_first, y_lens, y_point, root, len(Y))
 
     def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Reduced matrix [2, 2] and right-hand side [2] of the intrinsics, and the cameras' solutions [C D, 3].
+        """Reduced matrix and right-hand side of the intrinsics, and the cameras' solutions [C D, LENS_SIZE + 1].
 
         The solutions belong to the right-hand side and to the border with the intrinsics. Raises SingularError.
         """
         if not self.free:
-            return reduced.lens, reduced.lens_rhs, np.zeros((0, 3))
+            return reduced.lens, reduced.lens_rhs, np.zeros((0, LENS_SIZE + 1))
         solved = factorised(reduced.cameras)(np.column_stack([reduced.rhs, reduced.border]))
         left = reduced.border.T @ solved
         return reduced.lens - left[:, 1:], reduced.lens_rhs - left[:, 0], solved
 
     def solve(self, reduced: Reduced, free_lens: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Steps of cameras [C, D], points [3, M] and intrinsics [2]. Raises SingularError."""
+        """Steps of cameras [C, D], points [3, M] and intrinsics [LENS_SIZE]. Raises SingularError."""
         information, rhs, solved = self.lens_system(reduced)
-        lens = np.zeros(2)
+        lens = np.zeros(LENS_SIZE)
         if len(free_lens):
             try:
                 lens[free_lens] = np.linalg.solve(information[np.ix_(free_lens, free_lens)], rhs[free_lens])

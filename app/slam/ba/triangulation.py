@@ -4,15 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    IntArray,
-    Mask,
-    Observations,
-    ParameterBlocks,
-)
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, IntArray, Mask, Observations, ParameterBlocks
 from stream_recon.app.slam.ba.residuals import (
     RobustLosses,
     Sightings,

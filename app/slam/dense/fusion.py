@@ -35,11 +35,11 @@ class Links:
     down: Array
 
 
-def links(arrays: Arrays, grey: Array, log_depth: Array) -> Links:
-    """Links of an image and the logarithm of its prior depth."""
+def links(arrays: Arrays, grey: Array, log_depth: Array, least: float = MIN_LINK) -> Links:
+    """Links of an image and the logarithm of its prior depth; ``least``: added to each."""
 
     def between(first: Array, second: Array, near: Array, far: Array) -> Array:
-        return arrays.exp(-abs(first - second) / GREY_EDGE - abs(near - far) / DEPTH_EDGE) + MIN_LINK
+        return arrays.exp(-abs(first - second) / GREY_EDGE - abs(near - far) / DEPTH_EDGE) + least
 
     right, down = arrays.zeros_like(grey), arrays.zeros_like(grey)
     left, after = np.s_[..., :, :-1], np.s_[..., :, 1:]
@@ -60,35 +60,41 @@ class Measured:
 class Interpolator:
     """Spreads log ratios over the image of one view."""
 
-    def __init__(self, arrays: Arrays, grey: Array, prior: Array, smoothness: float) -> None:
+    def __init__(
+        self, arrays: Arrays, grey: Array, prior: Array, smoothness: float, least_link: float = MIN_LINK
+    ) -> None:
         """
         Args:
             grey, prior: image and prior depth [h, w]; pixels without prior depth have any positive value.
             smoothness: weight of the links against that of a measurement.
+            least_link: see `links`.
         """
         self._arrays, self._smoothness = arrays, smoothness
         log_depth = arrays.log(arrays.maximum(prior, 1e-6))
-        self._levels = [links(arrays, grey, log_depth)]
+        self.levels = [links(arrays, grey, log_depth, least_link)]
+        """Links at the image's size, at half of it, and so on."""
         for _ in range(LEVELS - 1):
             if min(grey.shape[-2:]) < 8:
                 break
             grey, log_depth = halved(arrays, grey), halved(arrays, log_depth)
-            self._levels.append(links(arrays, grey, log_depth))
+            self.levels.append(links(arrays, grey, log_depth, least_link))
 
-    def spread(self, measured: Measured) -> Array:
-        """Log ratios [h, w] of all pixels."""
+    def spread(self, measured: Measured, damping: Array | None = None) -> Array:
+        """Log ratios [h, w] of all pixels. ``damping``: weight of a ratio of 0; None: by the variance of the ratios."""
         arrays = self._arrays
         ratio, weight = measured.ratio, measured.weight
-        spread = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
-        damping = arrays.minimum(arrays.maximum(PRIOR_VARIANCE / arrays.maximum(spread, 1e-9), DAMPING[0]), DAMPING[1])
+        if damping is None:
+            spread = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
+            damping = arrays.maximum(PRIOR_VARIANCE / arrays.maximum(spread, 1e-9), DAMPING[0])
+            damping = arrays.minimum(damping, DAMPING[1])
         pyramid = [measured]
-        for _ in self._levels[1:]:
+        for _ in self.levels[1:]:
             fine = pyramid[-1]
             weight = halved(arrays, fine.weight)
             ratio = halved(arrays, fine.ratio * fine.weight) / arrays.maximum(weight, 1e-9)
             pyramid.append(Measured(ratio, weight * 4))
         found: Array | None = None
-        for level, data in zip(self._levels[::-1], pyramid[::-1], strict=True):
+        for level, data in zip(self.levels[::-1], pyramid[::-1], strict=True):
             size = data.ratio.shape[-1], data.ratio.shape[-2]
             start = arrays.zeros_like(data.ratio) if found is None else arrays.enlarged(found, size)
             found = self._solved(start, data, level, damping)

@@ -16,6 +16,7 @@ from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.consistency import NeighbourMap, Tolerance, support
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
+from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.sweep import SourceImage, SweepRange, SweepResult, sweep
 from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
 
@@ -37,8 +38,12 @@ CONFIRMING = 2
 """Neighbours that confirm a pixel."""
 POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
+SURE, KEPT_WITHIN = 3, 0.12
+"""Neighbours from which a pixel's measured depth is kept, within this share of it."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
+FILL_WEIGHT = 0.3
+"""Weight of a neighbour's confirmed depth, against about 1 for a keyframe's own."""
 FILL_AGREEMENT = 0.1
 """Relative difference of depth up to which a neighbour's depth is taken for that of the same surface."""
 NEAR_PIXELS = 3
@@ -80,6 +85,8 @@ class _Keyframe:
     confirmed: Array = None
     """``depth`` where it is confirmed; 0 elsewhere."""
     count: Array = None
+    anchors: Anchors | None = None
+    """Depth that is confirmed here or by neighbours."""
     is_contradicted: Array = None
 
 
@@ -100,7 +107,7 @@ class DenseStereo:
         self._levels: dict[tuple[int, int], tuple[Array, Intrinsics]] = {}
         """Images and cameras of views by number and side."""
         self._pushed = 0
-        self._stages = [self._sweep, self._fuse, *[self._fill] * ROUNDS]
+        self._stages = [self._sweep, self._fuse, *[self._fill] * (ROUNDS - 1), self._complete]
         self._done = [0] * len(self._stages)
         """Keyframes that each stage has done."""
 
@@ -213,7 +220,7 @@ class DenseStereo:
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured = []
+        measured, bounds = [], []
         for number, frame in zip(numbers, frames, strict=True):
             relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
             found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
@@ -227,24 +234,31 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
+            kept = arrays.where(found.agreeing >= SURE, KEPT_WITHIN, 1.0)
+            bounds.append((found.depth * (1 - kept), found.depth * (1 + kept)))
         ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
         interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
         depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier))
         for number, frame in enumerate(frames):
-            frame.depth = depth[number]
+            # Smoothness draws thin things to what is behind them.
+            nearest, farthest = bounds[number]
+            within = arrays.minimum(arrays.maximum(depth[number], nearest), farthest)
+            frame.depth = arrays.where(frame.is_confirmed, within, depth[number])
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
 
     def _fill(self, numbers: Sequence[int]) -> None:
         """A later stage: neighbours' confirmed depth where a keyframe has none of its own."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured = []
+        measured, found = [], []
         for number, frame in zip(numbers, frames, strict=True):
             seen = support(arrays, frame.depth, self._neighbours(number, "confirmed"), Tolerance(4.0, FILL_AGREEMENT))
             is_new = (seen.agreeing > 0) & ~frame.is_confirmed
             ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
             own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
-            measured.append((ratio, arrays.where(is_new, seen.agreeing * 0.3, own)))
+            weight = arrays.where(is_new, seen.agreeing * FILL_WEIGHT, own)
+            measured.append((ratio, weight))
+            found.append(seen.depth)
             frame.is_contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
         ratio, weight = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, depth = arrays.stack([f.grey for f in frames]), arrays.stack([f.depth for f in frames])
@@ -252,6 +266,21 @@ class DenseStereo:
         depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
         for number, frame in enumerate(frames):
             frame.depth = depth[number]
+            measured_depth = arrays.where(frame.is_confirmed, frame.depth, found[number])
+            frame.anchors = Anchors(measured_depth, weight[number])
+
+    def _complete(self, numbers: Sequence[int]) -> None:
+        """The last stage: `_fill`, then planes between what is confirmed here and by neighbours."""
+        self._fill(numbers)
+        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+        anchors = Anchors(*(arrays.stack([getattr(f.anchors, name) for f in frames]) for name in ("depth", "weight")))
+        grey, depth, own, prior = (
+            arrays.stack([getattr(frame, name) for frame in frames]) for name in ("grey", "depth", "confirmed", "prior")
+        )
+        error = arrays.where(own > 0, arrays.log(arrays.maximum(own, 1e-9) / prior), 0.0)
+        flat = flattened(arrays, grey, depth, error, anchors)
+        for number, frame in enumerate(frames):
+            frame.depth = arrays.where(frame.is_confirmed, frame.depth, flat[number])
 
     def _output(self, number: int) -> DenseDepth:
         arrays, frame = self._arrays, self._frames[number]
@@ -259,6 +288,10 @@ class DenseStereo:
         near = arrays.box(arrays.to_float(frame.is_confirmed), NEAR_PIXELS) > 0
         certainty = arrays.where(near & ~frame.is_confirmed, float(Certainty.NEAR), certainty)
         known = frame.is_valid & ~frame.is_contradicted
+        if frame.view.is_guess is not None:
+            guess = arrays.array(frame.view.is_guess.astype(np.float32))
+            size = frame.depth.shape[1], frame.depth.shape[0]
+            known = known & (frame.is_confirmed | (arrays.repeated(guess, size) < 0.5))
         return DenseDepth(
             frame.view.index,
             arrays.numpy(arrays.where(known, frame.depth, 0.0)).astype(np.float32),

@@ -46,6 +46,8 @@ class StereoView:
     """Depths [N] of these points."""
     weights: NDArray[np.float32] | None = None
     """Weights [N] of these points from 0 to 1, by how exact their depths are; None: 1."""
+    is_guess: NDArray[np.bool_] | None = None
+    """Where the prior [h, w] is no more than a guess, as in sky: depth there has to be confirmed. None: nowhere."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import FrameData, project_points, reproject, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify

@@ -43,9 +43,9 @@ NO_DESCRIPTORS = np.zeros((0, 128), np.float32)
 NO_FEATURES = Features(np.zeros((0, 2), np.float32), NO_DESCRIPTORS, np.zeros(0, np.float32))
 
 
-def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> Features:
-    """At most ``count`` features of an image, distributed over it."""
-    mask = reader.detection_mask()
+def detect(grey: NDArray[np.uint8], reader: DepthReader | None, count: int = COUNT) -> Features:
+    """At most ``count`` features of an image, distributed over it; without depth where there is no ``reader``."""
+    mask = None if reader is None else reader.detection_mask()
     keypoints, descriptors = _sift(grey, mask, count, CONTRAST)
     if len(keypoints) < count // 4:
         keypoints, descriptors = _sift(grey, mask, count, FAINT_CONTRAST)
@@ -60,7 +60,8 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader, count: int = COUNT) -> 
     order = order[np.sort(first)]
     kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count)]
     root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
-    return Features(uv[kept], root.astype(np.float32), reader.sample(uv[kept]))
+    z = np.zeros(len(kept), np.float32) if reader is None else reader.sample(uv[kept])
+    return Features(uv[kept], root.astype(np.float32), z)
 
 
 def _sift(

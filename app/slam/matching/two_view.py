@@ -7,8 +7,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, Mask, Observations
+from stream_recon.app.slam.ba.problem import FloatArray, Mask, Observations
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import unproject
 from stream_recon.app.slam.matching.features import Features

@@ -15,7 +15,7 @@ from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import track_klt
-from stream_recon.app.slam.offline.depth_correction import interpolated, keyframe_depth_scales
+from stream_recon.app.slam.offline.depth_correction import interpolated
 from stream_recon.app.slam.offline.keyframe_matching import Images, VideoData
 from stream_recon.app.slam.offline.report import InitialPoses
 
@@ -86,11 +86,14 @@ class PoseInterpolator:
 
 
 def interpolate_poses(
-    data: VideoData, fit: BAState, fallback: NDArray[np.bool_], online: InitialPoses | None
+    data: VideoData, fit: BAState, fallback: NDArray[np.bool_], online: InitialPoses | None, depth_scale: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Poses [N, 4, 4] and depth scales [N] of all frames from keyframes that do not fall back to the network."""
+    """Poses [N, 4, 4] and depth scales [N] of all frames from keyframes that do not fall back to the network.
+
+    ``depth_scale``: [K], of the keyframes.
+    """
     kept, count = np.flatnonzero(~fallback), len(data.views)
-    positions, scales = np.array(data.keyframes)[kept], keyframe_depth_scales(fit, len(data.keyframes))[kept]
+    positions, scales = np.array(data.keyframes)[kept], depth_scale[kept]
     T_kept = fit.scene.T_world_camera[kept]
     interpolator = PoseInterpolator(positions, data.T_network, T_kept, scales, data.segment)
     T = np.array([interpolator.pose(frame) for frame in range(count)])

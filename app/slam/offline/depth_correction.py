@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray, rows_by
+from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
 

@@ -11,20 +11,11 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    IntArray,
-    Mask,
-    Observations,
-    Priors,
-    Problem,
-    rows_by,
-)
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, IntArray, Mask, Observations, Priors, Problem, rows_by
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features

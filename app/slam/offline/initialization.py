@@ -1,5 +1,5 @@
-"""Initial candidates of a refinement, each adjusted: from the network's or the online poses, with radial distortion, or
-from matches alone. `model_selection` chooses between them."""
+"""Initial candidates of a refinement, each adjusted: from the network's or the online poses, from matches
+alone, or with a lens that bends lines. `model_selection` chooses between them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,38 +7,24 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    Mask,
-    Priors,
-    Problem,
-    RelativePoses,
-    rows_by,
-)
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.matching.relative_poses import Edge
-from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline import hierarchical_ba, lens_selection
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
 
 EXPLAINED = 0.7
 """Share of observations explained from the given poses, below which initialization from matches is tried."""
-LEAST_K1 = 0.05
-"""Least radial distortion that is modelled; the focal length compensates smaller ones."""
-SURE_K1 = 20.0
-"""Least significance of k1 in sigmas; large, since errors of observations are correlated."""
-SLACK = 0.02
-"""Difference of explained shares that is not significant."""
 CLOSED_PX = 12.0
 """Median reprojection error of a loop's matches up to which it is closed; depth alone causes some pixels."""
 OPEN_PX = 40.0
@@ -48,20 +34,21 @@ FEW_OPEN = 0.25
 STILL = 0.003
 """Translation, as a share of the depth, below which tracks have no parallax and the network's translation is used."""
 PROBED = 30
-"""Keyframes that are tested for radial distortion; bounds the time."""
-LOOSE_K1_SIGMA = 0.1
-"""Of k1 where distortion is modelled; wide enough for wide-angle lenses."""
+"""Keyframes by which the lens is chosen; bounds the time."""
 DEPTH_SCALE_SIGMA = 0.1
 """Of log depth scales about the network's common scale."""
 FREE_DEPTH_SCALE_SIGMA = 0.5
 """Of log depth scales after initialization from matches, where each depth map may have another scale."""
+
+SAME_FOCAL = 0.02
+"""Relative difference of focal lengths that is too small for another adjustment."""
 
 AFTER_SFM_ROUNDS = (robust_ba.BARound(6, 20), *robust_ba.FINE_ROUNDS)
 """Rounds from structure from motion, whose poses are nearly exact."""
 MIN_DEPTHS = 10
 """Least number of points of a keyframe from which its depth scale is taken."""
 
-Start = Literal["network", "stream", "radial distortion", "matches"]
+Start = Literal["network", "stream", "matches"]
 
 
 @dataclass(frozen=True)
@@ -112,33 +99,40 @@ class Initializer:
         name: Start = "stream" if self.from_online else "network"
         return self._adjusted(name, self._initial, self._motions(), self._rounds, priors)
 
-    def with_distortion(self, straight: InitialCandidate) -> InitialCandidate | None:
-        """Candidate with radial distortion, if part of the video clearly shows it."""
+    def with_lens(self, candidate: InitialCandidate, held_out: lens_selection.Held) -> InitialCandidate | None:
+        """Candidate with the lens that held-out tracks prefer; None: about that of the candidate.
+
+        ``held_out``: matches of features that the candidate was not fitted to.
+        """
         if self.known_intrinsics:
             return None
-        loose = replace(straight.priors, k1_sigma=LOOSE_K1_SIGMA)
-        count = len(self.T_network)
-        middle = np.arange(max(count - PROBED, 0) // 2, min((count + PROBED) // 2, count))
-        part, motions = hierarchical_ba.subset(self._initial, middle), hierarchical_ba.composed(self._motions(), middle)
-        options = SolveOptions(free_focal=straight.free_focal)
-        probe = robust_ba.solve(part, motions, robust_ba.PROBE_ROUNDS, loose, options)
-        if not self._is_distorted(probe, loose, motions):
-            return None
-        # From the initial state, since the solution without distortion is another local minimum.
-        scene = self._initial.scene
-        start = robust_ba.initial_state(
-            scene.T_world_camera, probe.scene.lens, self.features, self.tracks, scene.log_depth_scale
+        scene = candidate.fit.scene
+        begin = scene if candidate.start == "matches" else self._initial.scene
+        part = _part(held_out, len(self.features))
+        best = lens_selection.best_lens(
+            hierarchical_ba.subset(self._state(begin, replace(scene.lens, k1=0.0)), part),
+            hierarchical_ba.composed(candidate.motions, part),
+            candidate.priors,
+            (round(2 * self.lens.cx), round(2 * self.lens.cy)),
         )
-        found = self._adjusted("radial distortion", start, self._motions(), self._rounds, loose)
-        explained = found.share >= straight.share - SLACK
-        return found if explained and self._is_distorted(found.fit, loose, found.motions) else None
+        lens, change = best.state.scene.lens, abs(float(np.log(best.state.scene.lens.focal / scene.lens.focal)))
+        if best.priors.k1_sigma == candidate.priors.k1_sigma:
+            error = lens_selection.focal_error(best.state, best.priors)
+            if error is None or error > lens_selection.MEASURED or change < SAME_FOCAL + 2 * error:
+                return None
+        own, priors = replace(self, lens=lens), best.priors
+        if candidate.start != "matches":
+            # Far from the solution, the focal length would follow errors of the poses.
+            fixed = SolveOptions(free_focal=False)
+            rounds = [r for r in self._rounds if r not in robust_ba.FINE_ROUNDS]
+            begin = hierarchical_ba.solve(self._state(begin, lens), candidate.motions, rounds, priors, fixed).scene
+        start = robust_ba.retriangulated(self._state(begin, lens))
+        found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
+        return replace(found, untied=candidate.untied)
 
-    def _is_distorted(self, found: BAState, priors: Priors, motions: RelativePoses | None) -> bool:
-        k1 = abs(found.scene.lens.k1)
-        if k1 < LEAST_K1 or not len(found.observations):
-            return False
-        information = lens_information(Problem(found.scene, found.observations, motions, priors=priors))
-        return bool(k1**2 * information.k1(priors.log_focal_sigma) > SURE_K1**2 * information.variance)
+    def _state(self, scene: BAScene, lens: CameraModel) -> BAState:
+        """State of all tracks with a scene's poses and depth scales, and a lens."""
+        return robust_ba.initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
 
     def from_matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
         """Candidate from relative poses by matches; ``depths``: [N], median depth of each keyframe."""
@@ -223,6 +217,19 @@ class Initializer:
             found, free = hierarchical_ba.solve(start, motions, rounds, priors, options), False
         share = len(found.observations) / max(len(self.tracks.track), 1)
         return InitialCandidate(name, found, priors, motions, free, share)
+
+
+def _part(held_out: lens_selection.Held, count: int) -> NDArray[np.intp]:
+    """Indices, ascending, of at most `PROBED` of ``count`` keyframes that share many matches, from the middle on."""
+    shared = np.zeros((count, count), np.int64)
+    for (i, j), matches in held_out.items():
+        shared[i, j] = shared[j, i] = len(matches)
+    chosen = np.zeros(count, bool)
+    chosen[count // 2] = True
+    while chosen.sum() < min(PROBED, count):
+        links = np.where(chosen, -1, shared[chosen].sum(axis=0))
+        chosen[int(links.argmax())] = True
+    return np.flatnonzero(chosen)
 
 
 def depth_aligned(

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix

@@ -14,16 +14,23 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
-from stream_recon.app.slam.offline import depth_correction, hierarchical_ba, segments
+from stream_recon.app.slam.offline import (
+    depth_correction,
+    hierarchical_ba,
+    lens_selection,
+    scale_consistency,
+    segments,
+)
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
@@ -88,6 +95,8 @@ class RefineOptions:
     """Keyframes with features; None: they are chosen and detected."""
     initial_poses: InitialPoses | None = None
     """Online poses of all frames, from which the adjustment starts if their error is smaller; None: the network's."""
+    unordered: bool = False
+    """The frames are photographs in no order."""
     known_intrinsics: bool = False
     """The frames' focal length is exact, and there is no distortion."""
     progress: Progress = lambda share, what: None
@@ -128,7 +137,7 @@ class _Refiner:
         advance = self._progress.advance
         with stage("keyframes"):
             known = self._options.known
-            keyframes = known.keyframes if known else choose_keyframes(self._data.views, self._scale.size)
+            keyframes = known.keyframes if known else self._choose_keyframes()
         with stage("features"):
             features = known.features if known else detect_features(self._images, keyframes, workers, advance)
         self._data = replace(self._data, keyframes=keyframes, features=features)
@@ -136,14 +145,16 @@ class _Refiner:
         if len(keyframes) < MIN_KEYFRAMES:
             return self.unchanged("too few keyframes")
         with stage("matches"):
-            self._data = align_segments(self._data, self._lens, workers)
-            report.segments = len(np.unique(self._data.keyframe_segment))
-            found = match_all_keyframes(self._data, self._lens, workers, advance)
+            found = PairMatches()
+            if not self._unordered:
+                self._data = align_segments(self._data, self._lens, workers)
+                report.segments = len(np.unique(self._data.keyframe_segment))
+                found = match_all_keyframes(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
             report.loops = len(found.loops)
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
-            candidate = self._first_pass(found, test)
+            candidate = None if self._unordered else self._first_pass(found, test)
             if candidate is None or self._network_is_wrong(candidate, found):
                 candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
@@ -162,6 +173,15 @@ class _Refiner:
         self._show(fit, found, fallback)
         with stage("frames between"):
             return self._complete(fit, found, selection)
+
+    @property
+    def _unordered(self) -> bool:
+        return self._options.unordered and len(self._data.views) <= MOST_UNORDERED
+
+    def _choose_keyframes(self) -> list[int]:
+        if self._unordered:
+            return list(range(len(self._data.views)))
+        return choose_keyframes(self._data.views, self._scale.size)
 
     def unchanged(self, reason: str) -> Refinement:
         """The network's poses and depth, with the reason in the report."""
@@ -196,13 +216,18 @@ class _Refiner:
             other = network_only.from_poses()
             if test.error(other.fit).mean < test.error(best.fit).mean:
                 best, initializer = other, network_only
-        best = initializer.with_distortion(best) or best
         if best.share < EXPLAINED:
             other = initializer.from_matches(found.matches, data.median_depths)
             if test.error(other.fit).mean < test.error(best.fit).mean:
                 best = other
+        best = self._with_lens(initializer, best, test)
         self._report.start = best.start
         return best
+
+    def _with_lens(self, initializer: Initializer, found: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
+        """The candidate, or the one with another lens if its held-out error is smaller."""
+        other = initializer.with_lens(found, test.held_out)
+        return other if other is not None and test.error(other.fit).mean < test.error(found.fit).mean else found
 
     def _network_is_wrong(self, candidate: InitialCandidate, found: PairMatches) -> bool:
         """Whether a solution that starts from the network explains few matches, or matches contradict its turns.
@@ -232,15 +257,17 @@ class _Refiner:
         own = HeldOutTest(data, lens, unordered)
         structure = reconstruct(data.features, own.training_matches, lens, options.known_intrinsics)
         if structure is None:
-            return candidate, found, test
+            return (self._first_pass(unordered, own), unordered, own) if self._unordered else (candidate, found, test)
         tracks = build_tracks([len(f) for f in data.features], own.training_matches)
         initializer = Initializer(data.T_keyframes, lens, data.features, tracks, {}, options.known_intrinsics)
         T_otherwise = data.T_keyframes if candidate is None else candidate.fit.scene.T_world_camera
         other = initializer.from_reconstruction(structure, own.training_matches, T_otherwise)
+        other = self._with_lens(initializer, other, own)
         if candidate is not None and not own.is_better(other.fit, candidate.fit):
             return candidate, found, test
         report = self._report
         report.start, report.loops = other.start, 0
+        report.reprojection_px_before = report.reprojection_px_before or initializer.before_px
         report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         self._data = replace(data, views=segments.joined(data.views, shown))
@@ -255,34 +282,60 @@ class _Refiner:
         start = robust_ba.initial_state(scene.T_world_camera, scene.lens, features, tracks, scene.log_depth_scale)
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
-        options = SolveOptions(free_focal=first.free_focal)
-        return hierarchical_ba.solve(start, first.motions, robust_ba.SECOND_PASS_ROUNDS, priors, options)
+        options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
+        grids = [view.grid for view in self._data.keyframe_views]
+        tie = scale_consistency.tie(start, grids, self._data.keyframe_segment)
+        if tie is None:
+            fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options)
+        else:
+            self._report.scale_correction = round(tie.correction, 3)
+            priors = replace(priors, log_depth_scale_sigma=scale_consistency.SCALE_SIGMA)
+            fit = tie.restored(hierarchical_ba.solve(tie.state, tie.motions(first.motions), rounds, priors, options))
+        if not priors.known_intrinsics:
+            error = self._report.focal_error = lens_selection.focal_error(fit, priors)
+            self._report.field_of_view_measured = error is not None and error <= lens_selection.MEASURED
+        return fit
 
     def _complete(self, fit: BAState, found: PairMatches, selection: Selection) -> Refinement:
         """Poses and depth of all frames, and the report."""
         fallback = selection.fallback
         data, report, lens = self._data, self._report, fit.scene.lens
-        T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
+        keyframe_scales, nodes = self._depth_correction(fit, fallback)
+        T, depth_scale = interpolate_poses(data, fit, fallback, self._online, keyframe_scales)
         if len(data.keyframes) < len(data.views):
             refine_between(data, fit, T, self._images, self._options.workers, self._progress.advance)
         for begin, end in runs(fallback):
             self._report_fallback(data.keyframes[begin], data.keyframes[end - 1], selection.reason)
+        grids = [view.grid for view in data.keyframe_views]
+        for k, factor in scale_consistency.jumps(fit, grids, data.keyframe_segment):
+            report.scale_jumps.append({"frame": data.views[data.keyframes[k]].index, "factor": round(factor, 3)})
         report.tracks, report.observations = len(fit.scene.points), len(fit.observations)
         report.reprojection_px = float(np.median(fit.errors)) if len(fit.errors) else None
-        report.focal, report.k1 = lens.focal / self._scale.factor, lens.k1
+        report.focal, report.k1, report.k2 = lens.focal / self._scale.factor, lens.k1, lens.k2
+        report.lens = lens.straightened(self._scale.size).colmap_model
+        report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
-        fields = self._depth_fields(fit, fallback)
-        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields)
+        fields = depth_correction.interpolate_fields(nodes, data.keyframes, data.segment)
+        return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields, data.features)
 
-    def _depth_fields(self, fit: BAState, fallback: NDArray[np.bool_]) -> NDArray[np.float16]:
-        """Depth corrections of all frames [N, GRID, GRID]."""
+    def _depth_correction(self, fit: BAState, fallback: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Depth scales [K] and fields [K, GRID, GRID] of the keyframes.
+
+        A field follows the points, and so does the scale with it; without one, depth maps agree on scales.
+        """
         data, report = self._data, self._report
-        scales = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
-        found = depth_correction.estimate_fields(fit, scales, data.keyframe_views, self._scale.size)
+        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes))
+        found = depth_correction.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
-        report.depth_fields = int(found.nodes.any(axis=(1, 2)).sum())
+        kept = found.nodes.any(axis=(1, 2))
+        report.depth_fields = int(kept.sum())
         report.depth_error_before, report.depth_error = found.error_before, found.error
-        return depth_correction.interpolate_fields(found.nodes, data.keyframes, data.segment)
+        return np.where(kept, by_points, self._depth_scales(fit)), found.nodes
+
+    def _depth_scales(self, fit: BAState) -> FloatArray:
+        """Depth scales of the keyframes [K]."""
+        grids = [view.grid for view in self._data.keyframe_views]
+        return scale_consistency.depth_scales(fit, grids, self._data.keyframe_segment)
 
     def _with_network_layout(self, fit: BAState, fallback: NDArray[np.bool_] | None = None) -> BAState:
         """The solution with separate segments placed relative to each other as by the network."""
@@ -293,7 +346,7 @@ class _Refiner:
         if self._options.on_state is not None:
             data, scene = self._data, fit.scene
             loops = [(data.keyframes[i], data.keyframes[j]) for i, j in sorted(found.loops)]
-            T, depth_scale = interpolate_poses(data, fit, fallback, self._online)
+            T, depth_scale = interpolate_poses(data, fit, fallback, self._online, self._depth_scales(fit))
             state = IntermediateState(T, depth_scale * data.segment_scale, scene.lens, scene.points, loops)
             self._options.on_state(state)
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.features import Features
@@ -31,8 +32,17 @@ class RefinementReport:
     focal: float | None = None
     """Focal lengths in pixels of the source image."""
     k1: float | None = None
+    k2: float | None = None
+    lens: str | None = None
+    """COLMAP's name of the camera model."""
+    field_of_view_deg: float | None = None
+    """Horizontal."""
+    focal_error: float | None = None
+    """Relative standard deviation of the focal length by the matches alone."""
+    field_of_view_measured: bool | None = None
+    """Whether the matches determine the focal length; None: the camera was given, or nothing was refined."""
     start: str = "network"
-    """Initialization: ``network``; ``stream``, the online poses; ``radial distortion``; or ``matches`` alone."""
+    """Initialization: ``network``; ``stream``, the online poses; or ``matches`` alone."""
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Held-out errors of the network and of the first pass, see `HeldOutError.mean`."""
@@ -43,6 +53,11 @@ class RefinementReport:
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
     standard error; see `model_selection.Evidence`."""
+    scale_correction: float = 1.0
+    """Ratio of the largest to the smallest factor by which lengths of the map were corrected, where depth maps that see
+    the same contradict its scale."""
+    scale_jumps: list[dict[str, object]] = field(default_factory=list)
+    """Frames at which the scale changes, which neither points nor depth maps settled, and the factor."""
     depth_fields: int = 0
     """Keyframes with a depth correction field."""
     depth_error_before: float | None = None
@@ -84,6 +99,8 @@ class Refinement:
     report: RefinementReport
     depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
     """Corrections of depth in addition to its scale; see `stream_recon.app.core.depth_correction`."""
+    features: list[Features] = field(default_factory=list)
+    """Of the keyframes, in working pixels; none where the network's poses were kept."""
 
 
 @dataclass(frozen=True)

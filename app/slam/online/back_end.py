@@ -213,7 +213,7 @@ class OnlineBackEnd:
             for frame in keyframe.attached:
                 T, result = keyframe.pose_of(frame), self._pending.pop(frame.index, None)
                 if result is not None:
-                    output.append(_with_map_pose(result, T, scale, intrinsics))
+                    output.append(replace(_with_map_pose(result, T, scale, intrinsics), covariance=frame.covariance))
                     frame.output_scale = scale
                     if frame is keyframe.attached[0]:
                         keyframe.T_output = T.copy()

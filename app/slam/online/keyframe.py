@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import unproject
 
 NO_TRACKS = np.zeros(0, np.int64)
@@ -24,6 +25,16 @@ class TrackedPoints:
     T_network: FloatArray  # [4, 4], the frame's pose in the network's world
 
 
+@dataclass(frozen=True)
+class ScaleEdge:
+    """Log scale of a keyframe's depth map less that of an earlier keyframe, by what both maps see."""
+
+    earlier: int
+    """Number of the earlier keyframe."""
+    difference: float
+    sigma: float
+
+
 @dataclass(slots=True)
 class AttachedFrame:
     """Frame with a pose relative to a keyframe: the keyframe itself or one of those before the next keyframe."""
@@ -36,6 +47,8 @@ class AttachedFrame:
     """Factor of its depth when it was output; None before."""
     tracked: TrackedPoints | None = None
     """Points for refining its pose once they are known better."""
+    covariance: FloatArray | None = None
+    """[6, 6], of its pose when it was tracked, see `FrameResult`; None if it was not."""
 
 
 @dataclass(slots=True)
@@ -71,6 +84,8 @@ class Keyframe:
     """Image displacement since the last keyframe, as a share of the longer side; 1 if unknown."""
     loop_tracks: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
     """Tracks shared across a loop, ascending."""
+    scale_edges: tuple[ScaleEdge, ...] = ()
+    """Edges to earlier keyframes."""
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
 

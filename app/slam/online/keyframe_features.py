@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
-from stream_recon.app.slam.frame_data import DepthReader, reproject, unproject
+from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject, unproject
 from stream_recon.app.slam.matching.covisibility import RADIUS
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
@@ -101,6 +103,11 @@ class KeyframeImages:
 
     def __post_init__(self) -> None:
         self.quality = CornerQuality(self.image)
+
+    @cached_property
+    def grid(self) -> DepthGrid:
+        """Coarse grid of the depth map."""
+        return self.reader.grid()
 
     def features(self) -> Features:
         """Features with descriptors, detected at the first call."""

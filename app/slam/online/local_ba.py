@@ -9,18 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import (
-    BAScene,
-    CameraModel,
-    FloatArray,
-    Observations,
-    Priors,
-    Problem,
-    RelativePoses,
-)
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline import depth_correction
 from stream_recon.app.slam.online.keyframe import Keyframe
@@ -42,10 +35,10 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-PRIORS = Priors(log_depth_scale_sigma=0.1, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
-"""Priors without a focal length; a keyframe's log depth scale is about the mean of its neighbours."""
-SCALE_WINDOW = 9
-"""Keyframes over which the mean depth scale is taken."""
+PRIORS = Priors(log_depth_scale_sigma=0.03, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
+"""Priors without a focal length; a keyframe's log depth scale is about `_consistent_scales`."""
+PRESENT_SIGMA = 0.3
+"""Of a keyframe's present log scale, in relation to the standard deviations of edges."""
 FOCAL_SIGMA = 0.1
 """Of the log of the network's focal length."""
 FOCAL_SHARE = 0.3
@@ -114,7 +107,7 @@ def adjust_window(
     keyframes: Sequence[Keyframe], lens: CameraModel, rounds: Sequence[BARound], options: SolveOptions
 ) -> BAResult | None:
     """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
-    prior_scale = _neighbourhood_scales(keyframes)
+    prior_scale = _consistent_scales(keyframes)
     start = _initial_state(keyframes, lens, prior_scale)
     if start is None:
         return None
@@ -132,15 +125,24 @@ def adjust_window(
     return _result(keyframes, fitted, prior_scale)
 
 
-def _neighbourhood_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
-    """Means [K] of neighbouring keyframes' log scales, about which each one's prior is.
+def _consistent_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
+    """Log scales [K] of the keyframes' depth maps, about which each one's prior is.
 
-    The network's scale drifts slowly; a prior about one value for all would distort the trajectory.
+    Depth maps that see the same determine differences between neighbours, the map's present scales all else: the
+    network's scale drifts over long paths, that of tracks over short ones.
     """
-    scales = np.array([keyframe.log_scale for keyframe in keyframes])
-    sides = SCALE_WINDOW // 2
-    padded = np.concatenate([[0.0], np.cumsum(np.pad(scales, sides, mode="edge"))])
-    return np.asarray((padded[SCALE_WINDOW:] - padded[:-SCALE_WINDOW]) / SCALE_WINDOW)
+    count = len(keyframes)
+    present = np.array([keyframe.log_scale for keyframe in keyframes])
+    row = {keyframe.number: k for k, keyframe in enumerate(keyframes)}
+    edges = [(row[e.earlier], k, e) for k, each in enumerate(keyframes) for e in each.scale_edges if e.earlier in row]
+    normal, right = np.eye(count) / PRESENT_SIGMA**2, present / PRESENT_SIGMA**2
+    for first, second, edge in edges:
+        information = edge.sigma**-2
+        normal[[first, second], [first, second]] += information
+        normal[[first, second], [second, first]] -= information
+        right[second] += information * edge.difference
+        right[first] -= information * edge.difference
+    return np.asarray(np.linalg.solve(normal, right))
 
 
 def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None) -> float:

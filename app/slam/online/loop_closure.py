@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import rotation_angle_deg
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.matching.features import NO_FEATURES
 from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
 from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthReader
 from stream_recon.app.slam.matching.covisibility import MAX_SIMILAR, MIN_SIMILARITY, non_maximum_suppression
 from stream_recon.app.slam.matching.features import Features, cosine_similarities, detect, learn_vocabulary, vlad

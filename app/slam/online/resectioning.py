@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
@@ -70,6 +71,8 @@ class TrackingResult:
     residuals: FloatArray  # [P, 2], projection by that pose minus position, in pixels; empty without it
     displacement: float
     """Median image displacement since the keyframe, as a share of the longer side."""
+    covariance: FloatArray | None = None
+    """[6, 6], of the pose, as in `FrameResult`; None without a pose."""
 
     @property
     def good(self) -> bool:
@@ -101,7 +104,7 @@ def track_frame(last: KeyframeImages, image: Grey, lens: CameraModel, prior: Mot
     if not agrees.any():
         return lost
     depth = float(np.median(keyframe.depths[row[used[agrees]]]))
-    T = _fused_with_network(keyframe, estimate, prior.T_network, prior.scale_ratio, depth)
+    T, covariance = _fused_with_network(keyframe, estimate, prior.T_network, prior.scale_ratio, depth)
     if not np.isfinite(T).all():
         return lost
 
@@ -109,7 +112,7 @@ def track_frame(last: KeyframeImages, image: Grey, lens: CameraModel, prior: Mot
         return np.asarray(np.nan_to_num(project_world(lens, pose, points[row]) - uv, nan=np.inf), np.float64)
 
     distance, T_tracks = np.linalg.norm(residuals(T), axis=1) / sigma, estimate.T_world_camera
-    return TrackingResult(T, row, uv, distance, attempted, T_tracks, residuals(T_tracks), displacement)
+    return TrackingResult(T, row, uv, distance, attempted, T_tracks, residuals(T_tracks), displacement, covariance)
 
 
 def refine_attached_pose(
@@ -131,14 +134,14 @@ def refine_attached_pose(
     agrees = estimate.distances < AGREEING_PX * sigma
     if agrees.sum() < max(MIN_POINTS, AGREEING * len(used)):
         return T_keyframe_frame
-    T = _fused_with_network(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth)
+    T, _ = _fused_with_network(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth)
     return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
 
 
 def _fused_with_network(
     keyframe: Keyframe, estimate: PoseEstimate, T_network: FloatArray, scale_ratio: float, depth: float
-) -> FloatArray:
-    """An estimate fused with the network's motion since the keyframe.
+) -> tuple[FloatArray, FloatArray]:
+    """An estimate fused with the network's motion since the keyframe, and its covariance [6, 6].
 
     Motion since the last frame would count errors of the points once more with each frame.
     """
@@ -146,9 +149,9 @@ def _fused_with_network(
     motion[:3, 3] *= scale_ratio
     length = max(float(np.linalg.norm(motion[:3, 3])), LEAST_MOTION * depth)
     dependent = DEPENDENT * max(keyframe.uncertainty, 1.0) ** 2
-    return fused_pose(
-        estimate.T_world_camera, estimate.information / dependent, keyframe.T_world_camera @ motion, length
-    )
+    information = estimate.information / dependent
+    T = fused_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length)
+    return T, np.asarray(np.linalg.inv(information + _prior_information(length)), np.float64)
 
 
 def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
@@ -157,12 +160,17 @@ def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
     return np.where(guessed, GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
 
 
+def _prior_information(length: float) -> FloatArray:
+    """Information [6, 6] of the network's motion, of a given length."""
+    return np.diag([ROTATION_SIGMA**-2] * 3 + [(TRANSLATION_SIGMA * length) ** -2] * 3)
+
+
 def fused_pose(T: FloatArray, information: FloatArray, prior: FloatArray, length: float) -> FloatArray:
     """Mean of a pose and a prior pose, weighted by their information; that of ``T`` [6, 6] is as in `PoseEstimate`.
 
     ``length``: of the motion that the prior's translation sigma is relative to.
     """
-    prior_information = np.diag([ROTATION_SIGMA**-2] * 3 + [(TRANSLATION_SIGMA * length) ** -2] * 3)
+    prior_information = _prior_information(length)
     difference = np.concatenate([so3.log(T[:3, :3].T @ prior[:3, :3]), prior[:3, 3] - T[:3, 3]])
     step = np.linalg.solve(information + prior_information, prior_information @ difference)
     out = np.eye(4)

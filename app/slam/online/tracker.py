@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -10,13 +10,15 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import CameraModel, FloatArray
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points, sharpness
-from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, TrackedPoints, common_rows
+from stream_recon.app.slam.offline.scale_consistency import measure_edges
+from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
     consistent_tracks,
@@ -60,6 +62,8 @@ RATIO_WINDOW = 6
 """Keyframes over which paths in the map and in the network's world are compared."""
 JUDGED = 4
 """Keyframes over which held-out tracks are counted."""
+SURE_JUMP = 2.0
+"""Standard deviations from which the scales of two depth maps differ."""
 BLURRED = 0.3
 """Sharpness relative to the recent median, below which a frame is not tracked."""
 ROUNDS = (BARound(5, None, 4, tolerance=3e-3), BARound(1.5, 6, 4, tolerance=3e-3))
@@ -193,14 +197,16 @@ class Tracker:
         T = found.T_world_camera if found.good and trusted else prior.T_predicted
         if found.good and found.displacement < STEP and len(found.row) >= LOST * found.attempted:
             tracked = TrackedPoints(found.row, found.uv, prior.T_network)
-            return self._attach(result.index, T, tracked if trusted else None)
+            return self._attach(result.index, T, tracked if trusted else None, found.covariance if trusted else None)
         return self._insert(result, image, T, found)
 
-    def _attach(self, index: int, T: FloatArray, tracked: TrackedPoints | None = None) -> FloatArray:
+    def _attach(
+        self, index: int, T: FloatArray, tracked: TrackedPoints | None = None, covariance: FloatArray | None = None
+    ) -> FloatArray:
         """Attach a frame with pose ``T`` to the last keyframe."""
         last = self.map.keyframes[-1]
         relative = np.asarray(invert_pose(last.T_world_camera) @ T)
-        last.attached.append(AttachedFrame(index, relative, last.log_scale, tracked=tracked))
+        last.attached.append(AttachedFrame(index, relative, last.log_scale, None, tracked, covariance))
         return T
 
     def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
@@ -215,6 +221,7 @@ class Tracker:
         if len(keyframe.track) < MIN_TRACKS and self.map.keyframes:
             return self._attach(result.index, keyframe.T_world_camera)
         _take_points(keyframe, [images.keyframe for images in self._recent], self.map.lens)
+        keyframe.scale_edges = _scale_edges(new, self._recent, self.map.lens)
         self._recent.append(new)
         self.map.append(keyframe)
         self.counts.keyframes += 1
@@ -238,6 +245,7 @@ class Tracker:
         """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
         last, keyframe = self.map.keyframes[-1], new.keyframe
         if found.good:
+            keyframe.attached[0].covariance = found.covariance
             kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
             # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[found.row]
@@ -326,8 +334,25 @@ def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
     relative = invert_pose(last.T_network) @ keyframe.T_network
     relative[:3, 3] *= ratio
     keyframe.trusted = False
+    keyframe.attached[0].covariance = None
     keyframe.set_pose(np.asarray(last.T_world_camera @ relative), last.log_scale)
     keyframe.z = np.full(len(keyframe.track), np.nan)
+
+
+def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: CameraModel) -> tuple[ScaleEdge, ...]:
+    """Edges of a new keyframe to earlier ones whose depth maps overlap with its own."""
+    every = [*earlier, new]
+    T = np.array([images.keyframe.T_world_camera for images in every])
+    scale = np.array([images.keyframe.log_scale for images in every])
+    last = len(every) - 1
+    found = measure_edges(lens, T, [images.grid for images in every], scale, [(k, last) for k in range(last)])
+    edges = []
+    for k, excess, sigma in zip(found.first.tolist(), found.excess, found.sigma, strict=True):
+        difference = scale[last] - scale[k] + excess
+        # Small differences are errors of single depth maps, which would add up.
+        sure = abs(difference) > SURE_JUMP * sigma
+        edges.append(ScaleEdge(every[k].keyframe.number, float(difference) if sure else 0.0, float(sigma)))
+    return tuple(edges)
 
 
 def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> None:

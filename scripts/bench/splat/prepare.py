@@ -37,9 +37,9 @@ def prepare(video: Path, out: Path, every: int) -> None:
     work = out / video.stem / "work"
     work.mkdir(parents=True)
     network, refined = work / "network", work / "refined"
-    spent = run("run", str(video), "-o", str(network), "--mapping", "off", "--no-viewer")
+    spent = run("run", str(video), "-o", str(network), "--mapping", "off", "--no-viewer", "--no-mesh")
     shutil.copytree(network, refined)
-    spent_refined = spent + run("refine", str(refined))
+    spent_refined = spent + run("refine", str(refined), "--no-mesh")
     names: list[str] = []
     for name, result, options, seconds in (
         ("refined", refined, [], spent_refined),

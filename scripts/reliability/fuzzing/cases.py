@@ -15,18 +15,20 @@ import msgspec
 import numpy as np
 from safetensors.torch import save_file
 
+from fuzzing.commands import COMMANDS
 from fuzzing.faults import FAULTS
 from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.meaning import MEANINGS
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
+from fuzzing.serving import serve
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_decoding import read_depth_image, read_image
 from stream_recon.app.sources.preprocess import plan_image
-from stream_recon.app.sources.readers import read_depth_image, read_image
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.viewer.guard import MessageGuard
 from stream_recon.configs.schema import PRESET_FOLDER, load_preset
@@ -36,6 +38,8 @@ from tests.app.media import numbered_image, write_images, write_video
 from tests.networks import tiny_network, tiny_preset
 
 SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
+CORPUS = Path(__file__).parents[3] / "tests" / "corpus" / "files"
+FILMS = (".mp4", ".mkv", ".ts", ".h264", ".mpg", ".avi", ".mjpeg")
 FRAMES = 24
 POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
 
@@ -179,6 +183,8 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "recording": recording,
     **MEANINGS,
     **FAULTS,
+    **COMMANDS,
+    "serve": serve,
 }
 
 
@@ -191,6 +197,9 @@ def _write_videos(folder: Path) -> None:
             for number in range(30):
                 writer.write(numbered_image(number % 31))
         writer.release()
+    for path in CORPUS.iterdir():
+        if path.suffix in FILMS:
+            shutil.copy(path, folder)
     for path in list(folder.iterdir()):
         if path.stat().st_size < 100:
             path.unlink()
@@ -202,6 +211,9 @@ def _write_images(folder: Path) -> None:
     write_images(folder, [f"a{suffix}" for suffix in (".png", ".jpg", ".bmp", ".webp", ".tif", ".ppm")], (40, 30))
     for suffix in (".png", ".jpg", ".webp", ".tif"):
         cv2.imwrite(str(folder / f"noise{suffix}"), picture)
+    for path in CORPUS.iterdir():
+        if path.suffix in (".jpg", ".png", ".tif", ".webp", ".avif"):
+            shutil.copy(path, folder)
     cv2.imwrite(str(folder / "large.jp2"), draw.integers(0, 255, (96, 128, 3), dtype=np.uint8))
     cv2.imwrite(str(folder / "deep.png"), picture.astype(np.uint16) * 257)
     cv2.imwrite(str(folder / "depth.png"), picture[..., 0].astype(np.uint16) * 17)

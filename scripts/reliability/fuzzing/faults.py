@@ -4,7 +4,7 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,24 @@ from tests.app.fake_engine import fake_result, frames, prepared, run_info
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
-def _write_result(folder: Path, count: int = 4) -> None:
+def write_small_result(folder: Path, count: int = 4) -> None:
     writer = ResultWriter(folder, run_info())
     for frame in frames(count):
         writer.add(fake_result(prepared(frame)))
     writer.finish(RunSummary(interrupted=False))
 
 
-def _scale(folder: Path, factor: float) -> None:
+def scale_result(folder: Path, factor: float) -> None:
     apply_metric_scale(read_result(folder), MetricScale(Similarity.of_scale(factor), None, "height:1", "a test"))
 
 
-def _check(folder: Path, factor: float) -> None:
-    """Old or new as a whole: run.json, cameras, trajectory and cloud have one unit."""
+def check_whole(folder: Path, factors: Sequence[float]) -> None:
+    """Old or new as a whole: run.json, cameras, trajectory and cloud have one unit, 1 or one of ``factors``."""
     with FolderLock(folder):
         pass
     found = read_result(folder)
     unit = 1.0 if found.metric_scale is None else found.metric_scale.T_metric_own.scale
-    assert abs(unit - 1) < 1e-9 or abs(unit - factor) < 1e-9 * factor
+    assert any(abs(unit - known) < 1e-9 * known for known in (1.0, *factors))
     assert all(abs(camera.depth_scale / unit - 1) < 1e-6 for camera in found.cameras), "two units in one folder"
     last = (folder / "trajectory.txt").read_text().splitlines()[-1].split()
     assert np.allclose([float(w) for w in last[1:4]], found.cameras[-1].T_world_camera[:3, 3], rtol=1e-5, atol=1e-8)
@@ -53,7 +53,7 @@ def _check(folder: Path, factor: float) -> None:
 def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
     """A write that fails leaves the old result."""
     out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(12)
-    _write_result(out)
+    write_small_result(out)
     number, real, write = draw.choice(FULL), files.open_new, os.pwrite
 
     def opened(path: Path) -> int:
@@ -72,18 +72,18 @@ def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
 
     files.open_new, os.pwrite = opened, written  # type: ignore[assignment]
     try:
-        _scale(out, factor)
+        scale_result(out, factor)
     except OutputError:
         pass
     finally:
         files.open_new, os.pwrite = real, write
-    _check(out, factor)
+    check_whole(out, [factor])
 
 
 def killed(folder: Path, source: Path, draw: random.Random) -> None:
     """A kill at any rename or removal leaves the old or the new result."""
     out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(16)
-    _write_result(out)
+    write_small_result(out)
     process = os.fork()
     if not process:
         for name in ("replace", "unlink", "rename"):
@@ -97,22 +97,22 @@ def killed(folder: Path, source: Path, draw: random.Random) -> None:
                 return real(self, *args, **kwargs)
 
             setattr(Path, name, counted)
-        _scale(out, factor)
+        scale_result(out, factor)
         os._exit(0)
     os.waitpid(process, 0)
-    _check(out, factor)
+    check_whole(out, [factor])
 
 
 def links(folder: Path, source: Path, draw: random.Random) -> None:
     """A link in a result folder never leads a write to a file of the user."""
     out, mine = folder / "out", folder / "mine.txt"
-    _write_result(out)
+    write_small_result(out)
     mine.write_text("keep")
     names = ["run.json", "cameras.json", "trajectory.txt", "points.ply", "tracks.npz", "depth/000000.npz", "mesh.glb"]
     for name in draw.sample(names, 3):
         (out / f"{name}.part").symlink_to(mine)
     if draw.random() < 0.5:
-        _scale(out, 2.0)
+        scale_result(out, 2.0)
     else:
         writer = ResultWriter(out, run_info(), overwrite=True)
         for frame in frames(3):

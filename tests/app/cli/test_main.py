@@ -20,6 +20,7 @@ from stream_recon.app.cli import reconstruct as commands
 from stream_recon.app.cli.main import COMMANDS
 from stream_recon.app.cli.reconstruct import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.pipeline.dense import DenseOptions
 from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.slam.offline.report import RefinementReport
@@ -220,6 +221,34 @@ def test_a_mesh_comes_last_unless_it_is_not_wanted(
     # Another run replaces it as a part of the result.
     assert run(*options, "--overwrite", "--no-mesh") == 0
     assert not (tmp_path / "out" / "mesh.glb").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "side"),
+    [((), 384), (("--dense-side", "640"), 640), (("--dense", "off"), None), (("--mapping", "stream"), None)],
+)
+def test_dense_depth_follows_refinement_at_the_size_that_is_asked_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], side: int | None
+) -> None:
+    asked: list[int] = []
+
+    def densify(self: Finisher, options: DenseOptions) -> bool:
+        asked.append(options.side)
+        return True
+
+    monkeypatch.setattr(Finisher, "densify", densify)
+    write_video(tmp_path / "a.mp4", 12)
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--no-mesh", *options) == 0
+    assert asked == ([] if side is None else [side])
+
+
+def test_a_size_out_of_range_is_refused_before_anything_is_written(
+    run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_video(tmp_path / "a.mp4", 6)
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--dense-side", "20") == 2
+    assert "--dense-side" in error_line(capfd)
+    assert not (tmp_path / "out").exists()
 
 
 def test_overwrite_needs_the_option(run: Run, tmp_path: Path) -> None:

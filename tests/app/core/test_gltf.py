@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.core.gltf import POINTS, Primitive, glb, write_glb
+from stream_recon.app.core.gltf import POINTS, Primitive, glb, read_glb, write_glb
 
 trimesh = pytest.importorskip("trimesh")
 
@@ -60,3 +60,21 @@ def test_nothing_makes_a_valid_file() -> None:
     data = glb([Primitive(np.empty((0, 3), np.float32))])
     document = json.loads(data[20 : 20 + int.from_bytes(data[12:16], "little")])
     assert "nodes" not in document and "accessors" not in document
+
+
+def test_a_file_is_read_back_as_it_was_written() -> None:
+    rgb = np.random.default_rng(1).integers(0, 256, (4, 3), np.uint8)
+    parts = [
+        Primitive(QUAD, FACES, uv=UV, texture=jpeg(8, 16) + b"\0", name="textured"),
+        Primitive(QUAD + 1, FACES, rgb, name="coloured"),
+        Primitive(QUAD, name="plain", mode=POINTS, colour=(0.2, 0.4, 0.6)),
+    ]
+    content = glb(parts)
+    for part, again in zip(parts, read_glb(content), strict=True):
+        assert (again.name, again.mode, again.texture) == (part.name, part.mode, part.texture)
+        assert again.colour == pytest.approx(part.colour, abs=0.5 / 255)
+        for name in ("xyz", "faces", "rgb", "uv"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(part, name), name)
+    for wrong in (b"", b"glTF", content[:-100], b"x" + content[1:], content[:12] + b"\0" * 40):
+        with pytest.raises(ValueError):
+            read_glb(wrong)

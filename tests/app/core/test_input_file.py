@@ -1,13 +1,17 @@
 """The door for files: pipes, devices, links to them, sparse files and folders are refused at once."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stream_recon.app.batch.manifest import check_manifest
 from stream_recon.app.batch.summary import read_summary
+from stream_recon.app.core import input_file
 from stream_recon.app.core.input_file import open_regular, read_file
 from stream_recon.app.datasets.text import read_text
 from stream_recon.app.result.cameras import iterate_cameras
@@ -17,7 +21,7 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.exif import read_exif
-from stream_recon.app.sources.readers import read_image
+from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.configs.errors import StreamReconError
 from stream_recon.models.embedded import weights_file
 from tests.app.fake_engine import fake_preset
@@ -92,3 +96,45 @@ def test_what_may_be_missing_does_not_block(tmp_path: Path, kind: str) -> None:
     (tmp_path / "run.json").symlink_to(make(kind, tmp_path / "c"))
     with pytest.raises(StreamReconError):
         read_partial_result(tmp_path)
+
+
+def test_a_drive_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    blocked = threading.Event()
+    monkeypatch.setattr(input_file, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(input_file, "_open_regular", lambda _: blocked.wait(20))
+    try:
+        for read in (read_file, open_regular):
+            with pytest.raises(OSError, match="did not answer"):
+                read(tmp_path / "a")
+        with pytest.raises(StreamReconError, match="did not answer"):
+            parse_camera(str(tmp_path / "a"))
+    finally:
+        blocked.set()
+
+
+def test_a_slow_drive_is_waited_for_while_it_gives_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(bytes(range(40)))
+    monkeypatch.setattr(input_file, "READ_SECONDS", 0.4)
+    monkeypatch.setattr(input_file, "CHUNK", 4)
+    real = input_file._open_regular
+
+    class Slow:
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def __enter__(self) -> "Slow":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self._file.close()
+
+        def fileno(self) -> int:
+            return int(self._file.fileno())
+
+        def read(self, size: int) -> bytes:
+            time.sleep(0.06)
+            return bytes(self._file.read(size))
+
+    monkeypatch.setattr(input_file, "_open_regular", lambda path: Slow(real(path)))
+    assert read_file(tmp_path / "a") == bytes(range(40))

@@ -12,7 +12,7 @@ from stream_recon.app.core.ground_truth import DepthPoints
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED, Scene
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import oriented, read_image
+from stream_recon.app.sources.image_decoding import oriented, read_image
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.sources.exif_files import jpeg, tiff

@@ -136,3 +136,16 @@ def test_evo_agrees(tmp_path: Path, noise: float) -> None:
         rpe.process_data((reference, estimate))
         assert figure == pytest.approx(rpe.get_statistic(statistic), rel=1e-6)
     assert ours.path_m == pytest.approx(reference.path_length)
+
+
+def test_drift_of_the_depth_scale_shows_in_the_ratio_and_in_its_jump() -> None:
+    noise = np.random.default_rng(0)
+    truth = noise.uniform(1, 5, 300)
+    predicted = truth * np.exp(noise.normal(0, 0.05, 300))
+    steady = depth_errors(predicted, truth, [100, 100, 100])
+    assert steady.one_scale_ratio is not None and 1 <= steady.one_scale_ratio < 1.05
+    assert steady.scale_jump is not None and steady.scale_jump < 0.05
+    jumping = depth_errors(predicted * np.repeat([1, 1, 1.3], 100), truth, [100, 100, 100])
+    assert jumping.one_scale_ratio is not None and jumping.one_scale_ratio > 2
+    assert jumping.scale_jump == pytest.approx(0.3, abs=0.05)
+    assert depth_errors(predicted, truth).scale_jump is None, "without the frames' numbers of pixels"

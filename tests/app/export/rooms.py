@@ -17,8 +17,9 @@ from tests.app.fake_engine import run_info
 
 SIZE = (112, 84)
 """Size of the network's images; the source's are twice as large."""
-FORMATS_HERE = [name for name in FORMATS if name != "rrd" or find_spec("rerun") is not None]
-"""Formats whose library is installed: tests do not require Rerun's, which is large."""
+LIBRARIES = {"rrd": "rerun", "mcap": "foxglove"}
+FORMATS_HERE = [name for name in FORMATS if name not in LIBRARIES or find_spec(LIBRARIES[name]) is not None]
+"""Formats whose library is installed: tests do not require all, of which some are large."""
 
 
 def room_frames(count: int) -> list[FrameResult]:

@@ -1,5 +1,7 @@
 """Files of the user and of the result beside the target of an export."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,17 @@ def test_files_of_the_result_are_no_targets(tmp_path: Path, name: str) -> None:
     write_room(tmp_path / "out", 3)
     with pytest.raises(OutputError, match="file of the result itself"):
         check_target(tmp_path / "out" / name, True, is_file=True)
+
+
+def test_what_killed_exports_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    write_room(tmp_path / "out", 3)
+    day, hexes = 90_000.0, ("0123456789abcdef", "fedcba9876543210")
+    old, young = (tmp_path / f".there.{each}.part" for each in hexes)
+    others = [tmp_path / ".there.part", tmp_path / f".mine.{hexes[0]}.part", tmp_path / f".there.{hexes[0]}.old"]
+    for folder in (old, young, *others):
+        folder.mkdir()
+        (folder / "a").write_text("x")
+    for path in (*old.iterdir(), old, *others):
+        os.utime(path, (time.time() - day, time.time() - day))
+    export(tmp_path / "out", "trajectory", tmp_path / "there")
+    assert not old.exists() and young.exists() and all(path.exists() for path in others)

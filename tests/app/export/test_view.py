@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pycolmap
 import pytest
@@ -13,7 +15,7 @@ K1 = [-0.15, -0.02, 0.02, 0.15]
 
 @pytest.mark.parametrize("k1", K1)
 def test_pixels_there_and_back(k1: float) -> None:
-    view = pinhole_view(SIZE, SOURCE, k1).scaled(250)
+    view = pinhole_view(SIZE, replace(SOURCE, k1=k1)).scaled(250)
     assert max(view.size) == 250
     pixels = pixel_grid(*view.size).reshape(-1, 2)
     assert view.to_export(view.to_source(pixels)) == pytest.approx(pixels, abs=1e-6)
@@ -22,7 +24,7 @@ def test_pixels_there_and_back(k1: float) -> None:
 @pytest.mark.parametrize("k1", K1)
 def test_the_lens_is_that_of_colmap(k1: float) -> None:
     camera = pycolmap.Camera(model="SIMPLE_RADIAL", width=400, height=300, params=[300, 200, 150, k1])
-    view = pinhole_view(SIZE, SOURCE, k1)
+    view = pinhole_view(SIZE, replace(SOURCE, k1=k1))
     pixels = pixel_grid(*view.size)[::17, ::13].reshape(-1, 2)
     k = view.intrinsics
     rays = np.concatenate([(pixels - (k.cx, k.cy)) / (k.fx, k.fy), np.ones((len(pixels), 1))], axis=1)
@@ -31,7 +33,7 @@ def test_the_lens_is_that_of_colmap(k1: float) -> None:
 
 @pytest.mark.parametrize("k1", K1)
 def test_an_undistorted_image_is_as_large_as_possible_without_blanks(k1: float) -> None:
-    view = pinhole_view(SIZE, SOURCE, k1)
+    view = pinhole_view(SIZE, replace(SOURCE, k1=k1))
     (width, height), corners = view.size, [[0, 0], [1, 0], [0, 1], [1, 1], [0.5, 0], [0, 0.5]]
     seen = view.to_source(np.array(corners) * (width, height))
     assert seen.min() > -1e-6 and (seen <= np.array(SIZE) + 1e-6).all()
@@ -42,10 +44,21 @@ def test_an_undistorted_image_is_as_large_as_possible_without_blanks(k1: float) 
     assert view.intrinsics.fx == SOURCE.fx
 
 
+def test_a_fisheye_image_is_undistorted_as_by_colmap() -> None:
+    source = replace(SOURCE, k1=0.02, k2=-0.01, fisheye=True)
+    camera = pycolmap.Camera(model="RADIAL_FISHEYE", width=400, height=300, params=[300, 200, 150, 0.02, -0.01])
+    view = pinhole_view(SIZE, source)
+    pixels = pixel_grid(*view.size)[::17, ::13].reshape(-1, 2)
+    k = view.intrinsics
+    rays = np.concatenate([(pixels - (k.cx, k.cy)) / (k.fx, k.fy), np.ones((len(pixels), 1))], axis=1)
+    assert view.to_source(pixels) == pytest.approx(camera.img_from_cam(rays), abs=1e-6)
+    assert view.size[0] > SIZE[0]
+
+
 def test_images_are_moved_as_pixels_are() -> None:
     # Brightness is the place: what a pixel shows says where it was taken from.
     ramp = np.repeat(np.rint(pixel_grid(*SIZE)[..., :1] * 0.6).astype(np.uint8), 3, axis=2)
-    view = pinhole_view(SIZE, SOURCE, -0.1).scaled(200)
+    view = pinhole_view(SIZE, replace(SOURCE, k1=-0.1)).scaled(200)
     shown = view.image(ramp)
     assert shown.shape == (view.size[1], view.size[0], 3)
     off = (shown[..., 0] / 0.6 - view.to_source(pixel_grid(*view.size))[..., 0])[2:-2, 2:-2]
@@ -68,7 +81,7 @@ def test_a_straight_image_is_left_as_it_is() -> None:
 
 
 def test_small_distortion_leaves_images_as_they_are() -> None:
-    view = pinhole_view((384, 288), Intrinsics(285, 285, 192, 144), 8e-5)
+    view = pinhole_view((384, 288), Intrinsics(285, 285, 192, 144, k1=8e-5))
     rgb = np.random.default_rng(0).integers(0, 255, (288, 384, 3)).astype(np.uint8)
     assert view.size == (384, 288) and view.intrinsics == Intrinsics(285, 285, 192, 144)
     assert view.image(rgb) is rgb
@@ -78,7 +91,7 @@ def test_small_distortion_leaves_images_as_they_are() -> None:
 def test_no_image_is_moved_by_half_a_pixel(k1: float) -> None:
     """Near the centre, where there is no distortion, pixels are those of the source, not blurred."""
     source = np.random.default_rng(0).integers(0, 255, (289, 384, 3)).astype(np.uint8)
-    view = pinhole_view((384, 289), Intrinsics(285, 285, 192, 144.5), k1)
+    view = pinhole_view((384, 289), Intrinsics(285, 285, 192, 144.5, k1=k1))
     shown = view.image(source)
     left, top = (384 - view.size[0]) // 2, (289 - view.size[1]) // 2
     middle = slice(top + view.size[1] // 2 - 4, None), slice(left + view.size[0] // 2 - 4, None)

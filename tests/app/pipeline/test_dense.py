@@ -106,6 +106,35 @@ def test_a_stopped_run_leaves_the_result_unchanged(folder: Path, refined: tuple[
     assert not (folder / DENSE_FOLDER).exists()
 
 
+def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(dense, folder)
+    before = {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()}
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise DenseCancelledError
+
+    with pytest.raises(DenseCancelledError):
+        densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseOptions(128, "cpu"), stop)
+
+    assert {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()} == before
+    result = read_result(folder)
+    assert all(max(result.surface_of(camera).depth.shape) == 192 for camera in result.surface_cameras)
+
+
+def test_a_second_run_replaces_the_first_maps(dense: Path, refined: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(dense, folder)
+    (folder / DENSE_FOLDER / "000000.npz.0123456789abcdef.part").write_bytes(b"half")
+
+    densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseOptions(128, "cpu"))
+
+    result = read_result(folder)
+    assert {path.name for path in (folder / DENSE_FOLDER).iterdir()} == {f"{i:06d}.npz" for i in result.dense}
+    assert all(max(result.surface_of(camera).depth.shape) == 128 for camera in result.surface_cameras)
+
+
 def test_maps_of_another_refinement_do_not_count(dense: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(dense, folder)

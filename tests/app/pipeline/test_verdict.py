@@ -48,6 +48,12 @@ def test_no_wreck_is_called_good_and_no_right_result_failed() -> None:
     assert [name for name, error, _ in cases if error < GOOD and levels[name] == "failed"] == []
 
 
+def test_no_wreck_ranks_above_a_right_result() -> None:
+    order = ["good", "doubtful", "failed"]
+    ranks = [(order.index(judge(run).level), error) for _, error, run in evidence()]
+    assert max(rank for rank, error in ranks if error < GOOD) <= min(rank for rank, error in ranks if error > WRECKED)
+
+
 def test_most_right_refined_results_are_called_good() -> None:
     right = [judge(run).level for name, error, run in evidence() if name.endswith(", refined") and error < GOOD]
     assert right.count("good") >= 0.7 * len(right)

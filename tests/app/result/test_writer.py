@@ -342,3 +342,13 @@ def test_ply_header_has_one_size_for_any_count(tmp_path: Path) -> None:
     assert not data.text and data.byte_order == "<"
     assert len(data["vertex"].data) == ply.count == 1000
     assert data["vertex"]["x"].sum() == 1 + 81 + 8100 + 810000
+
+
+def test_frames_that_wait_elsewhere_are_not_counted(tmp_path: Path) -> None:
+    writer = ResultWriter(tmp_path / "out", run_info())
+    for frame in frames(5):
+        writer.add(fake_result(prepared(frame)))
+    for write in (writer.checkpoint, writer.finish):
+        write(RunSummary(interrupted=True, frames_read=33, frames_reconstructed=33, keyframes=12))
+        counts = json.loads((tmp_path / "out" / "run.json").read_text())["frames"]
+        assert (counts["reconstructed"], counts["keyframes"], counts["read"]) == (5, 2, 33)

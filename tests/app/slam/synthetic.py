@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, RelativePoses
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import BAScene, Observations, RelativePoses
 
 LENS = CameraModel(400.0, 320.0, 240.0)
 

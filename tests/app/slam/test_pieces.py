@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
-from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.frame_data import project_points, reproject, unproject
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses
 from stream_recon.app.slam.matching.features import Features

@@ -1,6 +1,7 @@
 """Writer of photographs and videos with camera metadata, byte by byte."""
 
 import struct
+from datetime import datetime
 from pathlib import Path
 
 import cv2
@@ -16,11 +17,14 @@ def tiff(
     density: float | None = None,
     width: int = 400,
     orientation: int = 1,
+    taken: datetime | None = None,
 ) -> bytes:
     """TIFF structure with these EXIF tags."""
     inner: list[tuple[int, int, bytes]] = []
     if focal_35mm is not None:
         inner.append((0xA405, 3, struct.pack(order + "H", focal_35mm)))
+    if taken is not None:
+        inner.append((0x9003, 2, taken.strftime("%Y:%m:%d %H:%M:%S").encode() + b"\0"))
     if focal is not None and density is not None:
         inner.append((0x920A, 5, struct.pack(order + "II", round(1000 * focal), 1000)))
         inner.append((0xA002, 4, struct.pack(order + "I", width)))

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.capture import tone_curve
+from stream_recon.app.sources.colour import tone_curve
 from stream_recon.app.sources.containers import creation_time
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.picture_size import SizeWatch, has_fields, picture_size
+from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.sources.stream_heads import has_fields, picture_size
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.sources.film_files import TO_SAMPLE, find_box, insert_box, spherical, trimmed, turning, with_wide_pixels
@@ -175,7 +176,7 @@ def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
     path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, box))
     with open_source(str(path)) as source:
         mapped = [float(frame.rgb.mean()) for frame in source]
-    curve = tone_curve(path)
+    curve = tone_curve(path, path.name)
     assert curve is not None and curve[0] == 0 and (np.diff(curve.astype(int)) >= 0).all()
     # PQ codes 203 cd/m2, a white sheet, as 58 % of its range.
     assert 190 < curve[148] < 240 and curve[255] == 255

@@ -5,9 +5,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.sources import readers
+from stream_recon.app.sources import image_decoding
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import list_images
 from stream_recon.app.sources.source import open_source, without_password
@@ -31,7 +32,7 @@ def test_names_that_are_numbers_are_in_their_order(tmp_path: Path, names: list[s
 
 
 def test_images_that_cannot_be_read_are_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "has_heif", lambda: False)
+    monkeypatch.setattr(image_decoding, "has_heif", lambda: False)
     write_images(tmp_path / "a", ["0.jpg", "1.jpg"])
     for number in range(18):
         (tmp_path / f"a/IMG_{number}.HEIC").write_bytes(b"x")
@@ -124,3 +125,61 @@ def test_masks_numbered_from_one(tmp_path: Path, count: int) -> None:
 )
 def test_secrets_in_addresses_are_blanked(address: str, blanked: str) -> None:
     assert without_password(address) == blanked
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14, 16])
+def test_images_of_fewer_bits_in_16_have_their_brightness(tmp_path: Path, bits: int) -> None:
+    picture = np.tile(np.linspace(0, 250, 96, dtype=np.uint16), (72, 1))
+    for number in range(3):
+        # Darker frames count with the brightest.
+        values = picture // (3 - number) << (bits - 8)
+        assert cv2.imwrite(str(tmp_path / f"{number}.png"), values)
+    with open_source(str(tmp_path)) as source:
+        frames = [frame.rgb for frame in source]
+        assert any(f"use {bits}" in line for line in source.warnings) == (bits < 16)
+    assert np.abs(frames[2][..., 0].astype(int) - picture).max() <= 1
+    assert np.abs(frames[0][..., 0].astype(int) - picture // 3).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["grey", "ones", "deep", "deep_ones", "colour", "transparent", "palette", "jpeg"])
+def test_masks_of_any_form_exclude_the_same(tmp_path: Path, kind: str) -> None:
+    write_images(tmp_path / "a", ["0.png"], (96, 72))
+    (tmp_path / "m").mkdir()
+    keep = np.zeros((72, 96), np.uint8)
+    keep[:, 48:] = 255
+    white = np.full((72, 96, 3), 255, np.uint8)
+    images = {
+        "grey": keep,
+        "ones": keep // 255,
+        "deep": keep.astype(np.uint16) * 257,
+        "deep_ones": (keep // 255).astype(np.uint16),
+        "colour": np.dstack([keep, keep, keep]),
+        "transparent": np.dstack([white, keep]),
+        "jpeg": keep,
+    }
+    if kind == "palette":
+        palette = Image.fromarray(keep // 255, "P")
+        palette.putpalette([0, 0, 0, 255, 255, 255])
+        palette.save(tmp_path / "m" / "0.png")
+    else:
+        cv2.imwrite(str(tmp_path / "m" / ("0.jpg" if kind == "jpeg" else "0.png")), images[kind])
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
+        (frame,) = source
+    assert frame.mask is not None and (frame.mask == (keep == 0)).all()
+
+
+def test_masks_of_labels_are_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", ["0.png"], (96, 72))
+    (tmp_path / "m").mkdir()
+    cv2.imwrite(str(tmp_path / "m" / "0.png"), np.tile(np.arange(96, dtype=np.uint8) // 20, (72, 1)))
+    choice = FrameChoice(masks=str(tmp_path / "m"))
+    with (
+        open_source(str(tmp_path / "a"), choice) as source,
+        pytest.raises(InputError, match=r"0\.png has levels of 0 to 4: use 0 \(black\)"),
+    ):
+        list(source)
+    # A mask that excludes all is one.
+    cv2.imwrite(str(tmp_path / "m" / "0.png"), np.zeros((72, 96), np.uint8))
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
+        (frame,) = source
+    assert frame.mask is not None and frame.mask.all()

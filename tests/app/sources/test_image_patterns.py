@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import number_of, write_images
@@ -69,6 +71,21 @@ def test_a_camera_held_both_ways_gives_all_photographs(tmp_path: Path) -> None:
 
 def test_photographs_of_several_sizes_are_told_before_any_is_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", [1, 1, 1])
-    write_images(folder, ["x.png"], (64, 96))
+    write_images(folder, ["x.png"], (64, 48))
     with pytest.raises(InputError, match=r"3 images are 96x64, the largest group, and 1 are not, such as x\.png"):
         open_source(str(folder))
+
+
+def test_photographs_that_a_program_has_turned_are_turned_back(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", [1, 1, 1])
+    marked = np.full((96, 64, 3), 50, np.uint8)
+    marked[:20, :10] = 250
+    jpeg(folder / "x.jpg", marked, tiff())
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    cv2.imwrite(str(masks / "x.png"), np.where(marked.max(axis=2) > 128, np.uint8(0), np.uint8(255)))
+    with open_source(str(folder), FrameChoice(masks=str(masks))) as source:
+        frames = list(source)
+        assert any("1 of 4 are used turned by 90 degrees, such as x.jpg" in line for line in source.warnings)
+    assert [frame.rgb.shape for frame in frames] == [(64, 96, 3)] * 4
+    assert frames[3].mask is not None and (frames[3].mask == (frames[3].rgb.max(axis=2) > 128)).mean() > 0.98

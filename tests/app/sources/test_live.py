@@ -283,3 +283,10 @@ main.main()
 def test_a_read_that_hangs_is_not_taken_down_at_the_end() -> None:
     ended = subprocess.run([sys.executable, "-c", STALLED], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, b"all is said\n")
+
+
+@pytest.mark.parametrize(("frames", "told"), [([numbered_image(3, (64, 48))] * 40, True), (images(40), False)])
+def test_a_source_that_sends_one_picture_is_told(frames: list[Any], told: bool) -> None:
+    reader, _ = lives(frames, reconnect=0.01)
+    assert sum(1 for _ in Source(reader)) > 0
+    assert any("same picture again and again" in line for line in reader.warnings) == told

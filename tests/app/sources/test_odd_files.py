@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from stream_recon.app.datasets.recording import count_video
-from stream_recon.app.sources.readers import natural_key, read_depth_image, read_image
+from stream_recon.app.sources.image_decoding import read_depth_image, read_image
+from stream_recon.app.sources.readers import natural_key
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_images, write_video
@@ -19,7 +20,7 @@ from tests.app.media import write_images, write_video
 LIMITED = (
     "import resource, sys; from pathlib import Path\n"
     "resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))\n"
-    "from stream_recon.app.sources.readers import read_image\n"
+    "from stream_recon.app.sources.image_decoding import read_image\n"
     "sys.exit(0 if read_image(Path(sys.argv[1])) is None else 1)"
 )
 """Exit code 0 where the image is refused; in a process of its own, since OpenCV reads its limits when imported."""

@@ -275,3 +275,14 @@ def test_a_sparse_file_is_no_recording_and_costs_no_time(tmp_path: Path, name: s
         file.truncate(50 << 30)
     with pytest.raises(InputError, match="does not begin like one"):
         open_source(str(tmp_path / name))
+
+
+def test_images_of_12_bits_have_their_brightness(tmp_path: Path) -> None:
+    picture = np.tile(np.linspace(0, 250, WIDTH, dtype=np.uint16), (HEIGHT, 1))
+    with Bag(tmp_path / "a.bag") as bag:
+        for number in range(3):
+            bag.raw("/cam/image_raw", number, picture << 4, "mono16")
+    with open_source(str(tmp_path / "a.bag")) as source:
+        frames = list(source)
+        assert any("use 12" in line for line in source.warnings)
+    assert np.abs(frames[0].rgb[..., 0].astype(int) - picture).max() <= 1

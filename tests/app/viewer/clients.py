@@ -1,5 +1,8 @@
 """A web client without a browser: speaks viser's protocol, keeps the scene and panel it is sent, uses controls."""
 
+import html
+import json
+import re
 import threading
 import time
 from collections import Counter
@@ -89,6 +92,28 @@ class WebClient:
     def verdict(self) -> str:
         """HTML text of the verdict."""
         return next(str(c["content"]) for c in list(self._controls.values()) if "content" in c and c["order"] == 1)
+
+    def point_at(self, origin: Any, target: Any) -> None:
+        """Click on the scene where the ray from ``origin`` to ``target`` is seen, and wait for the outcome."""
+        direction = np.asarray(target, np.float64) - np.asarray(origin, np.float64)
+        ray = {"ray_origin": [float(v) for v in origin], "ray_direction": [float(v) for v in direction]}
+        click = {"type": "ScenePointerMessage", "event_type": "click", "screen_pos": [[0.5, 0.5]], "modifier": None}
+        self._send({**click, **ray})
+        time.sleep(0.1)
+        self.sync()
+
+    @property
+    def html(self) -> str:
+        """HTML texts of the panel."""
+        controls = list(self._controls.values())
+        return "\n".join(str(c["content"]) for c in controls if "content" in c and c.get("visible", True))
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """What the page is told to hide: ``planes`` and ``hide``."""
+        found = re.search(r'data-stream-recon-cut="([^"]*)"', self.html)
+        assert found is not None
+        return dict(json.loads(html.unescape(found.group(1))))
 
     def report(self, position: Any) -> None:
         """Report the page's camera, as after a movement."""

@@ -2,10 +2,12 @@
 
 import http.client
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, RateLimiter, is_loopback
+from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -256,3 +259,25 @@ def test_two_viewers_may_start_at_the_same_time() -> None:
     for server in servers:
         assert get(server.get_port(), Host="evil.example").status == 403
         stop_server(server)
+
+
+def test_a_page_that_reads_nothing_gets_one_file(viewer: Viewer, tmp_path: Path) -> None:
+    large = tmp_path / "cloud.ply"
+    large.write_bytes(os.urandom(8 << 20))
+    with page(viewer.port) as client:
+        send(client, CAMERA)
+        wait_until(lambda: len(viewer._server.get_clients()) == 1)
+        (handle,) = viewer._server.get_clients().values()
+        for _ in range(40):
+            send_file(handle, large)
+        waiting = handle._websock_connection.get_message_buffer().message_from_id.values()
+        assert sum(len(getattr(message, "content", b"")) for message in list(waiting)) <= 8 << 20
+        assert sum(type(message).__name__ == "NotificationShowMessage" for message in list(waiting)) <= 1
+        # Once it has read the file, it gets another.
+        received = 0
+        while received < 8 << 20:
+            received += len(client.recv(timeout=10))
+        wait_until(lambda: not any("Part" in type(m).__name__ for m in list(waiting)))
+        send_file(handle, large)
+        while received < 16 << 20:
+            received += len(client.recv(timeout=10))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.viewer.cameras import FreeView, overview
+from stream_recon.app.viewer.overview import FreeView, overview
 
 UP = np.array([0.0, -1.0, 0.0])
 FORWARD = np.array([0.0, 0.0, 1.0])

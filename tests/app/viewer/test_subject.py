@@ -1,7 +1,7 @@
 import numpy as np
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.viewer.cameras import ROUND_TILT_DEG, TILT_DEG, opening_direction
+from stream_recon.app.viewer.overview import ROUND_TILT_DEG, TILT_DEG, opening_direction
 from stream_recon.app.viewer.subject import MAX_FRAMES, POINTS_PER_FRAME, Subject
 from stream_recon.app.viewer.timeline import Timeline
 from tests.app.boxroom import room_result

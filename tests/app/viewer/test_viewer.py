@@ -15,6 +15,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.viewer import surfaces
 from stream_recon.app.viewer.cameras import RESEND_S
+from stream_recon.app.viewer.content import moved
 from stream_recon.app.viewer.scene import STEPS
 from stream_recon.app.viewer.update_queue import MAX_WAITING_RESULTS
 from stream_recon.app.viewer.viewer import FAILED_STATUS, Viewer, show_results
@@ -258,9 +259,18 @@ def test_points_stand_in_where_limits_have_removed_surfaces(viewer: Viewer, monk
 def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
     show_results(viewer, (room_result(i) for i in range(10)))
     corner = np.eye(3, dtype=np.float32)
-    (tmp_path / "mesh.glb").write_bytes(glb([Primitive(corner, np.array([[0, 1, 2]], np.int32))]))
+    (tmp_path / "scrap.glb").write_bytes(glb([Primitive(corner, np.array([[0, 1, 2]], np.int32))]))
+    assert viewer.flush()
+    axes = np.diag([1.0, -1, -1])
+    whole = [moved(part, axes.T, np.zeros(3)) for part in viewer.state.content.surfaces()]
+    (tmp_path / "mesh.glb").write_bytes(glb(whole))
+    count = sum(len(part.faces) for part in whole if part.faces is not None)
     with client_of(viewer) as client:
-        assert client.names("/surface/")
+        surfaces = client.names("/surface/")
+        assert surfaces
+        viewer.show_mesh(tmp_path / "scrap.glb", axes)
+        client.sync()
+        assert client.names("/surface/") == surfaces and not viewer.shows_mesh, "it lacks nearly everything"
         viewer.show_mesh(tmp_path / "none.glb", np.eye(3))
         client.sync()
         assert "/surface/mesh" not in client.nodes
@@ -268,7 +278,8 @@ def test_a_mesh_replaces_the_surfaces(viewer: Viewer, tmp_path: Path) -> None:
         client.sync()
         assert client.names("/surface/") == ["/surface/mesh"]
         np.testing.assert_allclose(np.abs(client.nodes["/surface/mesh"]["wxyz"]), [0, 1, 0, 0], atol=1e-9)
-        client.wait_for(lambda: "mesh of 1 triangles" in client.counts)
+        client.wait_for(lambda: f"mesh of {count:,} triangles" in client.counts)
+    assert viewer.shows_mesh
 
 
 def test_the_verdict_and_the_name_are_shown(viewer: Viewer) -> None:
@@ -427,4 +438,4 @@ def test_a_viewer_that_fails_reports_it_once_and_the_run_continues(
         assert "point_shading" in caplog.text
         assert client.status == FAILED_STATUS
         client.use("Points (PLY)", True)
-        client.wait_for(lambda: client.notes == ["No PLY: The viewer has failed; the cloud is in the result folder."])
+        client.wait_for(lambda: client.notes == ["No file: The viewer has failed; the cloud is in the result folder."])

@@ -17,7 +17,7 @@ import viser
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameRevision, Revision
-from stream_recon.app.viewer.cameras import FreeView
+from stream_recon.app.viewer.overview import FreeView
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig

@@ -1,6 +1,10 @@
 """The textured mesh of a wall with writing: upright, not mirrored, complete or absent."""
 
+import io
+import os
+import signal
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -11,7 +15,9 @@ from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.mesh.build import MeshCancelledError, write_result_mesh
 from stream_recon.app.export.mesh.drawing import Drawable, draw
 from stream_recon.app.export.view import gltf_axes
+from stream_recon.app.result import files
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.configs.errors import NoSurfaceError
 from tests.app.export.mesh.signed_wall import FLOOR, SCALE, SIZE, WALL, intrinsics, poses, view, write_wall
@@ -128,6 +134,49 @@ def test_a_cancelled_mesh_leaves_nothing(tmp_path: Path, calls: int) -> None:
     with pytest.raises(MeshCancelledError):
         write_result_mesh(result, cancelled=cancelled)
     assert sorted(path for path in result.folder.rglob("*")) == before
+
+
+def killed_after(result: ResultFolder, share: float) -> None:
+    """Write the mesh in a child process that is killed when this share of the file is written."""
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        return
+    whole = files.new_file
+
+    def partial(path: Path) -> BinaryIO:
+        file = whole(path)
+        write = file.write
+
+        class Killed(io.BytesIO):
+            def write(self, content: bytes) -> int:  # type: ignore[override]
+                write(content[: int(share * len(content))])
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+                return 0
+
+        return Killed()
+
+    files.new_file = partial
+    write_result_mesh(result)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_kill_9_while_writing_leaves_the_old_file_or_none(tmp_path: Path, share: float) -> None:
+    result = write_wall(tmp_path / "out")
+    killed_after(result, share)
+    assert not (result.folder / MESH_NAME).exists()
+
+    (result.folder / MESH_NAME).write_bytes(b"old")
+    killed_after(result, share)
+    assert (result.folder / MESH_NAME).read_bytes() == b"old"
+
+    with FolderLock(result.folder):
+        report = write_result_mesh(result)
+    assert report.size == (result.folder / MESH_NAME).stat().st_size
+    assert not list(result.folder.glob("*.part"))
+    assert trimesh.load(result.folder / MESH_NAME).geometry
 
 
 def test_progress_rises_to_the_end(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.transforms import upright_axes
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportOptions
 from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES, CAMERA_PATHS, camera_keypoints
 from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.export.render.raster import BACKGROUND, Points, RenderScene, draw, render_scene
-from stream_recon.app.export.view import upright_axes, world_up
+from stream_recon.app.export.view import world_up
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError, OutputError

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.adjustment import adjust
-from stream_recon.app.slam.ba.problem import BAScene, CameraModel, Observations, Priors, Problem
+from stream_recon.app.slam.ba.problem import BAScene, Observations, Priors, Problem
 from tests.app.slam.synthetic import walk
 
 pycolmap: Any = pytest.importorskip("pycolmap")

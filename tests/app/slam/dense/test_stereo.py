@@ -1,5 +1,6 @@
 """Stereo on a rendered scene: a slanted wall and a box in front of it, seen by a camera that moves sideways."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -168,3 +169,100 @@ def test_each_size_is_at_most_twice_the_last(side):
     assert found[-1] == side
     assert found[0] <= 1.2 * stereo.COARSE_SIDE
     assert all(b <= 2 * a + 1 for a, b in pairwise(found))
+
+
+PATCH = np.random.default_rng(2).uniform(0, 255, (16, 20)).astype(np.float32)
+"""Texture of a moving thing."""
+
+
+def with_moving_thing() -> tuple[list[StereoView], list[tuple[slice, slice]]]:
+    """The scene with a thing that falls in front of the wall, and its pixels in each view."""
+    views, places = [], []
+    for number, view in enumerate(scene()[0]):
+        place = np.s_[6 * number : 6 * number + 16, 66:86]
+        grey, prior = view.grey.copy(), view.prior.copy()
+        grey[place], prior[place] = PATCH[: grey[place].shape[0]], 0.8
+        views.append(replace(view, grey=grey, prior=prior))
+        places.append(place)
+    return views, places
+
+
+def test_moving_things_are_left_out_and_the_wall_behind_them_stays():
+    views, places = with_moving_thing()
+    results = maps(views)
+    inside = np.concatenate(
+        [dense.depth[place].ravel() for dense, place in zip(results[2:7], places[2:7], strict=True)]
+    )
+    assert (np.abs(inside / 0.8 - 1) < 0.2).mean() < 0.15
+    for number in range(2, 7):
+        outside = np.ones(SIZE[::-1], bool)
+        outside[places[number]] = False
+        known = outside & (results[number].certainty == Certainty.CONFIRMED)
+        assert known.mean() > 0.4
+        assert (relative(results[number].depth, scene()[1][number])[known] < 0.05).mean() > 0.95
+
+
+def test_depth_in_the_free_space_of_neighbours_is_left_out():
+    views, _ = scene()
+    prior = views[4].prior.copy()
+    prior[8:20, 70:84] = 0.9
+    grey = views[4].grey.copy()
+    grey[8:20, 70:84] = 128  # nothing to match: a reflection, or a guess of the network
+
+    middle = maps([*views[:4], replace(views[4], grey=grey, prior=prior), *views[5:]])[4]
+
+    assert (middle.certainty[10:18, 72:82] == Certainty.NONE).mean() > 0.9
+
+
+POLE = 4
+"""Width of a pole in pixels."""
+
+
+def with_pole(in_prior: bool) -> tuple[list[StereoView], list[np.ndarray]]:
+    """The scene with a pole at depth 1.2 before the wall, and the pole's pixels in each view."""
+    views, masks = [], []
+    for view in scene()[0]:
+        centre = CAMERA.fx * (0.42 - view.T_world_camera[0, 3]) / 1.2 + CAMERA.cx
+        x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
+        mask = np.abs(x - centre) < POLE / 2
+        shade = cv2.remap(
+            texture(),
+            ((x - centre) * 0.9 + 40).astype(np.float32),
+            (y * 0.9 + 300).astype(np.float32),
+            cv2.INTER_LINEAR,
+        ).clip(0, 255)
+        prior = np.where(mask, np.float32(1.2 * 1.1), view.prior) if in_prior else view.prior
+        views.append(replace(view, grey=np.where(mask, shade, view.grey).astype(np.float32), prior=prior))
+        masks.append(mask)
+    return views, masks
+
+
+@pytest.mark.parametrize("in_prior", [True, False])
+def test_thin_things_that_are_confirmed_keep_their_depth(in_prior: bool):
+    views, masks = with_pole(in_prior)
+    results = maps(views)
+    for number in range(3, 6):
+        depth = results[number].depth[masks[number]]
+        confirmed = results[number].certainty[masks[number]] == Certainty.CONFIRMED
+        assert confirmed.mean() > 0.4
+        # A pixel of displacement in the farthest source view is 7 % of the depth; the wall is at more than 1.4 times.
+        near = np.abs(depth[confirmed] / 1.2 - 1) < 0.14
+        assert near.mean() > (0.9 if in_prior else 0.5)
+
+
+def test_a_guess_becomes_a_surface_only_where_stereo_confirms_it():
+    views = []
+    for view in scene()[0]:
+        grey = view.grey.copy()
+        grey[:24] = 230  # sky
+        guess = np.zeros(SIZE[::-1], bool)
+        guess[:40] = True
+        views.append(replace(view, grey=grey, is_guess=guess))
+
+    middle = maps(views)[4]
+
+    assert (middle.depth[:20] == 0).mean() > 0.98
+    below = middle.certainty[27:40]
+    assert set(np.unique(below)) <= {Certainty.NONE, Certainty.CONFIRMED}
+    assert (below == Certainty.CONFIRMED).mean() > 0.4
+    assert (middle.depth[42:] > 0).mean() > 0.95

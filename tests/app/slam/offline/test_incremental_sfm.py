@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import align_poses, rotation_angle_deg
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.ba.problem import CameraModel
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses

@@ -3,13 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.matching import matching
-from stream_recon.app.slam.offline import model_selection
+from stream_recon.app.slam.offline import held_out_error
+from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandidate
 from stream_recon.app.slam.offline.model_selection import (
     Evidence,
-    HeldOutError,
-    PoseCandidate,
     beyond_breaks,
     select,
     worse_runs,
@@ -44,17 +43,17 @@ def test_the_side_that_is_right_is_preferred() -> None:
     held = {(k, k + 1): matching.match(found[k], found[k + 1]) for k in range(COUNT - 1)}
     good, bad = (HeldOutError.measure(side, found, held) for side in (right, wrong))
     grids = [view.grid for view in video.views()]
-    agreement = model_selection.depth_agreement(wrong, right, grids, STEPS)
+    agreement = held_out_error.depth_agreement(wrong, right, grids, STEPS)
     assert good.mean < bad.mean
     assert agreement[1].mean() > agreement[0].mean()
-    size = COUNT, model_selection.image_parts(LENS)
+    size = COUNT, held_out_error.image_parts(LENS)
     assert not select(Evidence.compare(bad, good, agreement, STEPS, size), NOWHERE).fallback.any()
     assert select(Evidence.compare(good, bad, agreement[::-1], STEPS, size), NOWHERE).fallback.all()
 
 
 def test_most_of_the_depth_agrees_with_the_network() -> None:
     _, wrong, video = sides()
-    before, after = model_selection.depth_agreement(wrong, wrong, [view.grid for view in video.views()], STEPS)
+    before, after = held_out_error.depth_agreement(wrong, wrong, [view.grid for view in video.views()], STEPS)
     assert np.array_equal(before, after) and before.shape == (COUNT - 1,)
     assert 0.7 < before.mean() < 1
 
@@ -68,9 +67,9 @@ def test_only_the_segment_where_the_map_is_worse_falls_back() -> None:
     mapped = PoseCandidate(right.T_world_camera.copy(), LENS, np.ones(COUNT))
     mapped.T_world_camera[5:] = wrong.T_world_camera[5:]
     evidence = [HeldOutError.measure(side, found, held) for side in (mapped, network)]
-    agreement = model_selection.depth_agreement(network, mapped, [view.grid for view in video.views()], STEPS)
+    agreement = held_out_error.depth_agreement(network, mapped, [view.grid for view in video.views()], STEPS)
     worse = worse_runs(
-        Evidence.compare(evidence[1], evidence[0], agreement, STEPS, (COUNT, model_selection.image_parts(LENS)))
+        Evidence.compare(evidence[1], evidence[0], agreement, STEPS, (COUNT, held_out_error.image_parts(LENS)))
     )
     assert worse[6:].all() and not worse[:4].any()
 
@@ -107,7 +106,7 @@ def test_distant_pairs_are_compared_with_distant_pairs() -> None:
 def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
-    few = {(0, 1): matching.match(found[0], found[1])[: model_selection.MIN_MATCHES - 1]}
+    few = {(0, 1): matching.match(found[0], found[1])[: held_out_error.MIN_MATCHES - 1]}
     assert not HeldOutError.measure(right, found, few).pairs
 
 
@@ -121,6 +120,14 @@ def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
     # An object that moves over half of the image has most of the matches.
     followed = select(evidence_of(matches=0.3, lost=0.17, won=0.77), NOWHERE)
     assert followed.fallback.all() and "moving object" in followed.reason
+
+
+def test_lost_matches_and_lost_depth_add_up() -> None:
+    # An object with most of the texture hides from matches what depth maps still show.
+    assert not select(evidence_of(matches=0.3, lost=0.045, won=0.5), NOWHERE).fallback.any()
+    followed = select(evidence_of(matches=0.3, depth=-0.05, lost=0.045, won=0.5), NOWHERE)
+    assert followed.fallback.all() and "moving object" in followed.reason
+    assert not select(evidence_of(matches=0.3, depth=0.1, lost=0.05), NOWHERE).fallback.any()
 
 
 def test_few_lost_parts_are_chance() -> None:

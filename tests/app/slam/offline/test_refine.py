@@ -104,7 +104,7 @@ def test_radial_distortion_is_found() -> None:
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
     video.distort(-0.2)
     found = refine(video.views(), video, video.scale)
-    assert found.report.start == "radial distortion"
+    assert found.report.start == "network" and found.report.lens == "SIMPLE_RADIAL"
     assert abs(found.lens.k1 + 0.2) < 0.03
     assert abs(found.lens.focal / FOCAL - 1) < 0.03
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stream_recon.app.slam.ba.problem import CameraModel
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.online.global_ba import DELAY, DELAYED_FROM, GlobalBA, GlobalBAScheduler
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.worker import StopTest, ThreadWorker

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.ba.problem import CameraModel, RelativePoses
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import RelativePoses
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.frame_data import project_points
 from stream_recon.app.slam.online.global_ba import ROUNDS

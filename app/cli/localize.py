@@ -1,0 +1,127 @@
+"""Command ``localize``: poses of images in the world of a result."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
+from stream_recon.app.cli.options import Folder, Intrinsics, MaxFrames, Stride, option, source_camera
+from stream_recon.configs.errors import OutputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.core.types import Frame
+    from stream_recon.app.localization.localize import Localization, NotLocalized
+
+
+@reported
+def localize_command(
+    folder: Folder,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="An image, a folder of images, a video, a camera or an address.")
+    ],
+    json_file: Annotated[
+        Path | None, option("Write JSON lines there; - for standard output.", "--json", metavar="FILE")
+    ] = None,
+    overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
+    intrinsics: Intrinsics = None,
+    stride: Stride = 1,
+    max_frames: MaxFrames = None,
+) -> int:
+    """Find where images were taken in the place of a result.
+
+    Prints a line of the TUM format for each: time or number, position, and rotation as a quaternion, in the result's
+    world and unit. An image that does not show the place gets a comment line with the reason. In a film points are
+    tracked between frames.
+    """
+    from stream_recon.app.localization.localize import LocalizationMap, NotLocalized
+    from stream_recon.app.localization.tracking import FilmLocalizer
+    from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.sources.source import open_source
+
+    out, err = result_consoles()
+    place = LocalizationMap.open(folder)
+    choice = FrameChoice(stride=stride, max_frames=max_frames, camera=source_camera(intrinsics))
+    total, here, delays, sigmas = 0, 0, [], []
+    with open_source(source, choice) as frames, _lines(json_file, overwrite, out) as write:
+        film: FilmLocalizer | None = None
+        for frame in frames:
+            started = time.monotonic()
+            if frames.has_files:
+                found = place.localize(frame.rgb, frames.intrinsics)
+            else:
+                film = film or FilmLocalizer(place, frames.intrinsics)
+                found = film.push(frame.rgb)
+            write(frame, found)
+            total += 1
+            delays.append(time.monotonic() - started)
+            if not isinstance(found, NotLocalized):
+                here += 1
+                sigmas.append(found.position_sigma)
+        for warning in frames.warnings:
+            err.print(f"warning: {warning}", soft_wrap=True)
+    delays.sort()
+    sigmas.sort()
+    spread = f", typical standard deviation {sigmas[len(sigmas) // 2]:.2g}" if sigmas else ""
+    slow = delays[min(int(0.95 * len(delays)), len(delays) - 1)]
+    err.print(
+        f"{here} of {total} images show this place{spread}; delay {delays[len(delays) // 2]:.2f} s, 95 % within "
+        f"{slow:.2f} s"
+    )
+    return DONE
+
+
+@contextmanager
+def _lines(path: Path | None, overwrite: bool, out: PlainConsole) -> Iterator[Any]:
+    """A function that writes one image's result as a line. Raises OutputError."""
+    if path is None or str(path) == "-":
+        yield lambda frame, found: out.print(_tum(frame, found) if path is None else _json(frame, found))
+        return
+    try:
+        file = path.open("w" if overwrite else "x", encoding="utf-8")
+    except FileExistsError as error:
+        raise OutputError(f"{path} exists: use --overwrite, or another file") from error
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    with file:
+        yield lambda frame, found: _write(file, _json(frame, found))
+
+
+def _write(file: TextIO, line: str) -> None:
+    file.write(line + "\n")
+    file.flush()  # a live reader waits for it
+
+
+def _tum(frame: "Frame", found: "Localization | NotLocalized") -> str:
+    from stream_recon.app.core.transforms import quaternion_xyzw
+    from stream_recon.app.localization.localize import NotLocalized
+
+    if isinstance(found, NotLocalized):
+        return f"# {frame.timestamp:.6f} not here: {found.reason}"
+    numbers = [*found.T_world_camera[:3, 3], *quaternion_xyzw(found.T_world_camera[:3, :3])]
+    return f"{frame.timestamp:.6f} " + " ".join(f"{value:.7f}" for value in numbers)
+
+
+def _json(frame: "Frame", found: "Localization | NotLocalized") -> str:
+    from stream_recon.app.localization.localize import NotLocalized
+
+    record: dict[str, Any] = {"index": frame.index, "timestamp": frame.timestamp}
+    if isinstance(found, NotLocalized):
+        return json.dumps({**record, "here": False, "reason": found.reason})
+    k = found.intrinsics
+    return json.dumps(
+        {
+            **record,
+            "here": True,
+            "T_world_camera": found.T_world_camera.tolist(),
+            **{"fx": k.fx, "fy": k.fy, "cx": k.cx, "cy": k.cy},
+            "position_sigma": found.position_sigma,
+            "rotation_sigma_deg": found.rotation_sigma_deg,
+            "inliers": found.inliers,
+            "frames": list(found.frames),
+        }
+    )

@@ -1,0 +1,37 @@
+"""Command ``merge``: several results of one place become one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.options import DENSE_SIDE, Dense, DenseSide, Device, Mesh, option
+
+
+@reported
+def merge_command(
+    folders: Annotated[list[Path], typer.Argument(metavar="OUT OUT...", help="Result folders of one place.")],
+    output: Annotated[Path, option("The new result folder.", "--output", "-o", metavar="ALL")],
+    mesh: Mesh = True,
+    dense: Dense = "on",
+    dense_side: DenseSide = DENSE_SIDE,
+    device: Device = "auto",
+) -> int:
+    """Merge results of one place into a new one, refined jointly, in the world of the first.
+
+    A result that shares no view with the others is named and left out. The given results do not change.
+    """
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.pipeline.dense import DenseOptions
+    from stream_recon.app.pipeline.finish import FinishSteps
+    from stream_recon.app.pipeline.merge import merge_results
+
+    options = DenseOptions(dense_side, device) if dense == "on" else None
+    out, err = result_consoles()
+    with TerminalObserver(out, err) as observer:
+        report = merge_results(folders, output, FinishSteps(True, None, mesh, options), observer)
+    if report is None:
+        return INTERRUPTED
+    out.print(f"{report.folder}: {report.frames} frames of {' + '.join(report.merged)}")
+    return DONE

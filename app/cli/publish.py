@@ -1,0 +1,43 @@
+"""Option ``--publish`` of a run."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from stream_recon.app.cli.console import PlainConsole
+from stream_recon.configs.errors import OutputError
+
+if TYPE_CHECKING:
+    from stream_recon.app.publishing.publisher import ResultPublisher
+    from stream_recon.app.sources.source import Source
+    from stream_recon.configs.schema import PointsConfig
+
+
+@contextmanager
+def publishing(
+    addresses: Sequence[str], source: "Source", points: "PointsConfig", token: bool, out: PlainConsole
+) -> Iterator["ResultPublisher | None"]:
+    """A publisher to all addresses within the block; None where there is none.
+
+    Raises ConfigError, ResourceError or OutputError before the block where one cannot be opened; OutputError after it
+    where publishing ended early.
+    """
+    if not addresses:
+        yield None
+        return
+    from stream_recon.app.publishing.address import mount_of, open_sinks, parse_address
+    from stream_recon.app.publishing.frame_tree import camera_on_base
+    from stream_recon.app.publishing.publisher import Clock, PublisherOptions, ResultPublisher
+
+    parsed = [parse_address(address) for address in addresses]
+    mount = camera_on_base(mount_of(parsed))
+    # Images without stamps count from now.
+    origin = time.time_ns() if source.origin_ns is None else source.origin_ns
+    clock = Clock(origin, source.live)
+    with ResultPublisher(open_sinks(parsed, token=token), PublisherOptions(points, clock, mount)) as publisher:
+        for sink in publisher.sinks:
+            out.print(f"publishing: {sink.address}")
+        yield publisher
+    if publisher.failures:
+        raise OutputError(f"publishing ended early: {'; '.join(publisher.failures)}")

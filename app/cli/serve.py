@@ -1,0 +1,52 @@
+"""Command ``serve``: a web page to upload videos, scan with a phone, look at results and take them away."""
+
+from pathlib import Path
+from typing import Annotated
+
+from stream_recon.app.cli.console import DONE, PlainConsole, reported
+from stream_recon.app.cli.options import Port, PublicAddress, Token, option
+from stream_recon.configs.errors import ResourceError
+
+
+@reported
+def serve_command(
+    data: Annotated[Path, option("Folder of the results; uploads and the queue are kept in it, too.")] = Path(),
+    host: Annotated[str, option("Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
+    port: Port = None,
+    jobs: Annotated[int, option("Reconstructions at a time.", min=1, max=64)] = 1,
+    tls: Annotated[
+        bool, option("Encrypt with a certificate of its own. Phones need it for their camera.", "--tls")
+    ] = False,
+    cert: Annotated[Path | None, option("Certificate file (PEM), with --key.")] = None,
+    key: Annotated[Path | None, option("Key file (PEM) of --cert.")] = None,
+    token: Token = True,
+    public_address: PublicAddress = None,
+) -> int:
+    """Serve a page for people: upload videos, scan with a phone, look at results, export them.
+
+    All results in the folder are listed, also those of the command line. Jobs wait in a queue, which goes on after a
+    restart. Ctrl-C ends the server.
+    """
+    try:
+        from stream_recon.app.web.server import ServeOptions, Server, free_gb, qr_code
+    except ImportError as error:
+        raise ResourceError(f"serve needs libraries ({error.name}): pip install 'stream-recon[serve]'") from error
+
+    out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
+    server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, public_address))
+    out.print(f"page: {server.url}")
+    if public_address is not None:
+        out.print(f"listens on {host} port {server.port}")
+    out.print(f"results: {data.resolve()} ({free_gb(data):.0f} GB free)")
+    if server.is_open:
+        scan = server.url.replace("/?", "/scan?") if "/?" in server.url else f"{server.url}scan"
+        code = qr_code(scan) if out.is_terminal else None
+        out.print(f"scan with a phone: {scan}")
+        if code:
+            out.print(code)
+        if not server.has_tls and not server.url.startswith("https"):
+            err.print("warning: without --tls it is unencrypted, and phones do not give pages their camera")
+        if not token:
+            err.print("warning: everyone who can reach this machine can use it (--no-token)")
+    server.run()
+    return DONE

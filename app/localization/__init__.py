@@ -1,0 +1,1 @@
+"""Localization of images in the world of a refined result."""

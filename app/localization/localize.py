@@ -1,0 +1,245 @@
+"""Localization of single images: retrieval of similar keyframes, matches with their points, and PnP.
+
+>>> place = LocalizationMap.open(Path("room-recon"))
+>>> found = place.localize(rgb)
+>>> if isinstance(found, Localization):
+...     found.T_world_camera, found.position_sigma
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.localization.build import features_of, lens_of
+from stream_recon.app.localization.pose import Correspondences, PoseFit, fit_pose, ransac_pose
+from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.frame_data import Scale, project_world, unproject
+from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
+from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, vlad
+from stream_recon.app.slam.matching.matching import match
+from stream_recon.configs.errors import InputError
+
+CANDIDATES = 8
+"""Similar keyframes that an image is matched with."""
+SPACING = 2
+"""Least spacing of these in keyframes: neighbours give nearly the same matches."""
+GUIDED = 6
+"""Keyframes that are matched again from the first pose."""
+GUIDED_PX = 20.0
+"""Search radius of these matches in working pixels."""
+MIN_INLIERS = 20
+"""Least number of features whose unguided matches agree with one pose: chance matches reach about half of it."""
+MIN_SHARE = 0.12
+"""Least share of the unguided matches that agree with the pose."""
+MIN_CELLS = 4
+"""Least number of cells of a 4x4 grid over the image with such matches: a poster that was moved fills few."""
+MAX_POSITION_SIGMA, MAX_ROTATION_SIGMA_DEG = 0.1, 3.0
+"""Largest standard deviations of an accepted pose: of the position, as a share of the distance of the points."""
+FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
+"""Fields of view along the longer side that are tried for an unknown camera."""
+OWN_FOCAL_SIGMA, FOCAL_SIGMA = 0.01, 0.3
+"""Priors of the log focal length: about that of the map's camera, and about that of the best field of view."""
+CACHED = 256
+"""Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
+
+
+@dataclass(frozen=True)
+class Localization:
+    """Pose of an image in a result's world."""
+
+    T_world_camera: FloatArray  # [4, 4], in the result's unit
+    intrinsics: Intrinsics
+    """In pixels of the image, with its distortion; given or estimated."""
+    inliers: int
+    """Features of the image that agree with the pose."""
+    position_sigma: float
+    """Standard deviation of the camera's position, in the result's unit."""
+    rotation_sigma_deg: float
+    frames: tuple[int, ...]
+    """Frames of the result that show the same, the one with the most matches first."""
+
+
+@dataclass(frozen=True)
+class NotLocalized:
+    """An image that does not show the place, or not enough of it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LocatedImage:
+    """Pose of a working image, and the points of the map that it shows."""
+
+    fit: PoseFit
+    matched: Correspondences
+    frames: tuple[int, ...]
+
+    def localization(self, scale: Scale) -> Localization:
+        """The same in pixels of the source image."""
+        lens, factor = self.fit.lens, scale.factor
+        focal, cx, cy = lens.focal / factor, lens.cx / factor, lens.cy / factor
+        camera = Intrinsics(focal, focal, cx, cy, lens.k1, lens.k2, lens.fisheye)
+        count = len(np.unique(self.matched.feature))
+        return Localization(self.fit.T_world_camera, camera, count, *self.fit.sigmas, self.frames)
+
+
+class LocalizationMap:
+    """The place of a refined result, in which images are localized."""
+
+    def __init__(self, content: FeatureMap, cameras: Sequence[Camera]) -> None:
+        self._content = content
+        self._cameras = {camera.index: camera for camera in cameras}
+        self._words = content.words.astype(np.float32)
+        vectors = content.vectors.astype(np.float32) / VECTOR_STEPS
+        self._mean = vectors.mean(axis=0)
+        self._vectors = vectors - self._mean
+        self._vectors /= np.maximum(np.linalg.norm(self._vectors, axis=1, keepdims=True), 1e-9)
+        self.lens = lens_of(content)
+        self.keyframe = lru_cache(CACHED)(self._keyframe)
+
+    @classmethod
+    def open(cls, folder: Path) -> "LocalizationMap":
+        """The map of a result folder. Raises OutputError, and InputError where the result has no map."""
+        result = ResultFolder(folder)
+        content = read_map(folder, result.refinement_id)
+        if content is None or not len(content.frame):
+            raise InputError(f"{folder} has no map: stream-recon refine {folder} makes it")
+        return cls(content, result.cameras)
+
+    def __len__(self) -> int:
+        """Number of keyframes."""
+        return len(self._content.frame)
+
+    def localize(self, rgb: NDArray[np.uint8], intrinsics: Intrinsics | None = None) -> Localization | NotLocalized:
+        """Pose of an image [H, W, 3]; ``intrinsics`` in its pixels, if they are known."""
+        scale = Scale.from_source_size((rgb.shape[1], rgb.shape[0]))
+        found = self.find(scale.grey(rgb), scale, None if intrinsics is None else scaled_camera(intrinsics, scale))
+        return found if isinstance(found, NotLocalized) else found.localization(scale)
+
+    def find(self, grey: NDArray[np.uint8], scale: Scale, known: CameraModel | None) -> LocatedImage | NotLocalized:
+        """Pose of a working image of ``scale``, and the points it shows; ``known``: its camera in its pixels."""
+        features = detect(grey, None)
+        if len(features) < MIN_INLIERS:
+            return NotLocalized("the image has too little texture")
+        found = self.match(features)
+        lenses = [known] if known is not None else [self._own_lens(scale), *_lenses(scale)]
+        start = ransac_pose(found, lenses)
+        if start is None:
+            return NotLocalized("no pose agrees with its matches")
+        support = len(np.unique(found.feature[start.inliers]))
+        tried = len(np.unique(found.feature))
+        cells = _cells(features.uv[found.feature[start.inliers]], scale.size)
+        if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
+            return NotLocalized(f"{support} of {tried} matches agree with one pose")
+        matched = found.take(start.inliers)
+        sigma = None if known is not None else FOCAL_SIGMA
+        fit = fit_pose(matched, start.T_world_camera, start.lens, sigma)
+        own = self._own_lens(scale)
+        if known is None and abs(np.log(fit.lens.focal / own.focal)) < 2 * fit.focal_sigma:
+            # Most pictures are of the camera that made the map; its focal length is known better.
+            sigma = OWN_FOCAL_SIGMA
+            fit = fit_pose(matched, fit.T_world_camera, own, sigma)
+        near = self._matched_near(features, fit, self._best_rows(matched))
+        if len(near) > len(matched):
+            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, sigma)
+        matched = matched.take(fit.inliers)
+        if len(np.unique(matched.feature)) < MIN_INLIERS:
+            return NotLocalized(f"{len(matched)} matches agree with one pose")
+        distance = float(np.median(np.linalg.norm(matched.points - fit.T_world_camera[:3, 3], axis=1)))
+        if fit.sigmas[0] > MAX_POSITION_SIGMA * distance or fit.sigmas[1] > MAX_ROTATION_SIGMA_DEG:
+            return NotLocalized("its matches leave the pose uncertain")
+        return LocatedImage(fit, matched, self._frames_of(matched))
+
+    def _frames_of(self, found: Correspondences) -> tuple[int, ...]:
+        """Frames of the keyframes of some matches, the one with the most first."""
+        count = np.bincount(found.row, minlength=len(self))
+        best = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
+        return tuple(self._content.frame[best].tolist())
+
+    def _similar(self, features: Features) -> list[int]:
+        """Rows of the keyframes most similar to an image, best first."""
+        vector = vlad(features, self._words) - self._mean
+        similarity = self._vectors @ (vector / max(float(np.linalg.norm(vector)), 1e-9))
+        rows = np.arange(len(similarity))
+        return [int(r) for r in non_maximum_suppression(rows, similarity, -1.0, CANDIDATES, SPACING)]
+
+    def _keyframe(self, row: int) -> tuple[Features, FloatArray]:
+        """A keyframe's features that have depth, and their points [N, 3] in the world."""
+        camera = self._cameras.get(int(self._content.frame[row]))
+        features = features_of(self._content, row)
+        if camera is None:
+            return NO_FEATURES, np.zeros((0, 3))
+        known = np.flatnonzero(features.z > 0)
+        kept = Features(features.uv[known], features.descriptors[known], features.z[known])
+        rays = unproject(self.lens, kept.uv)
+        local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
+        T = camera.T_world_camera
+        return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3])
+
+    def match(self, features: Features) -> Correspondences:
+        """Unguided matches of an image's features with the points of similar keyframes."""
+        parts = []
+        for row in self._similar(features):
+            kept, points = self.keyframe(row)
+            pairs = match(features, kept)
+            parts.append((pairs[:, 0], points[pairs[:, 1]], np.full(len(pairs), row)))
+        return _joined(parts, features)
+
+    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int]) -> Correspondences:
+        """Matches near where points are predicted by a pose."""
+        parts = []
+        for row in rows:
+            kept, points = self.keyframe(row)
+            predicted = project_world(fit.lens, fit.T_world_camera, points)
+            pairs = match(kept, features, predicted, GUIDED_PX)
+            parts.append((pairs[:, 1], points[pairs[:, 0]], np.full(len(pairs), row)))
+        return _joined(parts, features)
+
+    def _best_rows(self, found: Correspondences) -> list[int]:
+        """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
+        support = np.bincount(found.row, minlength=len(self))
+        best = np.argsort(-support, kind="stable")[: GUIDED // 2].tolist()
+        near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
+        return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
+
+    def _own_lens(self, scale: Scale) -> CameraModel:
+        """The map's camera for images of another size."""
+        width, height = scale.size
+        factor = max(width, height) / max(self._content.size.tolist())
+        return replace(self.lens, focal=self.lens.focal * factor, cx=width / 2, cy=height / 2)
+
+
+def _lenses(scale: Scale) -> list[CameraModel]:
+    """Cameras of several fields of view."""
+    width, height = scale.size
+    focals = [max(width, height) / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
+    return [CameraModel(float(focal), width / 2, height / 2) for focal in focals]
+
+
+def scaled_camera(k: Intrinsics, scale: Scale) -> CameraModel:
+    """A camera in pixels of the working image."""
+    return CameraModel(float(np.sqrt(k.fx * k.fy)) * scale.factor, k.cx * scale.factor, k.cy * scale.factor)
+
+
+def _joined(
+    parts: Sequence[tuple[NDArray[np.integer], FloatArray, NDArray[np.integer]]], features: Features
+) -> Correspondences:
+    feature = np.concatenate([part[0] for part in parts]).astype(np.intp)
+    points = np.concatenate([part[1] for part in parts])
+    row = np.concatenate([part[2] for part in parts]).astype(np.intp)
+    return Correspondences(feature, features.uv[feature].astype(np.float64), points, row)
+
+
+def _cells(uv: NDArray[np.floating], size: tuple[int, int]) -> int:
+    """Number of cells of a 4x4 grid over the image that hold points."""
+    cell = (uv / size * 4).astype(np.intp).clip(0, 3)
+    return len(np.unique(cell[:, 1] * 4 + cell[:, 0]))

@@ -1,0 +1,1 @@
+"""Publishing of poses, depth and points to robots and their tools while a run goes on."""

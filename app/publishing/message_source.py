@@ -1,0 +1,201 @@
+"""Messages of a run: made only where somebody listens."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import cv2
+import numpy as np
+
+from stream_recon.app.core.depth_points import frame_points, sure_pixels
+from stream_recon.app.core.types import FrameResult, FrameRevision
+from stream_recon.app.publishing.frame_tree import UNKNOWN_VARIANCE, FrameTree, Tracked
+from stream_recon.app.publishing.messages import (
+    BASE,
+    CAMERA,
+    FROM_RESULT,
+    MAP,
+    ODOM,
+    CameraInfo,
+    CompressedImage,
+    Depth,
+    Diagnostics,
+    MapPose,
+    Message,
+    Odometry,
+    Path,
+    Points,
+    State,
+    Topic,
+    Transform,
+    Transforms,
+)
+from stream_recon.app.publishing.pose_history import PoseHistory
+from stream_recon.app.publishing.sink import Sink
+from stream_recon.app.publishing.tracking_state import TrackingState
+from stream_recon.configs.schema import PointsConfig
+
+JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
+"""Encoder options of images: 85 is visually lossless at this size."""
+PATH_SECONDS, PATH_POSES_PER_S = 1.0, 400
+"""Least time between two paths, which repeat all poses, and most poses a second."""
+
+
+class MessageSource:
+    """Turns frames and revisions into messages for sinks."""
+
+    def __init__(self, sinks: Sequence[Sink], points: PointsConfig, T_base_camera: np.ndarray, *, live: bool) -> None:
+        """
+        Args:
+            points: selection of points.
+            T_base_camera: pose [4, 4] of the optical frame in ``base_link``.
+            live: frames arrive in real time, so that a delay can be stated, and silence means something.
+        """
+        self.tree = FrameTree(T_base_camera)
+        self.tracking = TrackingState(live=live)
+        self._sinks, self._points, self._live = list(sinks), points, live
+        self.on_failure: Callable[[Sink, Exception], None] = lambda sink, error: None
+        """Called with a sink that failed, which gets no further messages."""
+        self._history = PoseHistory()
+        self._map_stamp = -1
+        """Stamp of the last ``map`` -> ``odom``."""
+        self._path_at = -np.inf
+        self._path_is_old = False
+        self.extra: dict[str, str] = {}
+        """Further figures of the diagnostics."""
+
+    def begin(self) -> None:
+        """Send what holds from the start."""
+        self._send(Topic.TF_STATIC, self._static())
+
+    def add(self, frame: Tracked, result: FrameResult | None) -> None:
+        """Send a frame's messages; without ``result`` those of its pose."""
+        tree, stamp = self.tree, frame.stamp_ns
+        tree.add(frame)
+        self.tracking.add(frame)
+        self._history.add(frame.index, stamp, frame.T_world_camera)
+        self._path_is_old = True
+        # A revision may have used this stamp for a transform already.
+        self._map_stamp = max(stamp, self._map_stamp + 1)
+        if self.wanted(Topic.TF):
+            self._send(Topic.TF, self._dynamic(stamp))
+        if self.wanted(Topic.ODOMETRY):
+            velocity, noise = tree.velocity, tree.velocity_covariance
+            self._send(Topic.ODOMETRY, Odometry(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise))
+        if self.wanted(Topic.POSE):
+            self._send(Topic.POSE, self._pose())
+        if result is not None and any(map(self.wanted, FROM_RESULT)):
+            self._send_result(stamp, result)
+        if self.wanted(Topic.DIAGNOSTICS):
+            self._send(Topic.DIAGNOSTICS, self.diagnostics())
+        self.send_path()
+
+    def revise(self, frames: Mapping[int, FrameRevision]) -> None:
+        """Take a revision; where it moves the last frame, ``map`` -> ``odom`` changes."""
+        self._history.revise(frames)
+        self._path_is_old = True
+        last = self.tree.last
+        if last is not None and last.index in frames:
+            self.tree.correct(frames[last.index].T_world_camera)
+            self._map_stamp += 1
+            if self.wanted(Topic.TF):
+                self._send(Topic.TF, Transforms(self._map_stamp, (self._map_to_odom(),)))
+            if self.wanted(Topic.POSE):
+                self._send(Topic.POSE, self._pose())
+        self.send_path()
+
+    def welcome(self) -> None:
+        """Send new peers the last messages of topics that they joined."""
+        for sink in list(self._sinks):
+            topics, messages = sink.joined(), list[tuple[Topic, Message]]()
+            if Topic.TF_STATIC in topics:
+                messages.append((Topic.TF_STATIC, self._static()))
+            if self.tree.last is not None and Topic.PATH in topics:
+                messages.append((Topic.PATH, self._path()))
+            if self.tree.last is not None and Topic.TF in topics:
+                self._map_stamp += 1
+                messages.append((Topic.TF, Transforms(self._map_stamp, (self._map_to_odom(),))))
+            if Topic.DIAGNOSTICS in topics:
+                messages.append((Topic.DIAGNOSTICS, self.diagnostics()))
+            for topic, message in messages:
+                self._send_to(sink, topic, message)
+
+    def send_path(self, *, now: bool = False) -> None:
+        """Send the path if it has changed and is due, or at once."""
+        rest_s = max(PATH_SECONDS, len(self._history) / PATH_POSES_PER_S)
+        due = now or time.monotonic() >= self._path_at + rest_s
+        if self._path_is_old and due and self.wanted(Topic.PATH):
+            self._send(Topic.PATH, self._path())
+            self._path_is_old, self._path_at = False, time.monotonic()
+
+    def beat(self, silent_s: float) -> None:
+        """Send the state while no frame arrives."""
+        self.tracking.silent(silent_s)
+        if self.wanted(Topic.DIAGNOSTICS):
+            self._send(Topic.DIAGNOSTICS, self.diagnostics())
+        self.send_path()
+
+    def diagnostics(self) -> Diagnostics:
+        """The present state."""
+        last = self.tree.last
+        stamp = 0 if last is None else last.stamp_ns
+        values = dict(self.extra)
+        if last is not None:
+            values |= {"frame": str(last.index), "segment": str(last.segment)}
+            if last.health is not None:
+                values["health"] = f"{last.health:.3f}"
+            if self._live:
+                values["delay_s"] = f"{(time.time_ns() - stamp) * 1e-9:.3f}"
+        return Diagnostics(stamp, self.tracking.state, self.tracking.reason, values)
+
+    def _send_result(self, stamp: int, result: FrameResult) -> None:
+        """Send image, depth map and points of a frame."""
+        height, width = result.depth.shape
+        sure = sure_pixels(result, self._points)
+        if self.wanted(Topic.CAMERA_INFO):
+            self._send(Topic.CAMERA_INFO, CameraInfo(stamp, width, height, result.network_intrinsics))
+        if self.wanted(Topic.IMAGE):
+            _, data = cv2.imencode(".jpg", cv2.cvtColor(result.rgb, cv2.COLOR_RGB2BGR), JPEG)
+            self._send(Topic.IMAGE, CompressedImage(stamp, data.tobytes()))
+        if self.wanted(Topic.DEPTH):
+            depth = np.where(sure, result.depth, np.float32(np.nan)).astype(np.float32, copy=False)
+            self._send(Topic.DEPTH, Depth(stamp, depth))
+        if self.wanted(Topic.POINTS):
+            points = frame_points(result, self._points, sure)
+            self._send(Topic.POINTS, Points(stamp, points.xyz, points.rgb))
+
+    def wanted(self, topic: Topic) -> bool:
+        """Whether anybody listens to a topic."""
+        return any(sink.wants(topic) for sink in self._sinks)
+
+    def _send(self, topic: Topic, message: Message) -> None:
+        for sink in list(self._sinks):
+            if sink.wants(topic):
+                self._send_to(sink, topic, message)
+
+    def _send_to(self, sink: Sink, topic: Topic, message: Message) -> None:
+        try:
+            sink.send(topic, message)
+        except Exception as error:  # noqa: BLE001  # of any library; other sinks and the run continue
+            self._sinks = [each for each in self._sinks if each is not sink]
+            self.on_failure(sink, error)
+
+    def _dynamic(self, stamp: int) -> Transforms:
+        base = Transform(ODOM, BASE, self.tree.T_odom_base.copy())
+        return Transforms(stamp, (self._map_to_odom(), base))
+
+    def _map_to_odom(self) -> Transform:
+        return Transform(MAP, ODOM, self.tree.T_map_odom)
+
+    def _static(self) -> Transforms:
+        return Transforms(0, (Transform(BASE, CAMERA, self.tree.T_base_camera),), static=True)
+
+    def _pose(self) -> MapPose:
+        assert self.tree.last is not None
+        lost = self.tracking.state is State.LOST
+        covariance = np.eye(6) * UNKNOWN_VARIANCE if lost else self.tree.map_covariance
+        return MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
+
+    def _path(self) -> Path:
+        assert self.tree.last is not None
+        T = self.tree.base_pose(self._history.poses)
+        return Path(self.tree.last.stamp_ns, self._history.stamps_ns, T)

@@ -1,0 +1,175 @@
+"""Choice of the lens: without distortion, with one or two radial terms, or a fish-eye lens.
+
+Each lens is fitted to three quarters of the tracks of some keyframes. The others are triangulated by the fitted
+cameras, and their reprojection errors decide: a lens with more terms is taken where a paired test over the keyframes is
+sure that it is better. Errors of the tracks that were fitted would always favour more terms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.adjustment import lens_information
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.ba.triangulation import triangulate
+from stream_recon.app.slam.matching.matching import Matches
+from stream_recon.app.slam.offline import hierarchical_ba
+
+Held = Mapping[tuple[int, int], Matches]
+"""Matches of held-out features by pair of keyframes."""
+
+LOG_FOCAL_SIGMA = 0.5
+"""Of the log of the network's focal length: wide, since a lens that bends lines misleads the network."""
+PERSPECTIVE_SIGMAS, FISHEYE_SIGMAS = (0.2, 0.1), (0.05, 0.02)
+"""Of k1 and k2, about 0."""
+COARSE_ROUNDS = (BARound(30, None), BARound(10, 60), BARound(4, 20), BARound(2, 8, 20))
+"""Rounds with the lens fixed: far from the solution, the focal length would follow errors of the poses."""
+FINE_ROUNDS = (
+    BARound(4, 16, 20, free_k1=True, tolerance=1e-4),
+    BARound(2, 12, 20, free_k1=True, tolerance=1e-4),
+    BARound(1, 4, 60, free_k1=True, tolerance=1e-5),
+)
+"""Rounds with the lens free, to convergence: it exchanges with the shape of the scene along a narrow valley."""
+HELD_OUT = 4
+"""Every 4th track is excluded from the fits, to test them."""
+TEST_PX = 2.0
+"""Reprojection error with loss 1/2; the loss is bounded by 1."""
+MOST_OBSERVATIONS = 4000
+"""Observations that are fitted; bounds the time."""
+SURE = 3.0
+"""Standard errors by which a lens with more terms must be better."""
+OUTLYING = 2.0
+"""Multiple of the median absolute difference of losses to which the differences are clipped."""
+CORRELATED = 2
+"""Keyframes whose losses count as one sample, since they share tracks."""
+INDEPENDENT = 0.02
+"""Share of observations that count as independent, as in `robust_ba`."""
+MEASURED = 0.1
+"""Relative standard deviation of the focal length from which the images do not measure it."""
+MOST_KEYFRAMES = 200
+"""Keyframes by which the error of the focal length is estimated; bounds the time."""
+
+
+@dataclass(frozen=True)
+class LensFit:
+    """Cameras fitted with one lens, and their test."""
+
+    state: BAState
+    priors: Priors
+    losses: FloatArray  # [N], of each keyframe's held-out observations
+
+    def is_better(self, other: "LensFit") -> bool:
+        """Whether the losses are lower by more than chance."""
+        gain = other.losses - self.losses
+        # A few keyframes whose poses went astray must not decide.
+        most = OUTLYING * float(np.median(np.abs(gain)))
+        gain = gain.clip(-most, most)
+        error = float(gain.std(ddof=1)) * np.sqrt(CORRELATED / len(gain)) if len(gain) > CORRELATED else np.inf
+        return bool(gain.mean() > SURE * error)
+
+
+def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> LensFit:
+    """The fit of the lens that the test prefers.
+
+    ``start``: state before adjustment, with a lens without distortion; ``size``: width and height of the working image.
+    """
+    return _LensSelection(start, motions, priors, size).best()
+
+
+class _LensSelection:
+    """Fits and tests of lenses by the tracks of some keyframes."""
+
+    def __init__(self, start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> None:
+        point = start.observations.point
+        held_out = point % HELD_OUT == 0
+        # Long tracks say more than short ones.
+        order = np.argsort(-np.bincount(point[~held_out], minlength=len(start.scene.points)), kind="stable")
+        fitted = np.zeros(len(order), bool)
+        fitted[order[np.cumsum(np.bincount(point[~held_out], minlength=len(order))[order]) <= MOST_OBSERVATIONS]] = True
+        self._start, self._test = _tracks(start, ~held_out & fitted[point]), _tracks(start, held_out)
+        self._motions, self._priors, self._size = motions, replace(priors, log_focal_sigma=LOG_FOCAL_SIGMA), size
+
+    def best(self) -> LensFit:
+        lens = self._start.scene.lens
+        bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1)
+        begun = self._coarse(lens)
+        best = self._fitted(begun, lens, self._priors)
+        one = self._fitted(best.state.scene, lens, one_term)
+        if not one.is_better(best):
+            # A wrong lens may have led to a wrong motion.
+            one = self._fitted(begun, lens, one_term)
+        if not one.is_better(best):
+            return best
+        # The simpler lens, too, may fit better from there.
+        again = self._fitted(one.state.scene, lens, self._priors)
+        best = again if again.losses.mean() < best.losses.mean() else best
+        two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
+        wide = min(one, two, key=_mean_loss).state.scene
+        fisheye = [
+            self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
+            for scene in (wide, self._coarse(bowl))
+        ]
+        # Of lenses with as many terms the better one, and one with more where it is surely better.
+        bent = [fit for fit in (one, *fisheye) if self._is_possible(fit) and fit.is_better(best)]
+        best = min(bent, key=_mean_loss, default=best)
+        return two if self._is_possible(two) and two.is_better(best) else best
+
+    def _is_possible(self, fit: LensFit) -> bool:
+        return fit.state.scene.lens.is_invertible(self._size)
+
+    def _coarse(self, lens: CameraModel) -> BAScene:
+        """The scene adjusted with a fixed lens."""
+        start = self._start
+        begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
+        fixed = SolveOptions(free_focal=False)
+        return robust_ba.solve(begin, self._motions, COARSE_ROUNDS, self._priors, fixed).scene
+
+    def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
+        seen, feature = self._start.observations, self._start.feature
+        scene = replace(begin, lens=lens, points=self._start.scene.points)
+        scene = replace(scene, points=robust_ba.backprojected(scene, seen))
+        state = robust_ba.retriangulated(robust_ba.with_errors(scene, seen, feature))
+        found = robust_ba.solve(state, self._motions, FINE_ROUNDS, priors)
+        return LensFit(found, priors, self._losses(found.scene))
+
+    def _losses(self, scene: BAScene) -> FloatArray:
+        seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
+        found = triangulate(scene.T_world_camera, scene.lens, seen, len(self._test.scene.points), loss_scale=TEST_PX)
+        errors = robust_ba.with_errors(replace(scene, points=found.points), seen, self._test.feature).errors
+        squared = np.square(np.minimum(errors, 1e3))
+        total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
+        return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
+
+
+def _mean_loss(fit: LensFit) -> float:
+    return float(fit.losses.mean())
+
+
+def with_lens(priors: Priors, lens: CameraModel, terms: int) -> Priors:
+    """Priors under which the first ``terms`` radial terms of a lens are free."""
+    k1, k2 = FISHEYE_SIGMAS if lens.fisheye else PERSPECTIVE_SIGMAS
+    return replace(priors, k1_sigma=k1, k2_sigma=k2 if terms > 1 else None, log_focal_sigma=LOG_FOCAL_SIGMA)
+
+
+def focal_error(fit: BAState, priors: Priors) -> float | None:
+    """Relative standard deviation of the focal length by the observations alone; None where they say nothing."""
+    if len(fit.scene.T_world_camera) > MOST_KEYFRAMES:
+        fit = hierarchical_ba.subset(fit, np.arange(MOST_KEYFRAMES))
+    if not len(fit.observations):
+        return None
+    known = lens_information(Problem(fit.scene, fit.observations, priors=priors))
+    bent = not fit.scene.lens.is_straight
+    information = INDEPENDENT * known.log_focal(priors.k1_sigma if bent else None, priors.k2_sigma if bent else None)
+    return float(np.sqrt(max(known.variance, robust_ba.LEAST_VARIANCE) / information)) if information > 0 else None
+
+
+def _tracks(fit: BAState, kept: Mask) -> BAState:
+    """The state with some of its observations, and the points that they see."""
+    used, point = np.unique(fit.observations.point[kept], return_inverse=True)
+    scene = replace(fit.scene, points=fit.scene.points[used])
+    observations = replace(fit.observations.take(kept), point=point)
+    return BAState(scene, observations, fit.feature[kept], fit.errors[kept], fit.depth[kept])

@@ -1,0 +1,344 @@
+"""One scale from end to end: depth scales of keyframes, and scale drift of the map, by depth maps that see the same.
+
+Points tie the scale of the map between keyframes that share many of them. Keyframes with few, as after sharp rotations,
+may have any scale. The network's depth maps of neighbours overlap there, and their log ratio at common cells is one
+more observation (an edge) between two keyframes. Unknowns are two per keyframe: the log scale of its depth map, and a
+correction of the map's log scale around it. Triangulated points relate the two, edges relate depth maps, and shared
+points hold the correction together. The system is linear, solved with a Cauchy loss.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import spsolve
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses, rows_by
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.frame_data import DepthGrid, reproject
+from stream_recon.app.slam.offline.depth_correction import (
+    GOOD_PX,
+    INDEPENDENT,
+    INDEPENDENT_SAMPLES,
+    MIN_VIEWS,
+    PIXEL_SIGMA,
+    parallax_px,
+)
+
+HOPS = (1, 2)
+"""Distances of keyframes in order that have an edge, beside pairs that share points."""
+MOST_PAIRS = 3
+"""Pairs of each keyframe that share most points; bounds the time."""
+MIN_CELLS = 20
+"""Least number of common cells of an edge."""
+MIN_POINTS = 5
+"""Least number of points of a keyframe's depth scale."""
+EDGE_SIGMA = 0.05
+"""Least standard deviation of an edge: errors of a depth map that depend on the direction of view."""
+SCALE_SIGMA = 0.03
+"""Of the log depth scales of keyframes about those that depth maps agree on."""
+POINT_SIGMA = 0.01
+"""Least standard deviation of a depth scale by points."""
+SMOOTH_SIGMA = 0.3
+"""Of the change of log scales between neighbours; only keyframes without points and edges depend on it."""
+ROUNDS = 10
+"""Iterations of the reweighted solution; it has converged by then."""
+LOSS = 2.0
+"""Scale of the Cauchy loss, in standard deviations."""
+JUMP = 0.1
+"""Relative change of the map's scale that counts as a jump; smaller ones are within the error of depth maps."""
+
+Pairs = Collection[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class ScaleEdges:
+    """Relative log scales of depth maps, in the order of pairs."""
+
+    first: NDArray[np.intp]  # [E]
+    second: NDArray[np.intp]  # [E]
+    excess: FloatArray  # [E]
+    """Log of the first keyframe's depths over the second one's, at what both see, with given depth scales."""
+    sigma: FloatArray  # [E]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Log scales at keyframes."""
+
+    depth: FloatArray  # [K]
+    """Of the network's depth maps, in the corrected map."""
+    correction: FloatArray  # [K]
+    """Log factor of lengths of the map around each keyframe."""
+
+
+def measure_edges(
+    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], log_scale: FloatArray, pairs: Pairs
+) -> ScaleEdges:
+    """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
+    found = []
+    for i, j in sorted(pairs):
+        there = _log_ratios(lens, T, grids, log_scale, i, j)
+        back = _log_ratios(lens, T, grids, log_scale, j, i)
+        if min(len(there), len(back)) < MIN_CELLS:
+            continue
+        # Occlusion makes both positive; it cancels.
+        excess = 0.5 * float(np.median(there) - np.median(back))
+        spread = 1.4826 * max(float(np.median(np.abs(each - np.median(each)))) for each in (there, back))
+        found.append((i, j, excess, np.hypot(spread / np.sqrt(INDEPENDENT_SAMPLES), EDGE_SIGMA)))
+    table = np.array(found, np.float64).reshape(-1, 4)
+    return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
+
+
+def _log_ratios(
+    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], log_scale: FloatArray, a: int, b: int
+) -> FloatArray:
+    """Log of a keyframe's scaled depths over another one's, at common cells, in the other one's camera."""
+    uv, z = grids[a].pixels()
+    there, depth = reproject(lens, uv, z * np.exp(log_scale[a]), invert_pose(T[b]) @ T[a])
+    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * np.exp(log_scale[b])
+    both = (seen > 0) & (depth > 0)
+    return np.asarray(np.log(depth[both] / seen[both]))
+
+
+def depth_scales(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> FloatArray:
+    """Depth scales [K] of the keyframes' depth maps in a map that stays as it is.
+
+    ``segment``: [K]; depth maps of different segments are not compared.
+    """
+    solved = _Estimate.of(fit, grids, segment)
+    return np.exp(solved.solve(rigid=True).depth)
+
+
+def jumps(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> list[tuple[int, float]]:
+    """Keyframes at which depth maps contradict the map's scale by more than `JUMP`, and by which factor."""
+    correction = _Estimate.of(fit, grids, segment).solve().correction
+    change = np.exp(-np.diff(correction))
+    large = (np.maximum(change, 1 / change) > 1 + JUMP) & (segment[:-1] == segment[1:])
+    return [(int(k) + 1, float(change[k])) for k in np.flatnonzero(large)]
+
+
+@dataclass(frozen=True)
+class ScaleTie:
+    """A state whose parts, which points do not tie to one another, have one scale by their depth maps."""
+
+    state: BAState
+    """Lengths and depths are in one unit, so that log depth scales are 0."""
+    log_scale: FloatArray  # [K]
+    """Log depth scales of the network's depth maps."""
+    correction: float
+    """Ratio of the largest to the smallest factor of the map's lengths."""
+
+    def motions(self, motions: RelativePoses | None) -> RelativePoses | None:
+        """Motions in the unit of the network's depths, in that of the state."""
+        if motions is None:
+            return None
+        T = motions.T_first_second.copy()
+        mean = 0.5 * (self.log_scale[motions.first] + self.log_scale[motions.second])
+        T[:, :3, 3] *= np.exp(mean)[:, None]
+        return replace(motions, T_first_second=T)
+
+    def restored(self, fit: BAState) -> BAState:
+        """A solution from the state, with the network's depths and their scales."""
+        seen, scene = fit.observations, fit.scene
+        assert seen.depth is not None and scene.log_depth_scale is not None
+        depth = seen.depth * np.exp(-self.log_scale[seen.camera])
+        scene = replace(scene, log_depth_scale=scene.log_depth_scale + self.log_scale)
+        return replace(fit, scene=scene, observations=replace(seen, depth=depth, depth_sigma=None))
+
+
+def tie(start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> ScaleTie | None:
+    """One scale for the parts of a map that points do not tie to one another; None without a jump between them.
+
+    ``segment``: [K]; different segments are not tied.
+    """
+    seen = start.observations
+    assert seen.depth is not None
+    estimate = _Estimate.of(start, grids, segment)
+    part = estimate.parts()
+    size = np.bincount(part[seen.camera], minlength=part.max() + 1)
+    scales = estimate.solve()
+    correction = float(np.exp(np.ptp(scales.correction)))
+    if (size > 0).sum() < 2 or correction < 1 + JUMP:
+        return None
+    T = _rescaled(start.scene.T_world_camera, scales.correction, estimate.shared)
+    count = len(T)
+    depth = seen.depth * np.exp(scales.depth[seen.camera])
+    # Each part as a whole is tied to its depth.
+    sigma = np.clip(
+        EDGE_SIGMA * np.sqrt(size[part[seen.camera]]), robust_ba.DEPTH_SIGMA, robust_ba.SECOND_PASS_DEPTH_SIGMA
+    )
+    observations = replace(seen, depth=depth, depth_sigma=sigma)
+    scene = replace(start.scene, T_world_camera=T, log_depth_scale=np.zeros(count))
+    scene = replace(scene, points=robust_ba.backprojected(scene, observations))
+    state = robust_ba.retriangulated(robust_ba.with_errors(scene, observations, start.feature))
+    return ScaleTie(state, scales.depth, correction)
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """Observations of the scales of K keyframes."""
+
+    value: FloatArray  # [K]
+    """Log ratio of points' depth to the network's; NaN with few points."""
+    sigma: FloatArray  # [K]
+    start: FloatArray  # [K], log depth scales with which edges are measured
+    edges: ScaleEdges
+    shared: csr_matrix  # [K, K], information of shared points on the relative scale of two keyframes
+    segment: NDArray[np.integer]  # [K]
+
+    @classmethod
+    def of(cls, fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> "_Estimate":
+        count = len(grids)
+        value, sigma = _by_points(fit, count)
+        adjusted = fit.scene.log_depth_scale
+        start = np.where(np.isfinite(value), value, 0.0 if adjusted is None else adjusted)
+        shared = _shared_information(fit, count)
+        pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0)
+        edges = measure_edges(fit.scene.lens, fit.scene.T_world_camera, grids, start, pairs)
+        return cls(value, sigma, start, edges, shared, segment)
+
+    def parts(self) -> NDArray[np.intp]:
+        """Numbers [K] of the parts that points tie as firmly as an edge."""
+        firm = self.shared.copy()
+        firm.data = (firm.data >= EDGE_SIGMA**-2).astype(np.int8)
+        firm.eliminate_zeros()
+        return np.asarray(connected_components(firm, directed=False)[1], np.intp)
+
+    def solve(self, *, rigid: bool = False) -> Scales:
+        """Least robust cost; ``rigid``: without correction of the map."""
+        count = len(self.value)
+        known = np.flatnonzero(np.isfinite(self.value))
+        steps = np.flatnonzero(self.segment[:-1] == self.segment[1:])
+        held = self.shared.tocoo()
+        upper = held.row < held.col
+        # Rows of the system: sum of signed unknowns = target, with a standard deviation.
+        blocks = [
+            # Points: depth scale less correction.
+            _Rows(known, count + known, self.value[known], self.sigma[known]),
+            _Rows(
+                self.edges.first,
+                self.edges.second,
+                self.start[self.edges.first] - self.start[self.edges.second] - self.edges.excess,
+                self.edges.sigma,
+            ),
+            _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), SMOOTH_SIGMA)),
+        ]
+        robust = [True, True, False, False]
+        rows, columns = held.row[upper], held.col[upper]
+        blocks.append(_Rows(count + rows, count + columns, np.zeros(len(rows)), held.data[upper] ** -0.5))
+        return self._solved(blocks, robust, rigid)
+
+    def _solved(self, blocks: "Sequence[_Rows]", robust: Sequence[bool], rigid: bool) -> Scales:
+        count = len(self.value)
+        first = np.concatenate([each.first for each in blocks])
+        second = np.concatenate([each.second for each in blocks])
+        target = np.concatenate([each.target for each in blocks])
+        sigma = np.concatenate([each.sigma for each in blocks])
+        lossy = np.repeat(robust, [len(each.first) for each in blocks])
+        index = np.arange(len(first))
+        A = coo_matrix(
+            (
+                np.concatenate([np.ones(len(first)), -np.ones(len(first))]),
+                (np.concatenate([index, index]), np.concatenate([first, second])),
+            ),
+            (len(first), 2 * count),
+        ).tocsr()
+        # A weak prior fixes the gauge; of a rigid map, corrections are 0.
+        prior = np.concatenate([np.full(count, 1e-4), np.full(count, 1e8 if rigid else 1e-2)])
+        x: FloatArray = np.concatenate([self.start, np.zeros(count)])
+        for _ in range(ROUNDS):
+            residual = (A @ x - target) / sigma
+            weight = np.where(lossy, 1 / (1 + (residual / LOSS) ** 2), 1.0) / sigma**2
+            weighted = A.multiply(weight[:, None]).tocsr()
+            normal = (A.T @ weighted + coo_matrix((prior, (np.arange(2 * count),) * 2))).tocsc()
+            x = np.asarray(spsolve(normal, weighted.T @ target + prior * np.concatenate([self.start, np.zeros(count)])))
+        correction = x[count:] - np.median(x[count:])
+        return Scales(x[:count] + correction - x[count:], correction)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Differences of unknowns ``first`` [R] and ``second`` [R] are ``target`` [R] up to ``sigma`` [R]."""
+
+    first: NDArray[np.integer]
+    second: NDArray[np.integer]
+    target: FloatArray
+    sigma: FloatArray
+
+
+def _by_points(fit: BAState, count: int) -> tuple[FloatArray, FloatArray]:
+    """Log ratios [count] of points' depth to the network's and their standard deviations; NaN with few points."""
+    depth = fit.observations.depth
+    assert depth is not None
+    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
+    value, sigma = np.full((2, count), np.nan)
+    rows = np.flatnonzero(usable)
+    for k, some in enumerate(rows_by(fit.observations.camera[rows], count)):
+        mine = rows[some]
+        if len(mine) >= MIN_POINTS:
+            ratio = np.log(fit.depth[mine] / depth[mine])
+            value[k] = np.median(ratio)
+            spread = 1.4826 * float(np.median(np.abs(ratio - value[k])))
+            sigma[k] = np.hypot(spread / np.sqrt(min(len(mine), INDEPENDENT_SAMPLES)), POINT_SIGMA)
+    return value, sigma
+
+
+def _shared_information(fit: BAState, count: int) -> csr_matrix:
+    """Information [K, K] of points on the relative scale of keyframes that see them; a point needs three views."""
+    seen = fit.observations
+    usable = (fit.errors < GOOD_PX) & (fit.views_of_points[seen.point] >= MIN_VIEWS)
+    sure = INDEPENDENT / (PIXEL_SIGMA / np.maximum(parallax_px(fit), 1e-6)) ** 2
+    shape = (count, len(fit.scene.points))
+    weighted = coo_matrix((sure[usable], (seen.camera[usable], seen.point[usable])), shape).tocsr()
+    visible = coo_matrix((np.ones(usable.sum()), (seen.camera[usable], seen.point[usable])), shape).tocsr()
+    return csr_matrix(weighted @ visible.T)
+
+
+def _pairs(shared: csr_matrix, segment: NDArray[np.integer], used: NDArray[np.bool_]) -> Pairs:
+    """Pairs of neighbours, and of keyframes that share most points, within segments."""
+    count = len(segment)
+    pairs = {(k, k + hop) for hop in HOPS for k in range(count - hop)}
+    for k in range(count):
+        row = shared.getrow(k).tocoo()
+        order = np.argsort(-row.data)
+        partners = [int(j) for j in row.col[order] if abs(int(j) - k) > max(HOPS)]
+        pairs |= {(min(j, k), max(j, k)) for j in partners[:MOST_PAIRS]}
+    return {(i, j) for i, j in pairs if segment[i] == segment[j] and used[i] and used[j]}
+
+
+def _rescaled(T_world_camera: FloatArray, correction: FloatArray, shared: csr_matrix) -> FloatArray:
+    """Poses [K, 4, 4] whose relative translations have grown by the mean correction of both keyframes.
+
+    Positions solve that by least squares over neighbours and pairs that share points.
+    """
+    count = len(T_world_camera)
+    held = shared.tocoo()
+    upper = held.row < held.col
+    first = np.concatenate([held.row[upper], np.arange(count - 1)])
+    second = np.concatenate([held.col[upper], np.arange(1, count)])
+    centres = T_world_camera[:, :3, 3]
+    difference = centres[second] - centres[first]
+    target = difference * np.exp(0.5 * (correction[first] + correction[second]))[:, None]
+    weight = 1 / np.maximum((difference**2).sum(axis=1), 1e-4 * np.median((difference**2).sum(axis=1)) + 1e-12)
+    index = np.arange(len(first))
+    A = coo_matrix(
+        (
+            np.concatenate([-np.ones(len(first)), np.ones(len(first))]),
+            (np.concatenate([index, index]), np.concatenate([first, second])),
+        ),
+        (len(first), count),
+    ).tocsr()
+    weighted = A.multiply(weight[:, None]).tocsr()
+    # The first keyframe stays.
+    normal, right = (A.T @ weighted).tocsc()[1:, 1:], (weighted.T @ (target - A[:, [0]] @ centres[[0]]))[1:]
+    T = T_world_camera.copy()
+    T[1:, :3, 3] = spsolve(normal, right).reshape(count - 1, 3)
+    return T

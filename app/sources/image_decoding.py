@@ -1,0 +1,192 @@
+"""Decoding of image files, in the formats of OpenCV and of HEIF, and their EXIF orientation."""
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT
+from stream_recon.app.sources.exif import read_exif
+from stream_recon.configs.errors import InputError
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
+"""Image formats that OpenCV's wheel decodes."""
+HEIF_SUFFIXES = frozenset({".heic", ".heif", ".avif"})
+"""Image formats that need the library pillow-heif."""
+PNG = b"\x89PNG\r\n\x1a\n"
+"""Signature at the start of a PNG file."""
+MAX_IMAGE_BYTES = 2**31
+"""Larger files cannot be passed to OpenCV's decoder."""
+DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".pnm", ".jp2")
+"""Formats with up to 16 bits."""
+BIT_SAMPLES = 8
+"""Images of a folder whose values are looked at."""
+EXIF_SAMPLES = 100
+"""Photographs of a folder whose EXIF is read; more would slow the start and agree anyway."""
+
+
+def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArray[np.uint8] | None:
+    """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
+
+    Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0 to 2^bits, 0 to
+    1) to 0..255, and the EXIF orientation is applied, except ``as_stored``.
+    """
+    data = image_bytes(path)
+    if data is None:
+        return None
+    if path.suffix.lower() in HEIF_SUFFIXES and (found := _decoded_heif(data)) is not None:
+        return found
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
+    try:
+        bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
+    except cv2.error:
+        return None
+    if bgr is None:
+        return None
+    if bgr.dtype == np.uint16:
+        bgr >>= bits - 8
+        bgr = np.minimum(bgr, 255).astype(np.uint8)
+    elif bgr.dtype != np.uint8:
+        np.nan_to_num(bgr, copy=False)
+        np.clip(bgr, 0, 1, out=bgr)
+        bgr *= 255
+        bgr = np.rint(bgr, out=bgr).astype(np.uint8)
+    # In place, like all of the above, so that a large image is in memory once.
+    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+
+
+def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        image = None
+    if image is None or image.ndim != 3 or image.shape[2] != 4 or image.shape[:2] != size:
+        return np.full(size, 255, np.uint8)
+    alpha = image[..., 3]
+    return np.asarray(alpha >> 8 if alpha.dtype == np.uint16 else alpha, np.uint8)
+
+
+def used_bits(images: Sequence[Path]) -> int:
+    """Bits that the values of 16-bit images use, by some of them: cameras store 10, 12 or 14 bits in 16."""
+    largest = 0
+    for path in images[:: max(1, len(images) // BIT_SAMPLES)] if images[0].suffix.lower() in DEEP_SUFFIXES else ():
+        data = image_bytes(path)
+        try:
+            image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        except cv2.error:
+            continue
+        if image is not None and image.dtype != np.uint16:
+            return 16
+        largest = max(largest, 0 if image is None else int(image[..., :3].max() if image.ndim == 3 else image.max()))
+    return bits_of(largest)
+
+
+def bits_of(largest: int) -> int:
+    """Bits of a camera whose largest value, stored in 16 bits, is this; 16 where that is not plain."""
+    return next((bits for bits in (10, 12, 14) if 1 << (bits - 2) <= largest < 1 << bits), 16)
+
+
+def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
+    """Whether a camera of ``size`` (width, height), or poses (None), describe images without their EXIF orientation.
+
+    Programs for structure from motion read images as stored. The size decides where only one of the two fits.
+    """
+    for path in images[:: -(-len(images) // EXIF_SAMPLES)] if images else ():
+        try:
+            turned = read_exif(path).orientation
+        except InputError:
+            continue
+        if turned == 1:
+            continue
+        stored, shown = read_image(path, as_stored=True), read_image(path)
+        if stored is None or shown is None or size is None:
+            return stored is not None
+        return _same_shape(stored, size) or not _same_shape(shown, size)
+    return False
+
+
+def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
+    return bool(abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT)
+
+
+def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """A stored image [H, W, ...] turned for display by an EXIF orientation (1 to 8)."""
+    if orientation not in ORIENTATIONS:
+        return image
+    swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
+    turned = image.swapaxes(0, 1) if swap else image
+    return np.ascontiguousarray(turned[:: -1 if mirror_y else 1, :: -1 if mirror_x else 1])
+
+
+def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
+    """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
+    data = image_bytes(path)
+    try:
+        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return None
+    return image if image is not None and image.dtype == np.uint16 and image.ndim == 2 else None
+
+
+def image_bytes(path: Path) -> NDArray[np.uint8] | None:
+    """Content of an image file; None if it is unreadable, empty, not a regular file, or too large."""
+    try:
+        data = np.frombuffer(read_file(path, MAX_IMAGE_BYTES), np.uint8)
+    except (OSError, ValueError):  # such as a name with a zero byte
+        return None
+    return None if not len(data) or is_truncated_png(data) else data
+
+
+def is_truncated_png(data: NDArray[np.uint8]) -> bool:
+    """Whether a PNG chunk states a length beyond the end of the file.
+
+    OpenCV allocates the stated length, up to 4 GB, before it reads the chunk.
+    """
+    if data[: len(PNG)].tobytes() != PNG:
+        return False
+    offset, kind = len(PNG), b""
+    while offset + 8 <= len(data) and kind != b"IEND":
+        kind = data[offset + 4 : offset + 8].tobytes()
+        offset += 12 + int.from_bytes(data[offset : offset + 4].tobytes(), "big")
+    return offset > len(data)
+
+
+def readable_suffixes() -> frozenset[str]:
+    """Those of `HEIF_SUFFIXES` that can be read here: OpenCV may be built with AVIF."""
+    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif() else ())
+
+
+@cache
+def has_avif() -> bool:
+    """Whether OpenCV decodes AVIF."""
+    return bool(cv2.haveImageReader("x.avif")) or re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
+
+
+@cache
+def has_heif() -> bool:
+    """Whether the library for HEIC and AVIF is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """RGB image [H, W, 3] of HEIC or AVIF, as displayed; None for other data."""
+    if data[4:8].tobytes() != b"ftyp" or not has_heif():
+        return None
+    import pillow_heif
+
+    try:
+        found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
+        image = np.asarray(found)
+    except Exception:  # noqa: BLE001  # the library has no common error, and an image that is not read is told
+        return None
+    if image.ndim == 2:
+        image = np.repeat(image[..., None], 3, axis=2)
+    return np.ascontiguousarray(image[..., :3]) if image.dtype == np.uint8 else None

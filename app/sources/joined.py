@@ -1,0 +1,131 @@
+"""Several sources as one: their frames follow each other, each source as a segment of its own.
+
+Where cameras differ, all frames are converted to one pinhole camera.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.types import Frame, Intrinsics
+from stream_recon.app.sources.readers import FrameRange, Reader
+from stream_recon.app.sources.source import Source
+
+MAX_SIDE = 20_000
+"""Largest side of an image in pixels."""
+
+
+@dataclass(frozen=True)
+class CameraChange:
+    """Conversion of images of one camera to those of a pinhole camera."""
+
+    source: CameraModel
+    """In pixels of the source image."""
+    target: Intrinsics
+    size: tuple[int, int]
+    """Width and height of the target image."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> "CameraChange":
+        """The change in a ``run.json``. Raises KeyError, TypeError or ValueError where it is not valid."""
+        given, wanted = record["source"], record["target"]
+        focal, cx, cy, k1, k2 = (float(given[name]) for name in ("focal", "cx", "cy", "k1", "k2"))
+        source = CameraModel(focal, cx, cy, k1, k2, bool(given["fisheye"]))
+        fx, fy, u, v = (float(wanted[name]) for name in ("fx", "fy", "cx", "cy"))
+        target = Intrinsics(fx, fy, u, v)
+        width, height = (int(value) for value in record["size"])
+        numbers = [*vars(source).values(), *vars(target).values()]
+        if not np.isfinite(numbers).all() or min(source.focal, target.fx, target.fy) <= 0:
+            raise ValueError("a camera is not valid")
+        if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+            raise ValueError("an image size is not valid")
+        return cls(source, target, (width, height))
+
+    def map(
+        self, image: NDArray[np.generic], sides: tuple[float, float], size: tuple[int, int], how: int
+    ) -> NDArray[np.generic]:
+        """An image or depth map at ``size`` as the target camera sees it; 0 where the source shows nothing.
+
+        Args:
+            image: [h, w, ...], covers all of the source image, which has ``sides`` (width, height) in its pixels.
+            how: interpolation of OpenCV.
+        """
+        u = (np.arange(size[0]) + 0.5) * self.size[0] / size[0]
+        v = (np.arange(size[1]) + 0.5) * self.size[1] / size[1]
+        x = (u[None] - self.target.cx) / self.target.fx
+        y = (v[:, None] - self.target.cy) / self.target.fy
+        seen = self.source.pixels(np.stack(np.broadcast_arrays(x, y), axis=-1))
+        height, width = image.shape[:2]
+        column, row = seen[..., 0] * width / sides[0] - 0.5, seen[..., 1] * height / sides[1] - 0.5
+        mapped = cv2.remap(
+            image, column.astype(np.float32), row.astype(np.float32), how, borderMode=cv2.BORDER_CONSTANT
+        )
+        return np.asarray(mapped)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the joined sources."""
+
+    open: Callable[[], Source]
+    first: int
+    """Number of its frame 0 in the joined source."""
+    start: float
+    """Seconds of its time 0 in the joined source."""
+    change: CameraChange | None = None
+
+
+class JoinedReader(Reader):
+    """Reads the parts one after the other."""
+
+    def __init__(self, parts: Sequence[Part], name: str) -> None:
+        super().__init__(name, 1.0)
+        self._parts = list(parts)
+        self._open: Source | None = None
+        self._number = -1
+        self._frame: Frame | None = None
+        self._pending = self._frames()
+
+    def _frames(self) -> Iterator[Frame]:
+        for number, part in enumerate(self._parts):
+            self._number = number
+            with part.open() as source:
+                self._open = source
+                if number:
+                    self.segments.append(FrameRange(part.first, part.start, f"start of {source.name}"))
+                yield from source
+                self.damaged += source.damaged
+
+    def grab(self) -> tuple[int, float] | None:
+        self._frame = next(self._pending, None)
+        if self._frame is None:
+            return None
+        part = self._parts[self._number]
+        self.segment = self._number
+        return part.first + self._frame.index, part.start + self._frame.timestamp
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        assert self._frame is not None
+        rgb, change = self._frame.rgb, self._parts[self._number].change
+        if change is None:
+            return rgb
+        sides = (float(rgb.shape[1]), float(rgb.shape[0]))
+        return np.asarray(change.map(rgb, sides, change.size, cv2.INTER_LINEAR), np.uint8)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+
+def open_joined(parts: Sequence[Part], name: str) -> Source:
+    """The frames of several sources. Raises InputError where the first one cannot be opened, later the others."""
+    return Source(JoinedReader(parts, name))

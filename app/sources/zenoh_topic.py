@@ -1,0 +1,254 @@
+"""Image topic of a robot that runs ROS 2 with rmw_zenoh, as a live source: ``zenoh://[HOST:PORT/]TOPIC[?domain=N]``."""
+
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.live import FIRST_FRAME_SECONDS, LONGEST_PAUSE_SECONDS
+from stream_recon.app.sources.readers import FrameRange, Reader
+from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
+from stream_recon.app.sources.rosbag import (
+    CAMERA,
+    COMPRESSED,
+    DAMAGE,
+    RAW,
+    camera_of,
+    decoded,
+    info_topics,
+    is_rectified,
+)
+from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
+
+NODE = "stream_recon_source"
+"""Name of the node that subscribes."""
+QOS = RosQos(reliable=False, depth=5)
+"""Best effort, as for all sensors: it hears reliable publishers, too."""
+CAMERA_SECONDS = 1.5
+"""Wait for the camera_info after the first image; drivers send both together, about."""
+POLL_SECONDS = 0.5
+"""Wait for an image before the time since the last one is checked."""
+GRAPH_SECONDS = 1.0
+"""Wait for the list of image topics, for a message to the user."""
+NOMINAL_RATE = 30.0
+"""Frame rate that is assumed; topics do not state any."""
+
+
+class ZenohReader(Reader):
+    """Newest image of a topic (raw or compressed), best effort.
+
+    Drop rule: as in `LiveReader`, one image is stored, and dropped and counted if the next one arrives first. Only
+    images that are taken are decoded. Timestamps are the headers' stamps since the first one. A pause begins a new
+    segment; after ``reconnect`` seconds without an image the source is lost. The camera is that of ``camera_info``.
+    """
+
+    live = True
+
+    def __init__(self, spec: str, reconnect: float) -> None:
+        """Raises InputError: no image arrives; ConfigError: a wrong address; ResourceError: a library is missing."""
+        endpoint, self._topic, domain = parse_topic(spec)
+        super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE)
+        self._store, self._hashes = _types()
+        self._lost_after = reconnect if reconnect > 0 else LONGEST_PAUSE_SECONDS
+        self._reconnects = reconnect > 0
+        self._changed = threading.Condition()
+        self._newest: tuple[int, float, int, str, bytes] | None = None
+        self._grabbed: tuple[str, bytes] | None = None
+        self._info: tuple[str, bytes] | None = None
+        self._count, self._last_ns, self._last_time = 0, 0, 0.0
+        self._size: tuple[int, int] | None = None
+        self._last_at = time.monotonic()
+        self._ended = False
+        self._session = open_session(endpoint)
+        self._subscribers: list[Any] = []
+        try:
+            self._node = RosNode(self._session, domain, NODE)
+            self._subscribe(domain)
+            self._wait_for_first(endpoint, domain)
+            self.calibration = self._camera()
+        except BaseException:
+            self.close()
+            raise
+
+    def grab(self) -> tuple[int, float] | None:
+        with self._changed:
+            while self._newest is None and not self._ended:
+                self._changed.wait(POLL_SECONDS)
+                if self._newest is None and time.monotonic() - self._last_at > self._lost_after:
+                    self._end()
+            if self._newest is None:
+                return None
+            index, seconds, self.segment, kind, data = self._newest
+            self._newest = None
+        self._grabbed = kind, data
+        return index, seconds
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        assert self._grabbed is not None, "retrieve comes after grab"
+        kind, data = self._grabbed
+        try:
+            rgb = decoded(self._store.deserialize_cdr(data, kind))
+        except DAMAGE:
+            rgb = None
+        size = None if rgb is None else (rgb.shape[1], rgb.shape[0])
+        self._size = self._size or size
+        if rgb is None or size != self._size:
+            self.damaged += 1
+            line = f"images of {self.name} that are unreadable or of another size were skipped"
+            if line not in self.warnings:
+                self.warnings.append(line)
+            return None
+        return rgb
+
+    def close(self) -> None:
+        """Stop; a ``grab`` waiting in another thread returns None."""
+        with self._changed:
+            closed, self._ended = self._session is None, True
+            self._newest = None
+            self._changed.notify_all()
+        if closed:
+            return
+        session, self._session = self._session, None
+        for subscriber in self._subscribers:
+            subscriber.undeclare()
+        if hasattr(self, "_node"):
+            self._node.close()
+        session.close()
+
+    def _subscribe(self, domain: int) -> None:
+        for kind in (RAW, COMPRESSED):
+            self._listen(domain, self._topic, kind, lambda data, kind=kind: self._take(kind, data))
+        for topic in info_topics(self._topic):
+            self._listen(domain, topic, CAMERA, lambda data, topic=topic: self._take_info(topic, data))
+
+    def _listen(self, domain: int, topic: str, kind: str, take: Any) -> None:
+        # Any type hash: definitions differ in comments between releases of ROS, and old ones send none.
+        key = f"{domain}{topic}/{dds_type(kind)}/*"
+        self._subscribers.append(self._session.declare_subscriber(key, lambda sample: take(sample.payload.to_bytes())))
+        self._node.declare("MS", topic, kind, self._hashes[kind], QOS)
+
+    def _take(self, kind: str, data: bytes) -> None:
+        """Store an image in place of one that was not taken; called by a thread of zenoh."""
+        stamp_ns = _header_ns(data) or time.time_ns()
+        with self._changed:
+            self._last_at = time.monotonic()
+            if self.origin_ns is None:
+                self.origin_ns = stamp_ns
+            seconds = (stamp_ns - self.origin_ns) * 1e-9
+            if self._count and abs(stamp_ns - self._last_ns) > LONGEST_PAUSE_SECONDS * 1e9:
+                self._begin_segment(seconds)
+            if self._count and seconds <= self._last_time:
+                # A clock was set back; timestamps must increase.
+                seconds = self._last_time + 1 / self.rate
+            self.dropped += self._newest is not None
+            if not self._ended:
+                self._newest = self._count, seconds, len(self.segments), kind, data
+            self._count, self._last_ns, self._last_time = self._count + 1, stamp_ns, seconds
+            self._changed.notify_all()
+
+    def _take_info(self, topic: str, data: bytes) -> None:
+        with self._changed:
+            if self._info is None:
+                self._info = topic, data
+                self._changed.notify_all()
+
+    def _begin_segment(self, seconds: float) -> None:
+        reason = f"no frames from {self._last_time:.1f} s to {seconds:.1f} s"
+        self.segments.append(FrameRange(self._count, max(seconds, self._last_time), reason))
+        self.warnings.append(f"{self.name}: {reason}; a new segment begins")
+
+    def _end(self) -> None:
+        """The topic is silent for too long. The caller holds the lock."""
+        self._ended = True
+        if self._reconnects:
+            self.lost = True
+            line = f"was lost after {self._last_time:.1f} s and did not come back within {self._lost_after:g} s"
+        else:
+            line = f"ended after {self._last_time:.1f} s"
+        self.warnings.append(f"{self.name} {line}")
+
+    def _wait_for_first(self, endpoint: str, domain: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._newest is not None, FIRST_FRAME_SECONDS)
+            if self._newest is not None:
+                self._changed.wait_for(lambda: self._info is not None, CAMERA_SECONDS)
+                return
+        topics = sorted(self._image_topics(domain))
+        seen = f"image topics there: {', '.join(topics)}" if topics else "no image topic is published there"
+        raise InputError(
+            f"no image arrives on {self._topic} by the zenoh router {endpoint}, ROS domain {domain}: {seen}; "
+            "robots need RMW_IMPLEMENTATION=rmw_zenoh_cpp and a router (rmw_zenohd)"
+        )
+
+    def _image_topics(self, domain: int) -> set[str]:
+        """Image topics in the graph."""
+        found = set()
+        kinds = {dds_type(RAW), dds_type(COMPRESSED)}
+        for reply in self._session.liveliness().get(f"@ros2_lv/{domain}/**", timeout=GRAPH_SECONDS):
+            parts = str(reply.ok.key_expr).split("/") if reply.ok is not None else []
+            if len(parts) > 10 and parts[5] == "MP" and parts[10] in kinds:
+                found.add(parts[9].replace("%", "/"))
+        return found
+
+    def _camera(self) -> Calibration | None:
+        """Camera of the topic's camera_info, if one arrived."""
+        if self._info is None:
+            return None
+        try:
+            message = self._store.deserialize_cdr(self._info[1], CAMERA)
+            return camera_of(message, rectified=is_rectified(self._topic))
+        except (*DAMAGE, StreamReconError) as error:
+            self.warnings.append(f"the camera_info of {self._topic} is not used: {str(error)[:200]}")
+        return None
+
+
+def parse_topic(spec: str) -> tuple[str, str, int]:
+    """Router ``host:port``, topic with a leading slash, and domain of an address. Raises ConfigError."""
+    with _address_errors(spec):
+        parts = urlsplit(spec)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        port = parts.port
+        host = parts.hostname or ""
+    if port is None:
+        endpoint, topic = DEFAULT_ENDPOINT, f"{parts.netloc}{parts.path}"
+    else:
+        endpoint, topic = f"{f'[{host}]' if ':' in host else host}:{port}", parts.path
+    topic = "/" + topic.strip("/")
+    names = topic[1:].split("/")
+    named = all(name.isascii() and name.replace("_", "a").isalnum() for name in names)
+    if not named or set(options) - {"domain"}:
+        raise ConfigError(f"{spec}: use zenoh://TOPIC or zenoh://HOST:PORT/TOPIC, with ?domain=N where it is not 0")
+    return endpoint, topic, ros_domain(options.get("domain"))
+
+
+@contextmanager
+def _address_errors(spec: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{spec} is not an address: {error}") from error
+
+
+def _header_ns(data: bytes) -> int:
+    """Stamp of a message in CDR that begins with a header, without reading the rest; 0 for a short one."""
+    if len(data) < 12:
+        return 0
+    seconds, nanoseconds = struct.unpack_from("<iI" if data[1] & 1 else ">iI", data, 4)
+    return int(seconds) * 10**9 + int(nanoseconds)
+
+
+def _types() -> tuple[Any, dict[str, str]]:
+    """Types of ROS 2, and the hashes of those used here. Raises ResourceError."""
+    try:
+        from rosbags.typesys import Stores, get_typestore
+    except ImportError as error:
+        raise ResourceError("zenoh:// needs the library rosbags: pip install 'stream-recon[robots]'") from error
+    store = get_typestore(Stores.ROS2_JAZZY)
+    return store, {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}

@@ -1,0 +1,150 @@
+// Runs before the viewer's client. TITLE, PICTURE and FULL_SCREEN are replaced by strings.
+(() => {
+  // Notices of the client library that say nothing about the reconstruction.
+  const hidden = ["Software WebGL rendering detected", "Could not detect browser version"];
+  let folded = false;
+  const tidy = () => {
+    for (const note of document.querySelectorAll(".mantine-Notification-root"))
+      if (hidden.some(text => note.textContent.includes(text))) note.style.display = "none";
+    if (!folded && matchMedia("(max-width: 36em)").matches) {
+      const handle = document.querySelector('div[style*="cursor: pointer"][style*="height: 3.5em"]');
+      if (handle) { folded = true; handle.click(); }
+    }
+    if (document.title !== TITLE) document.title = TITLE;
+    readCut();
+    readCaption();
+  };
+  new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
+
+  // On a phone the folded panel hides what it says: a caption says what happens, or what to do.
+  const caption = document.createElement("div");
+  caption.style.cssText = "position: fixed; top: 8px; left: 8px; right: 8px; z-index: 5; pointer-events: none; " +
+    "font: 14px sans-serif; color: white; text-shadow: 0 0 3px black, 0 0 3px black";
+  const said = name => {
+    const found = document.querySelector(`[data-stream-recon-${name}]`);
+    return found ? found.getAttribute(`data-stream-recon-${name}`) : "";
+  };
+  const readCaption = () => {
+    if (!document.body) return;
+    const words = matchMedia("(max-width: 36em)").matches ? said("hint") || said("status") : "";
+    if (caption.textContent !== words) caption.textContent = words;
+    if (!caption.isConnected) document.body.append(caption);
+  };
+
+  const savePicture = () => {
+    const scene = [...document.querySelectorAll("canvas")].sort((a, b) => b.width - a.width)[0];
+    const copy = document.createElement("canvas");
+    copy.width = scene.width; copy.height = scene.height;
+    const context = copy.getContext("2d");
+    context.fillStyle = getComputedStyle(document.body).backgroundColor;
+    context.fillRect(0, 0, copy.width, copy.height);
+    context.drawImage(scene, 0, 0);
+    copy.toBlob(blob => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(blob);
+      link.download = TITLE.replace(/[^\w.-]+/g, "-") + ".png";
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    }, "image/png");
+  };
+  const toggleFullScreen = () => {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else if (document.documentElement.requestFullscreen) document.documentElement.requestFullscreen().catch(() => {});
+  };
+  const buttons = {[PICTURE]: savePicture, [FULL_SCREEN]: toggleFullScreen};
+  document.addEventListener("click", event => {
+    const button = event.target.closest && event.target.closest("button");
+    const action = button && buttons[button.textContent.trim()];
+    if (action) action();
+  }, true);
+
+  // What is behind a plane, and what is too unsure, is not drawn. The client library has no such thing, so its shaders
+  // of surfaces and points get a test. The panel gives planes in the world and a percentage as JSON in an attribute.
+  const MAX_PLANES = 8;
+  const values = new Float32Array(4 * MAX_PLANES);
+  let cut = {planes: [], hide: 0}, text = "", version = 1, turn = "";
+
+  const rotated = (q, [x, y, z]) => {
+    const [w, a, b, c] = q, tx = 2 * (b * z - c * y), ty = 2 * (c * x - a * z), tz = 2 * (a * y - b * x);
+    return [x + w * tx + b * tz - c * ty, y + w * ty + c * tx - a * tz, z + w * tz + a * ty - b * tx];
+  };
+  const update = () => {
+    const tree = window.__viserSceneTree, root = tree && tree.getState()[""];
+    const q = (root && root.wxyz) || [1, 0, 0, 0];
+    turn = String(q);
+    cut.planes.slice(0, MAX_PLANES).forEach(([x, y, z, d], k) => values.set([...rotated(q, [x, y, z]), d], 4 * k));
+    version += 1;
+    if (window.__viserMutable) window.__viserMutable.requestRender();
+  };
+  const readCut = () => {
+    const found = document.querySelector("[data-stream-recon-cut]");
+    const now = found ? found.dataset.streamReconCut : text;
+    if (now === text) return;
+    text = now;
+    cut = JSON.parse(now);
+    update();
+  };
+  // The client turns its world when the up direction changes.
+  setInterval(() => {
+    const tree = window.__viserSceneTree, root = tree && cut.planes.length && tree.getState()[""];
+    if (root && String(root.wxyz) !== turn) update();
+  }, 500);
+
+  const MAIN = /void\s+main\s*\(\s*(?:void)?\s*\)/;
+  const wanted = source => MAIN.test(source) && source.includes("uniform mat4 viewMatrix") &&
+    (/#define SHADER_TYPE Mesh(Basic|Standard|Physical)Material/.test(source) ||
+     source.includes("point_shading_enabled"));
+  const vertex = source => source.replace(MAIN, `
+    in float _unsure;
+    out highp vec4 cutPosition;
+    out highp float cutUnsure;
+    uniform highp int cutCount;
+    void mainUncut()`) + `
+    void main() {
+      mainUncut();
+      cutPosition = cutCount > 0 ? inverse(viewMatrix) * inverse(projectionMatrix) * gl_Position : vec4(0.0);
+      cutUnsure = _unsure;
+    }`;
+  const fragment = source => source.replace(MAIN, `
+    in highp vec4 cutPosition;
+    in highp float cutUnsure;
+    uniform highp vec4 cutPlanes[${MAX_PLANES}];
+    uniform highp int cutCount;
+    uniform highp float cutHide;
+    void mainUncut()`) + `
+    void main() {
+      if (cutUnsure > 100.0 - cutHide) discard;
+      for (int k = 0; k < cutCount; k++)
+        if (dot(cutPlanes[k].xyz, cutPosition.xyz) + cutPlanes[k].w * cutPosition.w < 0.0) discard;
+      mainUncut();
+    }`;
+  if (!window.WebGL2RenderingContext) return;
+  const gl = WebGL2RenderingContext.prototype, {shaderSource, useProgram} = gl;
+  gl.shaderSource = function (shader, source) {
+    if (wanted(source))
+      source = this.getShaderParameter(shader, this.SHADER_TYPE) === this.VERTEX_SHADER ? vertex(source) : fragment(source);
+    shaderSource.call(this, shader, source);
+  };
+  const programs = new WeakMap();
+  gl.useProgram = function (program) {
+    useProgram.call(this, program);
+    if (program && !programs.has(program)) {
+      const place = name => this.getUniformLocation(program, name);
+      programs.set(program, {planes: place("cutPlanes[0]"), count: place("cutCount"), hide: place("cutHide"), version: 0});
+    }
+    this.cutProgram = program ? programs.get(program) : null;
+  };
+  for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
+    const draw = gl[name];
+    gl[name] = function (...args) {
+      const program = this.cutProgram;
+      if (program && program.count && program.version !== version) {
+        program.version = version;
+        this.uniform4fv(program.planes, values);
+        this.uniform1i(program.count, Math.min(cut.planes.length, MAX_PLANES));
+        this.uniform1f(program.hide, cut.hide);
+      }
+      draw.apply(this, args);
+    };
+  }
+})();

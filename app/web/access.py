@@ -1,0 +1,179 @@
+"""Access control of the server: own host and origin, the token as a cookie, and bounds on what one client may hold."""
+
+import asyncio
+import html
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.responses import HTMLResponse, PlainTextResponse
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+REQUEST_HEADER = b"x-stream-recon"
+"""Header of every request that changes something: pages of other origins cannot send it."""
+RECEIVE_SECONDS = 30.0
+"""Time for the next part of a request's body."""
+MAX_SOCKETS = 48
+"""Web sockets at a time; each viewer and each scan has one."""
+CONTENT_POLICY = (
+    "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self' {sockets}; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'; object-src 'none'"
+)
+"""Content security policy of the server's own pages, which have no inline scripts."""
+VIEWER_POLICY = (
+    "connect-src 'self' {sockets} blob: data:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
+"""Policy of viewers. Their page has inline scripts, and would run what a server named in its address sends."""
+HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Who may use the application, and at which address."""
+
+    host: str = "127.0.0.1"
+    """Address that the server listens on."""
+    token: str | None = None
+    """None: names of this machine are enough."""
+    tls: bool = False
+    public: str | None = None
+    """Address at which a reverse proxy shows the server; None: there is none."""
+
+    @property
+    def prefix(self) -> str:
+        """Path of the pages, with a slash at the end."""
+        return f"{urlsplit(self.public or '').path.rstrip('/')}/"
+
+    @property
+    def secure(self) -> bool:
+        """Whether browsers reach the pages by HTTPS."""
+        return self.tls if self.public is None else self.public.lower().startswith("https:")
+
+
+class Access:
+    """ASGI middleware that admits or refuses each request and web socket."""
+
+    def __init__(self, app: Any, reach: Reach) -> None:
+        self._app, self._token, self._secure, self._prefix = app, reach.token, reach.secure, reach.prefix
+        self._guard = RequestGuard(reach.host, "", reach.token, reach.public)
+        self._sockets = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers([(k.decode("latin-1"), v.decode("latin-1")) for k, v in scope["headers"]])
+        self._strip_prefix(scope)
+        if scope["type"] == "websocket":
+            await self._web_socket(scope, headers, receive, send)
+            return
+        send = self._with_headers(scope, send)
+        query = scope.get("query_string", b"").decode("latin-1")
+        refusal = self._refusal(headers, query)
+        if refusal is not None:
+            await PlainTextResponse(f"{refusal}\n", 403)(scope, receive, send)
+        elif scope["method"] in SAFE_METHODS and "token" in dict(parse_qsl(query)):
+            await self._enter(scope, headers, query)(scope, receive, send)
+        elif scope["method"] not in SAFE_METHODS and not any(k == REQUEST_HEADER for k, _ in scope["headers"]):
+            await PlainTextResponse("Requests that change something come from the server's own page.\n", 403)(
+                scope, receive, send
+            )
+        else:
+            await self._app(scope, _bounded_receive(receive), send)
+
+    async def _web_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(headers, scope.get("query_string", b"").decode("latin-1"))
+        if refusal is not None or self._sockets >= MAX_SOCKETS:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
+            return
+        self._sockets += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._sockets -= 1
+
+    def _refusal(self, headers: Headers, query: str) -> str | None:
+        """Why a request is refused; None if it is admitted."""
+        plain = Headers([(name, value) for name, value in headers.raw_items() if name.lower() != "upgrade"])
+        refused = self._guard.refuse(Request(f"/?{query}", plain))
+        return None if refused is None else bytes(refused.body or b"").decode().partition(": ")[2].strip()
+
+    def _enter(self, scope: Scope, headers: Headers, query: str) -> HTMLResponse:
+        """A page that sets the cookie and leads to the same address without the token.
+
+        It is no redirect: the browser would count that as a request of the page that held the link, and would not send
+        a cookie that is strictly of this site.
+        """
+        rest = urlencode([(key, value) for key, value in parse_qsl(query) if key != "token"])
+        name = scope["path"].rpartition("/")[2]
+        target = html.escape(f"./{name if name.isalnum() else ''}{'?' + rest if rest else ''}", quote=True)
+        response = HTMLResponse(
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={target}">'
+            f'<title>stream-recon</title><a href="{target}">stream-recon</a>'
+        )
+        if self._token is not None:
+            cookie = f"{self._guard.cookie_name(headers)}={self._token}; HttpOnly; SameSite=Strict; Path={self._prefix}"
+            response.headers["Set-Cookie"] = cookie + ("; Secure" if self._secure else "")
+        return response
+
+    def _strip_prefix(self, scope: Scope) -> None:
+        """Take the proxy's path away where the proxy did not."""
+        if self._prefix != "/" and scope["path"].startswith(self._prefix):
+            scope["path"] = "/" + scope["path"][len(self._prefix) :]
+            raw = scope.get("raw_path") or b""
+            if raw.startswith(self._prefix.encode()):
+                scope["raw_path"] = b"/" + raw[len(self._prefix) :]
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name.lower().encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
+                policy = VIEWER_POLICY if scope["path"].startswith("/view/") else CONTENT_POLICY
+                own[b"content-security-policy"] = policy.format(sockets=_sockets_of(scope)).encode()
+                present = {name.lower() for name, _ in message["headers"]}
+                own.setdefault(b"cache-control", b"no-store")
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in own.items() if name not in present),
+                ]
+            await send(message)
+
+        return send_with_headers
+
+
+def _sockets_of(scope: Scope) -> str:
+    """Web sockets of the server's own address: not all browsers count them as of the same origin."""
+    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+    return f"ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
+
+
+def _bounded_receive(receive: Receive) -> Receive:
+    """Give up on a body that stalls. After the body, it waits for the client's end without a bound."""
+    complete = False
+
+    async def bounded() -> Message:
+        nonlocal complete
+        if complete:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), RECEIVE_SECONDS)
+        except TimeoutError:
+            complete = True
+            return {"type": "http.disconnect"}
+        complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    return bounded

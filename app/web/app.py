@@ -1,0 +1,98 @@
+"""Composition of the web application: its parts, its routes, and what it does between requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+
+from stream_recon.app.web.access import Access, Reach
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.proxy import ViewerProxy
+from stream_recon.app.web.routes import Routes
+from stream_recon.app.web.runner import PROGRAM, JobRunner
+from stream_recon.app.web.viewers import Viewers
+
+STATIC = Path(__file__).parent / "static"
+HOUSEKEEPING_SECONDS = 15.0
+"""Time between two looks for idle viewers and scans, while any is open."""
+
+
+def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str] = PROGRAM) -> Access:
+    """The ASGI application of a data folder, whose folders exist.
+
+    ``jobs``: reconstructions at a time; ``program``: the command line program that runs them.
+    """
+    store = JobStore(places.queue)
+    runner = JobRunner(store, places, jobs, program)
+    viewers = Viewers(runner, places)
+    runner.on_ended = viewers.note_end
+    routes, proxy = Routes(places, store, runner, viewers), ViewerProxy(viewers)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        runner.start()
+        housekeeping = asyncio.create_task(_keep_house(routes, viewers))
+        try:
+            yield
+        finally:
+            housekeeping.cancel()
+            await asyncio.gather(runner.close(), viewers.close_all())
+            store.close()
+
+    application = Starlette(
+        routes=[
+            Route("/", _page("index.html")),
+            Route("/scan", _page("scan.html")),
+            Route("/api/state", routes.state),
+            Route("/api/uploads", routes.create_upload, methods=["POST"]),
+            Route("/api/uploads/{id}", routes.upload, methods=["GET", "PATCH", "DELETE"]),
+            Route("/api/sources", routes.add_source, methods=["POST"]),
+            Route("/api/jobs/{id:int}", routes.job, methods=["DELETE"]),
+            Route("/api/jobs/{id:int}/{action:str}", routes.job, methods=["POST"]),
+            Route("/api/exports/{id:int}", routes.download),
+            Route("/api/results/{name}", routes.result, methods=["DELETE"]),
+            Route("/api/results/{name}/picture", routes.picture),
+            Route("/api/results/{name}/{action}", routes.result, methods=["POST"]),
+            Route("/api/scans", routes.create_scan, methods=["POST"]),
+            Route("/api/scans/{id}/frames", routes.scan_frame, methods=["POST"]),
+            Route("/api/scans/{id}/end", routes.end_scan, methods=["POST"]),
+            Route("/api/scans/{id}", routes.scan_state),
+            WebSocketRoute("/api/scans/{id}/stream", routes.scan_socket),
+            Route("/view/{name}", proxy.page),
+            WebSocketRoute("/view/{name}", proxy.socket),
+            WebSocketRoute("/view/{name}/", proxy.socket),
+            Route("/view/{name}/{path:path}", proxy.page),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={500: _failed},
+        lifespan=lifespan,
+    )
+    return Access(application, reach)
+
+
+def _page(name: str) -> Any:
+    async def page(_: Request) -> Response:
+        return FileResponse(STATIC / name, media_type="text/html; charset=utf-8")
+
+    return page
+
+
+async def _keep_house(routes: Routes, viewers: Viewers) -> None:
+    while True:
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        if viewers.open:
+            await viewers.close_idle()
+        if routes.scans.open:
+            routes.scans.close_idle()
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "the server made an error: see its terminal"}, 500)

@@ -1,0 +1,82 @@
+"""A certificate made by this machine, so that phones give pages the camera. Browsers ask once whether to accept it."""
+
+import ipaddress
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from stream_recon.app.viewer.guard import outward_address
+from stream_recon.configs.errors import ResourceError
+
+DAYS = 800
+"""Validity; phones refuse certificates of more than 825 days."""
+RENEW_DAYS = 30
+
+
+def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
+    """Certificate and key for this machine's names and addresses; made once, so that phones accept it once.
+
+    Made again where it ends soon, or lacks one of the addresses. Raises ResourceError without the library.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    except ImportError as error:
+        raise ResourceError(
+            "--tls needs a library: pip install 'stream-recon[serve]', or use --cert and --key"
+        ) from error
+    cert_path, key_path = folder / "certificate.pem", folder / "key.pem"
+    names = _names(host)
+    now = datetime.now(UTC)
+    if cert_path.is_file() and key_path.is_file():
+        try:
+            found = x509.load_pem_x509_certificate(cert_path.read_bytes())
+            known = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            covered = {str(entry.value) for entry in known}
+            if names <= covered and found.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
+                return cert_path, key_path
+        except (ValueError, x509.ExtensionNotFound):
+            pass
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"stream-recon on {socket.gethostname()}"[:64])])
+    alternatives: list[x509.GeneralName] = []
+    for name in sorted(names):
+        try:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            alternatives.append(x509.DNSName(name))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=DAYS))
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    key_path.unlink(missing_ok=True)
+    with os.fdopen(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secret)
+    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return cert_path, key_path
+
+
+def _names(host: str) -> set[str]:
+    """Names and addresses by which browsers reach this machine."""
+    names = {"localhost", "127.0.0.1", "::1", outward_address(host)}
+    own = socket.gethostname()
+    if own.isascii():
+        names |= {own, f"{own}.local"}
+    if host not in ("", "0.0.0.0", "::"):
+        names.add(host)
+    return names

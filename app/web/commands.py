@@ -1,0 +1,106 @@
+"""Command lines of jobs, and the options that a page may set."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.web.jobs import Job
+from stream_recon.app.web.places import Places
+from stream_recon.configs.errors import ConfigError
+
+ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
+"""Addresses that a page may give; paths of this machine are not among them."""
+CAMERA = re.compile(r"[0-9]{1,2}")
+SCALE = re.compile(r"(marker:\d+(\.\d+)?|height:\d+(\.\d+)?|frames:\d+,\d+,\d+(\.\d+)?|exif)")
+"""Sources of metric scale without a file."""
+MAX_FRAMES = 10_000_000
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_FRAMES
+
+
+CHECKS: dict[str, Callable[[object], bool]] = {
+    "stride": _is_count,
+    "max_frames": _is_count,
+    "scale": lambda value: isinstance(value, str) and SCALE.fullmatch(value) is not None,
+    "mesh": lambda value: isinstance(value, bool),
+    "dense": lambda value: isinstance(value, bool),
+    "mapping": lambda value: isinstance(value, str) and value in ("full", "stream", "off"),
+}
+"""Options of a reconstruction that a page may set, with the check of their values."""
+EXPORTS = {
+    "mesh": ("mesh", ".glb"),
+    "points": ("glb", ".glb"),
+    "html": ("html", ".html"),
+    "colmap": ("colmap", ""),
+    "transforms": ("transforms", ""),
+    "trajectory": ("trajectory", ""),
+    "depth": ("depth", ""),
+    "mesh-ply": ("mesh", ".ply"),
+    "mesh-obj": ("mesh", ".obj"),
+    "rrd": ("rrd", ".rrd"),
+}
+"""Exports that a page offers: the format of ``stream-recon export``, and the suffix of its file, empty for a folder."""
+
+
+def checked_options(given: object) -> dict[str, Any]:
+    """Options of a reconstruction from a page's JSON. Raises ConfigError."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or len(given) > 20:
+        raise ConfigError("the options are not an object")
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value in (None, ""):
+            continue
+        if not (name in CHECKS and CHECKS[name](value)):
+            raise ConfigError(f"the option {str(name)[:40]} has no such value")
+        options[name] = value
+    return options
+
+
+def checked_address(address: object) -> str:
+    """A stream address or camera number from a page. Raises ConfigError."""
+    text = address.strip() if isinstance(address, str) else ""
+    if not (ADDRESS.fullmatch(text) or CAMERA.fullmatch(text)):
+        raise ConfigError("give an address such as rtsp://host/stream, or the number of a camera of the server")
+    return text
+
+
+def is_live(source: str) -> bool:
+    """Whether a source is an address or a camera, which cannot be read again."""
+    return bool(ADDRESS.fullmatch(source) or CAMERA.fullmatch(source))
+
+
+def arguments(job: Job, places: Places) -> list[str]:
+    """The arguments of a job's command line."""
+    folder = str(places.data / job.name)
+    if job.kind == "refine":
+        return ["refine", folder]
+    if job.kind == "export":
+        name, _ = EXPORTS[job.source]
+        return ["export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
+    words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
+    options = job.options
+    for name, flag in (("stride", "--stride"), ("max_frames", "--max-frames"), ("scale", "--scale-from")):
+        if name in options:
+            words += [flag, str(options[name])]
+    words += ["--mapping", options["mapping"]] if "mapping" in options else []
+    words += ["--no-mesh"] if options.get("mesh") is False else []
+    words += ["--dense", "off"] if options.get("dense") is False else []
+    return words
+
+
+def export_target(job: Job, places: Places) -> Path:
+    """File or folder that an export writes; a folder is packed into ``NAME.zip`` next to it."""
+    name, suffix = EXPORTS[job.source]
+    stem = job.name.removesuffix("-recon")
+    return places.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{name}")
+
+
+def export_file(job: Job, places: Places) -> Path:
+    """The file of an export that is downloaded."""
+    target = export_target(job, places)
+    return target if EXPORTS[job.source][1] else target.with_name(f"{target.name}.zip")

@@ -1,0 +1,155 @@
+"""The results in the data folder: what a page lists of each, its picture, renaming and removal."""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stream_recon.app.result.cameras import TRAJECTORY_NAME
+from stream_recon.app.result.depth import DEPTH_FOLDER
+from stream_recon.app.result.files import output_errors
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT, upgraded
+from stream_recon.app.result.writer import remove_result
+from stream_recon.app.web.places import MAX_NAME, Places, safe_name
+from stream_recon.configs.errors import OutputError
+
+MAX_RECORD_BYTES = 16_000_000
+"""Bound of a ``run.json`` that is read."""
+MAX_PICTURE_BYTES = 4_000_000
+JPEG = b"\xff\xd8\xff"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result as a page lists it."""
+
+    name: str
+    source: str
+    frames: int
+    seconds: float | None
+    """Length of the part of the source that was reconstructed."""
+    interrupted: bool
+    refined: bool
+    metres: bool
+    mesh: bool
+    verdict: str
+    """good, doubtful or failed; empty where it is not judged."""
+    reason: str
+    changed: float
+    """Time of the last change, in seconds since 1970."""
+
+
+class Library:
+    """Reads the results; what it read is kept until their ``run.json`` changes."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._entries: dict[str, tuple[tuple[int, int], Entry]] = {}
+
+    def entries(self) -> list[Entry]:
+        """All results, the last changed first. Folders with a damaged ``run.json`` are left out."""
+        found = {}
+        for name, folder in self._places.results().items():
+            with suppress(OSError, ValueError):
+                stat = (folder / RUN_NAME).stat()
+                key = stat.st_mtime_ns, stat.st_size
+                known = self._entries.get(name)
+                entry = known[1] if known is not None and known[0] == key else _entry(folder, stat.st_mtime)
+                found[name] = key, entry
+        self._entries = found
+        return sorted((entry for _, entry in found.values()), key=lambda entry: -entry.changed)
+
+    def folder(self, name: str) -> Path:
+        """Folder of a result. Raises OutputError where there is none of this name."""
+        folder = self._places.results().get(name)
+        if folder is None:
+            raise OutputError("there is no such result")
+        return folder
+
+    def picture(self, name: str) -> bytes:
+        """JPEG of a frame in the middle. Raises OutputError where there is none."""
+        folder = self.folder(name)
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder / DEPTH_FOLDER) if entry.name.endswith(".npz"))
+            with zipfile.ZipFile(folder / DEPTH_FOLDER / names[len(names) // 2]) as file:
+                if file.getinfo("rgb_jpeg.npy").file_size > MAX_PICTURE_BYTES:
+                    raise ValueError("it is too large")
+                data = np.load(io.BytesIO(file.read("rgb_jpeg.npy")), allow_pickle=False).astype(np.uint8).tobytes()
+        except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+            raise OutputError("it has no picture") from error
+        if not data.startswith(JPEG):
+            raise OutputError("it has no picture")
+        return bytes(data)
+
+    def rename(self, name: str, title: object) -> str:
+        """Give a result's folder another name, which is returned. Raises OutputError."""
+        folder = self.folder(name)
+        if not isinstance(title, str) or not title.strip():
+            raise OutputError("give a name")
+        new = safe_name(title[: 4 * MAX_NAME])
+        if new == name:
+            return name
+        target = self._places.data / new
+        if target.exists() or target.is_symlink():
+            raise OutputError(f"{new} exists: choose another name")
+        FolderLock(folder).release()  # refuses where a process writes to it
+        with output_errors(folder):
+            folder.rename(target)
+        return new
+
+    def remove(self, name: str) -> bool:
+        """Remove a result's own files; returns whether its folder is gone. Raises OutputError."""
+        return remove_result(self.folder(name))
+
+
+def _entry(folder: Path, changed: float) -> Entry:
+    path = folder / RUN_NAME
+    if path.stat().st_size > MAX_RECORD_BYTES:
+        raise ValueError("it is too large")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(record, dict) or record.get("program") != PROGRAM:
+        raise ValueError("it is of another program")
+    record = upgraded(record)
+    verdict = _table(record, VERDICT)
+    frames = _table(record, "frames").get("reconstructed")
+    return Entry(
+        name=folder.name,
+        source=str(record.get("source", ""))[:200],
+        frames=frames if isinstance(frames, int) else 0,
+        seconds=_length(folder / TRAJECTORY_NAME),
+        interrupted=record.get("interrupted") is not False,
+        refined=bool(_table(record, REFINEMENT)),
+        metres=bool(_table(record, METRIC_SCALE)),
+        mesh=(folder / MESH_NAME).is_file(),
+        verdict=str(verdict.get("level", "")),
+        reason=" ".join(str(verdict.get(key, "")) for key in ("reason", "advice")).strip()[:400],
+        changed=changed,
+    )
+
+
+def _table(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = record.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _length(trajectory: Path) -> float | None:
+    """Seconds from the first to the last pose; None where the file is missing or damaged."""
+    try:
+        with trajectory.open("rb") as file:
+            first = file.read(4096)
+            file.seek(max(0, trajectory.stat().st_size - 4096))
+            last = file.read()
+        begin = next(line for line in first.split(b"\n") if line and not line.startswith(b"#"))
+        end = [line for line in last.split(b"\n") if line and not line.startswith(b"#")][-1]
+        return float(end.split()[0]) - float(begin.split()[0])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None

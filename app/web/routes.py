@@ -1,0 +1,351 @@
+"""The server's HTTP interface: JSON for its own pages, uploads, downloads and scans."""
+
+import asyncio
+import json
+import math
+import shutil
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from stream_recon.app.web.commands import EXPORTS, checked_address, checked_options, export_file, is_live
+from stream_recon.app.web.jobs import Job, JobStore
+from stream_recon.app.web.library import Library
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.runner import JobRunner
+from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
+from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, OffsetError, Stored, Uploads
+from stream_recon.app.web.viewers import Viewers
+from stream_recon.configs.errors import ConfigError, InputError, OutputError, StreamReconError
+
+MAX_JSON_BYTES = 65_536
+MAX_SHOWN = 200
+"""Latest jobs that a page lists."""
+MAX_WAITING = 200
+"""Jobs that may wait at a time."""
+SCAN_PUSH_SECONDS = 0.1
+"""Time between two looks for news for a phone."""
+
+
+def answered(endpoint: Callable[["Routes", Request], Coroutine[Any, Any, Response]]) -> Any:
+    """Decorator of endpoints: errors that a user can act on become one line of JSON."""
+
+    async def answer(routes: "Routes", request: Request) -> Response:
+        try:
+            return await endpoint(routes, request)
+        except OffsetError as error:
+            return JSONResponse({"error": str(error), "offset": error.offset}, 409)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except InputError as error:
+            return JSONResponse({"error": str(error)}, 415)
+        except StreamReconError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except OSError as error:
+            return JSONResponse({"error": f"the system refuses an operation: {error.strerror}"}, 507)
+
+    return answer
+
+
+class Routes:
+    """Endpoints. They know the parts of the server; no part knows another's state."""
+
+    def __init__(self, places: Places, store: JobStore, runner: JobRunner, viewers: Viewers) -> None:
+        self._places, self._store, self._runner, self._viewers = places, store, runner, viewers
+        self.library, self.uploads = Library(places), Uploads(store, places)
+        self.scans = Scans(store, runner, places)
+
+    @answered
+    async def state(self, request: Request) -> Response:
+        """All that the start page shows."""
+        jobs = self._store.all()
+        entries = await asyncio.to_thread(self.library.entries)
+        return JSONResponse(
+            {
+                "results": [asdict(entry) for entry in entries],
+                "jobs": [self._shown(job) for job in jobs[:MAX_SHOWN] if job.state != "done" or job.kind == "export"],
+                "uploads": [
+                    {"id": upload.id, "title": upload.title, "size": upload.size, "offset": offset}
+                    for upload, offset in self.uploads.open()
+                ],
+                "limits": {"bytes": min(MAX_BYTES, self._places.free_bytes()), "piece": PIECE_BYTES},
+                "exports": list(EXPORTS),
+            }
+        )
+
+    @answered
+    async def create_upload(self, request: Request) -> Response:
+        given = await _json(request)
+        options = checked_options(given.get("options"))
+        upload = self.uploads.create(given.get("name"), given.get("size"), options)
+        return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
+
+    @answered
+    async def upload(self, request: Request) -> Response:
+        """State (GET), a piece (PATCH with ``?offset=``) or removal (DELETE) of an upload."""
+        upload = self.uploads.get(request.path_params["id"])
+        if request.method == "DELETE":
+            self.uploads.remove(upload)
+            return JSONResponse({})
+        offset = self.uploads.offset(upload)
+        if request.method == "PATCH":
+            _check_length(request, MAX_PIECE_BYTES)
+            given = request.query_params.get("offset", "")
+            if not (given.isascii() and given.isdecimal() and len(given) < 20):
+                raise ConfigError("say the offset of the piece")
+            offset = await self.uploads.append(upload, int(given), _body(request))
+        if offset < upload.size or request.method == "GET":
+            return JSONResponse({"offset": offset, "size": upload.size})
+        return self._begin(await self.uploads.complete(upload))
+
+    def _begin(self, stored: Stored) -> Response:
+        """Queue a complete upload, unless it has a result or a job."""
+        source = str(stored.path)
+        for job in self._store.all():
+            if job.source == source and (job.is_open or job.name in self._places.results()):
+                return JSONResponse({"name": job.name, "known": True})
+        name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
+        job = self._add("reconstruct", name, source, stored.options)
+        return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
+
+    @answered
+    async def add_source(self, request: Request) -> Response:
+        """Reconstruct a camera or an address."""
+        given = await _json(request)
+        address = checked_address(given.get("address"))
+        title = given.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        name = self._places.free_name(str(title or f"camera-{address}")[:200], self._store.names())
+        job = self._add("reconstruct", name, address, checked_options(given.get("options")))
+        return JSONResponse({"job": job.id, "name": job.name}, 201)
+
+    @answered
+    async def job(self, request: Request) -> Response:
+        """Stop, resume or forget a job."""
+        job = self._store.get(int(request.path_params["id"]))
+        if job is None:
+            raise OutputError("there is no such job")
+        action = request.path_params.get("action", "remove" if request.method == "DELETE" else "")
+        if action == "stop":
+            scan = self.scans.of_job(job.id)
+            if scan is not None and scan.count:
+                self.scans.end(scan)
+            else:
+                await self._runner.stop(job.id)
+        elif action == "resume":
+            self._runner.resume(job.id)
+        elif action == "remove":
+            if job.is_open:
+                raise OutputError("stop it first")
+            self._forget(job)
+            if job.name not in self._places.results() and all(
+                job.source != other.source for other in self._store.all()
+            ):
+                self._remove_source(job)
+        return JSONResponse({})
+
+    @answered
+    async def result(self, request: Request) -> Response:
+        """Refine, export, rename or remove a result."""
+        name, action = request.path_params["name"], request.path_params.get("action", "remove")
+        self.library.folder(name)
+        given = await _json(request)
+        if action == "refine":
+            job = self._add("refine", name, "", {})
+            return JSONResponse({"job": job.id}, 201)
+        if action == "export":
+            if given.get("format") not in EXPORTS:
+                raise ConfigError(f"the format is one of {', '.join(EXPORTS)}")
+            job = self._add("export", name, given["format"], {})
+            return JSONResponse({"job": job.id}, 201)
+        if any(job.is_open for job in self._store.of_result(name)):
+            raise OutputError("a job of it waits or runs: stop it first")
+        await self._viewers.close(name)
+        if action == "rename":
+            new = await asyncio.to_thread(self.library.rename, name, given.get("name"))
+            self._store.rename(name, new)
+            return JSONResponse({"name": new})
+        return await self._remove(name, with_upload=given.get("upload") is True)
+
+    async def _remove(self, name: str, with_upload: bool) -> Response:
+        gone = await asyncio.to_thread(self.library.remove, name)
+        jobs = self._store.of_result(name)
+        for job in jobs:
+            self._forget(job)
+        left = {job.source for job in self._store.all()}
+        for job in jobs:
+            if with_upload and job.source not in left:
+                self._remove_source(job)
+        return JSONResponse({"gone": gone})
+
+    def _remove_source(self, job: Job) -> None:
+        """Remove what was uploaded or scanned for a job."""
+        if job.kind == "scan":
+            _remove_inside(self._places.scans, Path(job.source))
+        elif job.kind == "reconstruct":
+            self.uploads.remove_stored(job.source)
+
+    @answered
+    async def picture(self, request: Request) -> Response:
+        data = await asyncio.to_thread(self.library.picture, request.path_params["name"])
+        return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=60"})
+
+    @answered
+    async def download(self, request: Request) -> Response:
+        """The file of an export that is done."""
+        job = self._store.get(int(request.path_params["id"]))
+        path = None if job is None or job.kind != "export" else export_file(job, self._places)
+        if path is None or job is None or job.state != "done" or not path.is_file():
+            raise OutputError("there is no such file: export it again")
+        return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+    @answered
+    async def create_scan(self, request: Request) -> Response:
+        given = await _json(request)
+        scan = self.scans.create(given.get("name"))
+        return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
+
+    @answered
+    async def scan_frame(self, request: Request) -> Response:
+        """A frame by POST; the answer is its acknowledgement."""
+        scan = self.scans.get(request.path_params["id"])
+        _check_length(request, MAX_FRAME_BYTES)
+        data = b""
+        async for block in _body(request):
+            data += block
+            if len(data) > MAX_FRAME_BYTES:
+                raise InputError("a frame has at most 2 MB")
+        return JSONResponse(await self.scans.add(scan, data, _number(request.query_params.get("captured"))))
+
+    @answered
+    async def scan_state(self, request: Request) -> Response:
+        """What the phone is told between frames."""
+        scan = self.scans.get(request.path_params["id"])
+        scan.read_feedback()
+        return JSONResponse({"posed": scan.posed, "say": scan.say})
+
+    @answered
+    async def end_scan(self, request: Request) -> Response:
+        scan = self.scans.get(request.path_params["id"])
+        if not scan.count:
+            await self._runner.stop(scan.job.id)
+        self.scans.end(scan)
+        return JSONResponse({"name": scan.job.name})
+
+    async def scan_socket(self, phone: WebSocket) -> None:
+        """Frames by web socket: eight bytes with the time of capture (ms, float64), then the JPEG picture."""
+        try:
+            scan = self.scans.get(phone.path_params["id"])
+        except OutputError:
+            await phone.close(1008)
+            return
+        await phone.accept()
+        news = asyncio.create_task(_push(phone, scan))
+        try:
+            while True:
+                data = await phone.receive_bytes()
+                try:
+                    if len(data) < 8:
+                        raise InputError("a message has a time and a picture")
+                    answer = await self.scans.add(scan, data[8:], _finite(struct.unpack("<d", data[:8])[0]))
+                except StreamReconError as error:
+                    answer = {"error": str(error), "ended": scan.ended}
+                except OSError as error:
+                    answer = {"error": f"the frame cannot be stored: {error.strerror}", "ended": False}
+                await phone.send_text(json.dumps(answer))
+        except (WebSocketDisconnect, RuntimeError, KeyError):
+            pass
+        finally:
+            news.cancel()
+            with suppress(RuntimeError):
+                await phone.close()
+
+    def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> Job:
+        if sum(1 for job in self._store.all() if job.state == "queued") >= MAX_WAITING:
+            raise OutputError(f"{MAX_WAITING} jobs wait already")
+        job = self._store.add(kind, name, source, options)
+        self._runner.start()
+        return job
+
+    def _forget(self, job: Job) -> None:
+        """Remove a job's entry with its own files."""
+        for folder in (self._places.jobs / str(job.id), self._places.exports / str(job.id)):
+            _remove_inside(folder.parent, folder)
+        self._store.remove(job.id)
+
+    def _shown(self, job: Job) -> dict[str, Any]:
+        shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
+        shown["live"] = is_live(job.source)
+        shown["format"] = job.source if job.kind == "export" else None
+        if job.state == "running":
+            shown["progress"] = self._runner.progress(job.id)
+            shown["viewer"] = job.kind in ("reconstruct", "scan") and self._runner.viewer_port(job.name) is not None
+        if job.kind == "export" and job.state == "done":
+            path = export_file(job, self._places)
+            shown["file"], shown["bytes"] = path.name, path.stat().st_size if path.is_file() else None
+        return shown
+
+
+async def _push(phone: WebSocket, scan: Scan) -> None:
+    """Send a phone what changed between its frames."""
+    sent: tuple[int, str] | None = None
+    while not scan.ended:
+        scan.read_feedback()
+        news = scan.posed, scan.say
+        if news != sent:
+            sent = news
+            with suppress(RuntimeError, WebSocketDisconnect):
+                await phone.send_text(json.dumps({"posed": scan.posed, "say": scan.say}))
+        await asyncio.sleep(SCAN_PUSH_SECONDS)
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    """A request's JSON object; empty without a body. Raises ConfigError."""
+    _check_length(request, MAX_JSON_BYTES)
+    data = b""
+    async for block in _body(request):
+        data += block
+        if len(data) > MAX_JSON_BYTES:
+            raise ConfigError("the request is too large")
+    try:
+        given = json.loads(data) if data else {}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("the request is no JSON") from error
+    if not isinstance(given, dict):
+        raise ConfigError("the request is no JSON object")
+    return given
+
+
+async def _body(request: Request) -> AsyncIterator[bytes]:
+    async for block in request.stream():
+        yield block
+
+
+def _check_length(request: Request, most: int) -> None:
+    """Raises ConfigError where the request announces a larger body."""
+    given = request.headers.get("content-length", "0")
+    if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) > most:
+        raise ConfigError(f"a request of this kind has at most {most} bytes")
+
+
+def _number(text: str | None) -> float:
+    try:
+        return _finite(float(text or 0))
+    except ValueError:
+        return 0.0
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def _remove_inside(parent: Path, folder: Path) -> None:
+    """Remove a folder of the server's own state, if it is directly inside ``parent``."""
+    if folder.parent == parent and folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,237 @@
+"""Runs the queue: each job is a process of the command line program, which ends with the server.
+
+A job that the server's end interrupts is queued again at the next start and goes on with ``--resume``.
+"""
+
+import asyncio
+import ctypes
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.result.lock import LOCK_NAME, FolderLock
+from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
+from stream_recon.app.web.jobs import LANES, Job, JobStore
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.progress import VARIABLE, read_progress
+from stream_recon.configs.errors import OutputError, StreamReconError
+
+PROGRAM = (sys.executable, "-m", "stream_recon")
+"""The command line program."""
+NICENESS = 5
+"""Lower priority of jobs, so that pages stay quick."""
+MAX_SCANS = 4
+"""Scans at a time, of which most are being refined: a phone does not wait for that."""
+STOP_SECONDS = 60.0
+"""Time that a stopped job gets to finish its files before it is killed."""
+LOCK_SECONDS = 120.0
+"""Time to wait for a result that another process still writes to."""
+TAIL_BYTES = 20_000
+"""End of a job's output that is searched for its last lines."""
+MAX_ERROR = 600
+"""Characters of an error line."""
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+"""Exit codes of the program."""
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class JobRunner:
+    """Starts queued jobs, up to ``limit`` reconstructions at a time. Used from the server's event loop."""
+
+    def __init__(self, store: JobStore, places: Places, limit: int, program: Sequence[str] = PROGRAM) -> None:
+        self._store, self._places, self._program = store, places, program
+        self._limits = {"work": limit, "export": 1, "scan": MAX_SCANS}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._ports: dict[int, int] = {}
+        self._stopping: set[int] = set()
+        self._closing = False
+        self.on_ended: Callable[[Job], None] = lambda job: None
+        """Called after each job's end."""
+
+    def start(self) -> None:
+        """Start the jobs that wait, as far as the limits allow."""
+        for lane, kinds in LANES.items():
+            while not self._closing:
+                running = sum(1 for number in self._tasks if (job := self._store.get(number)) and job.kind in kinds)
+                job = self._store.next_queued(lane) if running < self._limits[lane] else None
+                if job is None:
+                    break
+                self._store.set_state(job.id, "running")
+                self._tasks[job.id] = asyncio.create_task(self._run(job), name=f"job {job.id}")
+
+    async def stop(self, number: int) -> None:
+        """Stop a job as Ctrl-C does: it keeps what is finished. A second call kills it."""
+        job = self._store.get(number)
+        if job is None or not job.is_open:
+            return
+        if job.state == "queued":
+            self._store.set_state(number, "stopped")
+            return
+        process = self._processes.get(number)
+        again = number in self._stopping
+        self._stopping.add(number)
+        if process is not None:
+            _send(process, signal.SIGKILL if again else signal.SIGINT)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, _send, process, signal.SIGKILL)
+
+    def resume(self, number: int) -> None:
+        """Queue a stopped or failed job again. Raises OutputError where its source cannot be read again."""
+        job = self._store.get(number)
+        if job is None or job.is_open or job.state == "done":
+            return
+        if job.kind == "reconstruct" and is_live(job.source) and (self._places.data / job.name).exists():
+            raise OutputError("a camera or stream cannot be read again: what was reconstructed is kept")
+        self._store.set_state(number, "queued")
+        self.start()
+
+    def progress(self, number: int) -> dict[str, Any]:
+        """Progress of a running job; see `ProgressFile`."""
+        return read_progress(self._places.jobs / str(number) / "progress.json")
+
+    def knows(self, name: str) -> bool:
+        """Whether a job has, or will have, a result of this name."""
+        return bool(self._store.of_result(name))
+
+    def viewer_port(self, name: str) -> int | None:
+        """Port of the live viewer of a result's run; None where none is open."""
+        for number in self._processes:
+            job = self._store.get(number)
+            if job is not None and job.name == name and job.kind in ("reconstruct", "scan"):
+                if number not in self._ports:
+                    text = _tail(self._places.jobs / str(number) / "out.txt")
+                    found = re.search(r"^viewer: http://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
+                    if found is None:
+                        return None
+                    self._ports[number] = int(found[1])
+                return self._ports[number]
+        return None
+
+    async def close(self) -> None:
+        """Interrupt all jobs, which the next start continues."""
+        self._closing = True
+        for process in self._processes.values():
+            _send(process, signal.SIGTERM)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS / 2)
+        for process in self._processes.values():
+            _send(process, signal.SIGKILL)
+
+    async def _run(self, job: Job) -> None:
+        folder = self._places.jobs / str(job.id)
+        try:
+            await self._wait_for_lock(job)
+            code = None if job.id in self._stopping else await self._execute(job, folder)
+            if code == DONE and job.kind == "export":
+                await asyncio.to_thread(_pack, job, self._places)
+            self._note_end(job, code, folder)
+        except (OSError, StreamReconError) as error:
+            self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR])
+        finally:
+            self._processes.pop(job.id, None)
+            self._ports.pop(job.id, None)
+            self._tasks.pop(job.id, None)
+            self._stopping.discard(job.id)
+            ended = self._store.get(job.id)
+            if ended is not None:
+                self.on_ended(ended)
+            if not self._closing:
+                self.start()
+
+    async def _execute(self, job: Job, folder: Path) -> int:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "progress.json").unlink(missing_ok=True)
+        if job.kind == "export":
+            export_target(job, self._places).parent.mkdir(mode=0o700, exist_ok=True)
+        environment = {**os.environ, VARIABLE: str(folder / "progress.json"), "COLUMNS": "200"}
+        with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
+            process = await asyncio.create_subprocess_exec(
+                *(*self._program, *arguments(job, self._places)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=self._places.data,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=partial(prepare_child, NICENESS if job.kind != "scan" else 0),
+            )
+        self._processes[job.id] = process
+        if job.id in self._stopping:
+            _send(process, signal.SIGINT)
+        return await process.wait()
+
+    def _note_end(self, job: Job, code: int | None, folder: Path) -> None:
+        if code == DONE:
+            self._store.set_state(job.id, "done")
+        elif job.id in self._stopping or code is None:
+            self._store.set_state(job.id, "stopped")
+        elif code == INTERRUPTED or self._closing:
+            self._store.set_state(job.id, "queued" if self._closing else "stopped")
+        else:
+            self._store.set_state(job.id, "failed", _reason(code, _tail(folder / "err.txt")))
+
+    async def _wait_for_lock(self, job: Job) -> None:
+        """Wait until a process of an earlier server has left the result. Raises OutputError."""
+        folder = self._places.data / job.name
+        for _ in range(int(LOCK_SECONDS)):
+            if job.kind == "export" or not (folder / LOCK_NAME).exists() or job.id in self._stopping:
+                return
+            try:
+                FolderLock(folder).release()
+            except OutputError:
+                await asyncio.sleep(1)
+        raise OutputError(f"another process writes to {job.name}: wait for it, then resume")
+
+
+def prepare_child(niceness: int) -> None:
+    """Let this new process end with the server, even where that is killed, and lower its priority."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # A service manager may have started the server with Ctrl-C ignored, which children inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.nice(niceness)
+
+
+def _send(process: asyncio.subprocess.Process, number: int) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+
+
+def _reason(code: int, errors: str) -> str:
+    """One line on why a job failed, in the program's words where it gave them."""
+    said = re.findall(r"^stream-recon: error: (.*)$", errors, re.MULTILINE)
+    if said:
+        return str(said[-1])[:MAX_ERROR]
+    if code < 0:
+        is_kill = -code == signal.SIGKILL
+        ended = "it was killed, maybe for want of memory" if is_kill else f"signal {-code} ended it"
+        return f"{ended}: resume it"
+    return f"the program ended with code {code}: see the job's err.txt"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _pack(job: Job, places: Places) -> None:
+    """Pack an export's folder into the ZIP file that is downloaded."""
+    target, file = export_target(job, places), export_file(job, places)
+    if target != file:
+        part = file.with_name(f"{file.stem}-part")
+        made = Path(shutil.make_archive(str(part), "zip", target.parent, target.name))
+        made.replace(file)
+        shutil.rmtree(target, ignore_errors=True)

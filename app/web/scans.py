@@ -1,0 +1,228 @@
+"""Scans with a phone: frames come in one at a time and are acknowledged when the run takes them."""
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
+from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
+from stream_recon.app.web.jobs import Job, JobStore
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.runner import MAX_SCANS, JobRunner
+from stream_recon.configs.errors import InputError, OutputError
+
+MAX_FRAME_BYTES = 2_000_000
+"""Bound of a frame; 1280x720 has 0.1 to 0.3 MB."""
+MAX_SIDE, MIN_SIDE = 4096, 64
+POLL_SECONDS = 0.005
+"""Time between two looks at the run's feedback while a frame waits."""
+TAKE_SECONDS = 120.0
+"""Time for the run to take a frame; the first one waits until the network is loaded."""
+MAX_AHEAD = 4
+"""Frames on their way through the run, beyond which the next one waits: more would only add delay."""
+AHEAD_SECONDS, GUIDED_SECONDS = 3.0, 0.1
+"""Longest such wait, and the longest while a line is shown: black frames never get a pose."""
+IDLE_SECONDS = 600.0
+"""Time without frames after which a scan is ended."""
+LONGEST_STEP_SECONDS = 3600.0
+"""Largest step of the phone's clock that is believed."""
+TURNED = "Turn the phone back: all pictures of a scan are taken the same way up"
+
+
+@dataclass
+class Scan:
+    """A scan in progress."""
+
+    id: str
+    job: Job
+    folder: Path
+    count: int = 0
+    size: tuple[int, int] | None = None
+    seconds: float = 0.0
+    """Time of the last frame."""
+    captured_ms: float = 0.0
+    segment: int = 0
+    came: float = field(default_factory=time.monotonic)
+    taken: int = -1
+    posed: int = -1
+    say: str = ""
+    ended: bool = False
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    feedback_read: int = 0
+    rest: bytes = b""
+
+    def read_feedback(self) -> None:
+        """Read what the run has reported since the last call."""
+        path = self.folder / FEEDBACK_NAME
+        try:
+            if os.stat(path).st_size <= self.feedback_read:  # noqa: PTH116  # 200 times a second
+                return
+            with path.open("rb") as file:
+                file.seek(self.feedback_read)
+                data = file.read()
+        except OSError:
+            return
+        self.feedback_read += len(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                entry = json.loads(line)
+                self.taken = max(self.taken, entry.get("taken", -1))
+                self.posed = max(self.posed, entry.get("posed", -1))
+                self.say = entry.get("say", self.say)
+
+
+class Scans:
+    """All scans of the server. Used from its event loop."""
+
+    def __init__(self, store: JobStore, runner: JobRunner, places: Places) -> None:
+        self._store, self._runner, self._places = store, runner, places
+        self._scans: dict[str, Scan] = {}
+        for folder in places.scans.iterdir():  # of a server that was killed
+            _end_file(folder)
+
+    def create(self, title: object) -> Scan:
+        """Begin a scan and its run. Raises OutputError."""
+        if sum(1 for scan in self._scans.values() if not scan.ended) >= MAX_SCANS:
+            raise OutputError(f"{MAX_SCANS} scans are open: stop one first")
+        number = secrets.token_hex(8)
+        named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
+        name = self._places.free_name(named, self._store.names())
+        folder = self._places.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
+        folder.mkdir(mode=0o700)
+        (folder / FRAMES_NAME).touch(mode=0o600)
+        scan = self._scans[number] = Scan(number, self._store.add("scan", name, str(folder), {}), folder)
+        self._runner.start()
+        return scan
+
+    def get(self, number: str) -> Scan:
+        """A scan that goes on. Raises OutputError."""
+        scan = self._scans.get(number)
+        if scan is None or scan.ended:
+            raise OutputError("this scan has ended: begin another one")
+        return scan
+
+    def of_job(self, number: int) -> Scan | None:
+        """The open scan of a job."""
+        return next((scan for scan in self._scans.values() if scan.job.id == number), None)
+
+    async def add(self, scan: Scan, jpeg: bytes, captured_ms: float) -> dict[str, Any]:
+        """Store a frame and wait until the run takes it; returns the acknowledgement.
+
+        ``captured_ms``: time of capture by the phone's clock. A gap begins a new segment. Raises InputError where it is
+        no JPEG, or another frame is on its way; OutputError where the run has ended.
+        """
+        if scan.busy.locked():
+            raise InputError("one frame at a time: wait for the acknowledgement")
+        async with scan.busy:
+            size = jpeg_size(jpeg)
+            scan.size = scan.size or size
+            if size != scan.size:
+                return {"ack": scan.count - 1, "say": TURNED}
+            if self._places.free_bytes() <= 0:
+                self.end(scan)
+                raise OutputError("the disk is full: the scan was ended")
+            self._note_time(scan, captured_ms)
+            number = scan.count
+            path = scan.folder / f"{number:06d}.jpg"
+            path.write_bytes(jpeg)
+            entry = {"index": number, "time": round(scan.seconds, 4), "segment": scan.segment}
+            with (scan.folder / FRAMES_NAME).open("ab") as file:
+                file.write(json.dumps(entry).encode() + b"\n")
+            scan.count += 1
+            await self._wait_until_taken(scan, number)
+            return {"ack": number, "posed": scan.posed, "say": scan.say}
+
+    def end(self, scan: Scan) -> None:
+        """End a scan; its run refines the result and ends then."""
+        if not scan.ended:
+            scan.ended = True
+            _end_file(scan.folder)
+            self._scans.pop(scan.id, None)
+
+    def close_idle(self) -> None:
+        """End the scans to which no frame has come for a long time, and those whose run has ended."""
+        for scan in list(self._scans.values()):
+            job = self._store.get(scan.job.id)
+            if time.monotonic() - scan.came > IDLE_SECONDS or job is None or not job.is_open:
+                self.end(scan)
+
+    @property
+    def open(self) -> int:
+        return len(self._scans)
+
+    def _note_time(self, scan: Scan, captured_ms: float) -> None:
+        """Advance the scan's clock by the phone's, or by this machine's where the phone's jumps."""
+        now = time.monotonic()
+        step, here = (captured_ms - scan.captured_ms) / 1000, now - scan.came
+        if not 0 < step < LONGEST_STEP_SECONDS:
+            step = max(here, 0.001)
+        if scan.count:
+            scan.seconds += step
+            # While the run loads, or is slow, no frame is asked for: only the phone's own silence is a gap.
+            if here > LONGEST_PAUSE_SECONDS and step > LONGEST_PAUSE_SECONDS:
+                scan.segment += 1
+        scan.captured_ms, scan.came = captured_ms, now
+
+    async def _wait_until_taken(self, scan: Scan, number: int) -> None:
+        """Raises OutputError where the run ended, or does not take the frame."""
+        deadline, checked, taken_at = time.monotonic() + TAKE_SECONDS, 0.0, 0.0
+        while True:
+            scan.read_feedback()
+            now = time.monotonic()
+            if scan.taken >= number:
+                taken_at = taken_at or now
+                longest = GUIDED_SECONDS if scan.say else AHEAD_SECONDS
+                if scan.posed < 0 or number - scan.posed <= MAX_AHEAD or now - taken_at > longest:
+                    scan.came = now
+                    return
+            if now - checked > 0.5:
+                checked = now
+                job = self._store.get(scan.job.id)
+                if job is None or not job.is_open or scan.ended:
+                    raise OutputError((job.error if job else "") or "this scan has ended")
+            if now > deadline:
+                raise OutputError("the run does not take frames: stop the scan and begin another one")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def jpeg_size(data: bytes) -> tuple[int, int]:
+    """Width and height of a JPEG picture. Raises InputError for other data, and for sizes of no camera."""
+    if not data.startswith(b"\xff\xd8") or len(data) > MAX_FRAME_BYTES:
+        raise InputError("a frame is a JPEG picture of at most 2 MB")
+    at = 2
+    while match := re.compile(rb"\xff+([\x01-\xfe])", re.DOTALL).match(data, at):
+        kind, at = match.group(1)[0], match.end()
+        if kind == 0x01 or 0xD0 <= kind <= 0xD7:
+            continue
+        length = int.from_bytes(data[at : at + 2], "big")
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            height, width = (int.from_bytes(data[at + 3 + 2 * i : at + 5 + 2 * i], "big") for i in (0, 1))
+            if all(MIN_SIDE <= side <= MAX_SIDE for side in (width, height)):
+                return width, height
+            break
+        if kind == 0xDA or length < 2:
+            break
+        at += length
+    raise InputError("a frame is a JPEG picture with sides of 64 to 4096 pixels")
+
+
+def _end_file(folder: Path) -> None:
+    """Mark a scan's folder as complete, if it is not."""
+    frames = folder / FRAMES_NAME
+    with suppress(OSError):
+        data = frames.read_bytes()
+        if b'"end"' in data[-200:]:
+            return
+        whole = data.rpartition(b"\n")[0]
+        with frames.open("r+b") as file:  # a kill may have cut the last line
+            file.seek(len(whole) + (1 if whole else 0))
+            file.truncate()
+            file.write(b'{"end": true}\n')

@@ -1,0 +1,271 @@
+"""The server around the application: its address, TLS, limits of connections, and what it prints."""
+
+import asyncio
+import errno
+import io
+import logging
+import shutil
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
+from stream_recon.app.web.certificate import own_certificate
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.scans import MAX_FRAME_BYTES
+from stream_recon.configs.errors import ConfigError, OutputError, PortInUseError, ResourceError
+
+DEFAULT_PORT = 8080
+PORTS_TRIED = 100
+MAX_CONNECTIONS = 256
+"""Connections at a time; browsers open six for one page."""
+HEAD_SECONDS = 15.0
+"""Time for a request's head to arrive."""
+STALL_SECONDS = 30.0
+"""Time for a client to take some of what waits for it."""
+MAX_HEAD_BYTES = 32_768
+STOP_SECONDS = 3
+"""Time that open requests get at the end."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Choices of ``stream-recon serve``."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    """None: `DEFAULT_PORT`, or the next free one."""
+    jobs: int = 1
+    tls: bool = False
+    cert: Path | None = None
+    key: Path | None = None
+    token: bool = True
+    public: str | None = None
+    """Address at which a reverse proxy shows the server; None: there is none."""
+
+
+class GuardedProtocol(H11Protocol):
+    """Closes connections beyond `MAX_CONNECTIONS`, and those that neither send their request nor take the answer."""
+
+    _head_limit: asyncio.TimerHandle | None = None
+    _stall_limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+            return
+        self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        waits_for_head = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+        if self._head_limit is not None and not waits_for_head:
+            self._head_limit.cancel()
+            self._head_limit = None
+        elif self._head_limit is None and waits_for_head and self.conn.trailing_data[0]:
+            self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall_limit)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._head_limit)
+        _cancel(self._stall_limit)
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.abort()
+
+
+class GuardedSocketProtocol(WebSocketsSansIOProtocol):
+    """Closes web sockets whose client does not take what is sent."""
+
+    _stall_limit: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall_limit)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._stall_limit)
+        super().connection_lost(exc)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+class _QuietServer(uvicorn.Server):
+    """Looks once a second whether it should end, in place of ten times."""
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks = (ticks + 10) % 864_000
+            await asyncio.sleep(1)
+
+
+class Server:
+    """A server that listens; `run` serves until Ctrl-C or SIGTERM."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        """Bind the port and lock the data folder.
+
+        Raises ConfigError, OutputError where another server uses the folder, ResourceError where the port cannot be
+        listened on.
+        """
+        self._places = places = Places(options.data)
+        try:
+            places.make()
+        except OSError as error:
+            raise OutputError(f"{options.data} cannot be used: {error.strerror}; choose another --data") from error
+        self._lock = FolderLock(places.state, "server", "server.lock")
+        try:
+            self._open(options, places)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, options: ServeOptions, places: Places) -> None:
+        address = _checked_public(options.public)
+        self.is_open = not is_loopback(options.host) or address is not None
+        """Whether other machines can reach the server."""
+        files = _certificate(options, places)
+        self.has_tls = files is not None
+        token = _kept_token(places) if options.token and self.is_open else None
+        self._socket = _listen(options.host, options.port)
+        self.port = int(self._socket.getsockname()[1])
+        shown = outward_address(options.host) if options.host in EVERYWHERE else options.host
+        shown = f"[{shown}]" if ":" in shown else shown
+        base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
+        self.url = base + (f"?token={token}" if token else "")
+        application = make_app(places, Reach(options.host, token, self.has_tls, address), options.jobs)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        config = uvicorn.Config(
+            application,  # type: ignore[arg-type]
+            http=GuardedProtocol,
+            ws=GuardedSocketProtocol,
+            ws_max_size=MAX_FRAME_BYTES + 1024,
+            ws_max_queue=4,
+            ws_per_message_deflate=False,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            ssl_certfile=files[0] if files else None,
+            ssl_keyfile=files[1] if files else None,
+        )
+        try:
+            config.load()
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise ConfigError(f"--cert and --key cannot be used: {error}") from error
+        self._server = _QuietServer(config)
+
+    def run(self) -> None:
+        """Serve until Ctrl-C or SIGTERM. Jobs that run are interrupted and go on at the next start."""
+        try:
+            with suppress(KeyboardInterrupt):
+                self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+            self._lock.release()
+
+
+def qr_code(url: str) -> str | None:
+    """The address as a QR code of characters; None without the library."""
+    try:
+        import segno
+    except ImportError:
+        return None
+    out = io.StringIO()
+    segno.make(url, error="l").terminal(out, compact=True, border=2)
+    return out.getvalue()
+
+
+def _checked_public(address: str | None) -> str | None:
+    """The address at which a proxy shows the server, with a slash at the end. Raises ConfigError."""
+    if address is None:
+        return None
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"--public-address {address}: use https://HOST or https://HOST/PATH, without a query")
+    if not all(c.isalnum() or c in "/-_.~" for c in parts.path):
+        raise ConfigError(f"--public-address {address}: its path has letters, digits, dashes and dots only")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
+
+
+def _certificate(options: ServeOptions, places: Places) -> tuple[Path, Path] | None:
+    if (options.cert is None) != (options.key is None):
+        raise ConfigError("use --cert and --key together")
+    if options.cert is not None and options.key is not None:
+        for path in (options.cert, options.key):
+            if not path.is_file():
+                raise ConfigError(f"no such file: {path}")
+        return options.cert, options.key
+    return own_certificate(places.state, options.host) if options.tls else None
+
+
+def _kept_token(places: Places) -> str:
+    """The data folder's token, which stays the same, so that phones and bookmarks keep their access."""
+    path = places.state / "token"
+    with suppress(OSError, UnicodeDecodeError):
+        if (found := path.read_text(encoding="ascii").strip()) and len(found) >= 20:
+            return found
+    token = new_token()
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(token, encoding="ascii")
+    return token
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A bound socket. Raises ResourceError."""
+    tried = [port] if port is not None else range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in tried:
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((host, number))
+            bound.listen(128)
+        except (OSError, OverflowError) as error:
+            bound.close()
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                continue
+            raise ResourceError(
+                f"cannot listen on {host} port {number} ({error}); choose with --host, --port"
+            ) from error
+        bound.set_inheritable(False)
+        return bound
+    raise PortInUseError(f"port {port or DEFAULT_PORT} is in use; choose another with --port")
+
+
+def free_gb(folder: Path) -> float:
+    """Free space of a folder's disk in GB."""
+    return shutil.disk_usage(folder).free / 1e9

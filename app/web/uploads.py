@@ -1,0 +1,213 @@
+"""Uploads in pieces: a piece that is cut off keeps what arrived, and the next one goes on from there."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import MAX_NAME, Places, safe_name
+from stream_recon.configs.errors import ConfigError, InputError, OutputError
+
+PIECE_BYTES = 8_000_000
+"""Size of a piece that pages send."""
+MAX_PIECE_BYTES = 4 * PIECE_BYTES
+MAX_BYTES = 200_000_000_000
+"""Largest upload; the disk's free space is the usual bound."""
+MAX_OPEN = 64
+"""Uploads that are not complete at a time."""
+KEPT_SECONDS = 7 * 86400
+"""Time after which an upload that nobody continued is removed."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An upload that is not complete."""
+
+    id: str
+    title: str
+    """Name of the file on the user's machine, for display."""
+    size: int
+    options: dict[str, Any]
+    created: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A complete upload: what is reconstructed, and whether it was here before."""
+
+    title: str
+    path: Path
+    options: dict[str, Any]
+    known: bool
+
+
+class OffsetError(Exception):
+    """A piece that does not begin where the upload ends. ``offset``: the size of what has arrived."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the upload goes on at {offset}")
+        self.offset = offset
+
+
+class Uploads:
+    """Files that arrive. Used from the server's event loop."""
+
+    def __init__(self, store: JobStore, places: Places) -> None:
+        self._db, self._places = store.connection, places
+        self._hashes: dict[str, tuple[int, Any]] = {}
+        self._turns: dict[str, int] = {}
+        self._storing = asyncio.Lock()
+        self._remove_stale()
+
+    def open(self) -> list[tuple[Upload, int]]:
+        """Uploads that are not complete, with the bytes that arrived."""
+        return [(upload, self.offset(upload)) for upload in self._select("where sha256 is null")]
+
+    def create(self, title: object, size: object, options: dict[str, Any]) -> Upload:
+        """Announce an upload. Raises ConfigError, OutputError where it is too large for the disk."""
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError("the file is empty")
+        if not isinstance(title, str):
+            raise ConfigError("the file has no name")
+        waiting = self.open()
+        if len(waiting) >= MAX_OPEN:
+            raise OutputError(f"{MAX_OPEN} uploads are not complete: continue or remove one")
+        promised = sum(upload.size - offset for upload, offset in waiting)
+        room = min(MAX_BYTES, self._places.free_bytes() - promised)
+        if size > room:
+            raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
+        shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
+        upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
+        self._piece(upload.id).touch(mode=0o600, exist_ok=False)
+        self._db.execute(
+            "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
+            (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
+        )
+        return upload
+
+    def get(self, number: str) -> Upload:
+        """An incomplete upload. Raises OutputError where there is none."""
+        found = self._select("where sha256 is null and id=?", number)
+        if not found:
+            raise OutputError("there is no such upload: begin it again")
+        return found[0]
+
+    def offset(self, upload: Upload) -> int:
+        """Bytes that have arrived."""
+        with suppress(OSError):
+            return self._piece(upload.id).stat().st_size
+        return 0
+
+    def remove(self, upload: Upload) -> None:
+        """Forget an incomplete upload."""
+        self._turns.pop(upload.id, None)
+        self._hashes.pop(upload.id, None)
+        self._piece(upload.id).unlink(missing_ok=True)
+        self._db.execute("delete from uploads where id=?", (upload.id,))
+
+    async def append(self, upload: Upload, offset: int, blocks: AsyncIterator[bytes]) -> int:
+        """Append a piece; returns the new size. A later call for the same upload ends this one.
+
+        Raises OffsetError, OutputError where the piece or the file is larger than announced, OSError.
+        """
+        turn = self._turns[upload.id] = self._turns.get(upload.id, 0) + 1
+        here = self.offset(upload)
+        if offset != here:
+            raise OffsetError(here)
+        hashed, digest = self._hashes.get(upload.id, (0, hashlib.sha256()))
+        begin = here
+        with self._piece(upload.id).open("r+b") as file:
+            file.seek(here)
+            async for block in blocks:
+                if self._turns.get(upload.id) != turn:
+                    raise OffsetError(self.offset(upload))
+                if here + len(block) > upload.size or here + len(block) - begin > MAX_PIECE_BYTES:
+                    raise OutputError("the piece is larger than announced")
+                file.write(block)
+                file.flush()
+                if hashed == here:
+                    digest.update(block)
+                    hashed += len(block)
+                    self._hashes[upload.id] = hashed, digest
+                here += len(block)
+        return here
+
+    async def complete(self, upload: Upload) -> Stored:
+        """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""
+        async with self._storing:  # the same file may arrive twice at the same time
+            return await self._complete(upload)
+
+    async def _complete(self, upload: Upload) -> Stored:
+        piece = self._piece(upload.id)
+        hashed, digest = self._hashes.pop(upload.id, (0, None))
+        if hashed == upload.size and digest is not None:
+            sha256 = str(digest.hexdigest())
+        else:  # the server was started again in the meantime
+            sha256 = await asyncio.to_thread(_file_hash, piece)
+        known = self._db.execute("select path from uploads where sha256=? and path is not null", (sha256,)).fetchone()
+        if known is not None and Path(known[0]).exists():
+            self.remove(upload)
+            return Stored(upload.title, Path(known[0]), upload.options, known=True)
+        with piece.open("rb") as file:
+            content = content_of(file.read(HEAD_BYTES))
+        if content is None:
+            self.remove(upload)
+            raise InputError(f"{upload.title} is no video, photograph, recording of ROS or ZIP file of photographs")
+        try:
+            path = await asyncio.to_thread(self._store, upload, sha256, content)
+        except InputError:
+            self.remove(upload)
+            raise
+        self._db.execute("delete from uploads where sha256=?", (sha256,))
+        self._db.execute("update uploads set sha256=?, path=? where id=?", (sha256, str(path), upload.id))
+        return Stored(upload.title, path, upload.options, known=False)
+
+    def remove_stored(self, source: str) -> None:
+        """Remove a complete upload by the path that was reconstructed; other paths are left alone."""
+        row = self._db.execute("select sha256 from uploads where path=?", (source,)).fetchone()
+        if row is not None and row[0]:
+            shutil.rmtree(self._places.uploads / str(row[0]), ignore_errors=True)
+            self._db.execute("delete from uploads where path=?", (source,))
+
+    def _store(self, upload: Upload, sha256: str, content: Content) -> Path:
+        """Move a complete file to a folder named by its hash, unpacked if it is a ZIP file."""
+        folder, piece = self._places.uploads / sha256, self._piece(upload.id)
+        shutil.rmtree(folder, ignore_errors=True)  # of an upload that a kill ended here
+        folder.mkdir(mode=0o700)
+        stem = safe_name(upload.title.rpartition(".")[0] or upload.title)
+        try:
+            if content.kind != "zip":
+                return piece.replace(folder / f"{stem}{content.suffix}")
+            unpack(piece, folder / stem, self._places.free_bytes())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        piece.unlink()
+        inside = next((folder / stem).iterdir())
+        return inside if inside.stem == "video" else folder / stem
+
+    def _piece(self, number: str) -> Path:
+        return self._places.uploads / f"{number}.piece"
+
+    def _select(self, condition: str, *values: str) -> list[Upload]:
+        rows = self._db.execute(f"select id, title, size, options, created from uploads {condition}", values)
+        return [Upload(number, title, size, json.loads(given), at) for number, title, size, given, at in rows]
+
+    def _remove_stale(self) -> None:
+        for upload in self._select("where sha256 is null"):
+            if time.time() - upload.created > KEPT_SECONDS or not self._piece(upload.id).exists():
+                self.remove(upload)
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,144 @@
+"""Viewers of finished results: processes of ``stream-recon view`` on loopback, opened on demand, closed when idle."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stream_recon.app.web.jobs import Job
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
+from stream_recon.configs.errors import OutputError, ResourceError
+
+MAX_VIEWERS = 4
+"""Viewers of finished results at a time; each holds a result in memory."""
+IDLE_SECONDS = 120.0
+"""Time without a page after which a viewer is closed."""
+START_SECONDS = 60.0
+
+
+@dataclass
+class _Viewer:
+    process: asyncio.subprocess.Process
+    port: int
+    pages: int
+    used: float
+
+
+class Viewers:
+    """Gives the port of a result's viewer: that of its run, or else one that is started for it."""
+
+    def __init__(self, runner: JobRunner, places: Places) -> None:
+        self._runner, self._places = runner, places
+        self._viewers: dict[str, _Viewer] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def port(self, name: str) -> int:
+        """Port on loopback; ``name``: of a result, or of a job's.
+
+        Raises OutputError where there is neither, ResourceError where no viewer can be started.
+        """
+        if not self._runner.knows(name) and name not in self._places.results():
+            raise OutputError("there is no such result")
+        async with self._starting.setdefault(name, asyncio.Lock()):
+            live = self._runner.viewer_port(name)
+            if live is not None:
+                return live
+            viewer = self._viewers.get(name)
+            if viewer is None or viewer.process.returncode is not None:
+                if name not in self._places.results():
+                    raise ResourceError("its viewer opens with the first frames")
+                await self._make_room()
+                viewer = self._viewers[name] = await self._start(self._places.data / name)
+            viewer.used = time.monotonic()
+            return viewer.port
+
+    def note_end(self, job: Job) -> None:
+        """Close the viewer of a result that a job has changed; its pages connect again by themselves."""
+        if job.kind != "export":
+            self._keep(asyncio.create_task(self.close(job.name)))
+
+    def count(self, name: str, change: int) -> None:
+        """Note that a page opened (1) or left (-1) a viewer."""
+        viewer = self._viewers.get(name)
+        if viewer is not None:
+            viewer.pages, viewer.used = viewer.pages + change, time.monotonic()
+
+    async def close_idle(self) -> None:
+        """Close the viewers that no page has used for a while."""
+        for name, viewer in list(self._viewers.items()):
+            is_idle = viewer.pages <= 0 and time.monotonic() - viewer.used > IDLE_SECONDS
+            if is_idle or viewer.process.returncode is not None:
+                await self.close(name)
+
+    async def close(self, name: str) -> None:
+        """Close a result's viewer, such as before the result is removed."""
+        viewer = self._viewers.pop(name, None)
+        if viewer is not None and viewer.process.returncode is None:
+            with suppress(ProcessLookupError):
+                viewer.process.send_signal(signal.SIGINT)
+            try:
+                await asyncio.wait_for(viewer.process.wait(), 5)
+            except TimeoutError:
+                viewer.process.kill()
+
+    async def close_all(self) -> None:
+        await asyncio.gather(*map(self.close, list(self._viewers)))
+
+    @property
+    def open(self) -> int:
+        return len(self._viewers)
+
+    async def _make_room(self) -> None:
+        await self.close_idle()
+        while len(self._viewers) >= MAX_VIEWERS:
+            unused = [(viewer.used, name) for name, viewer in self._viewers.items() if viewer.pages <= 0]
+            if not unused:
+                raise ResourceError(f"{MAX_VIEWERS} viewers are open: close one of their pages first")
+            await self.close(min(unused)[1])
+
+    async def _start(self, folder: Path) -> _Viewer:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "stream_recon", "view", str(folder), "--port", "0"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=partial(prepare_child, NICENESS),
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        try:
+            while True:
+                line = (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode(errors="replace")
+                if found := re.match(r"viewer: http://127\.0\.0\.1:(\d+)", line):
+                    break
+                if not line:
+                    raise ResourceError("its viewer cannot be opened: see 'stream-recon view'")
+        except TimeoutError as error:
+            process.kill()
+            raise ResourceError("its viewer did not open in time") from error
+        self._drain(process)
+        return _Viewer(process, int(found.group(1)), 0, time.monotonic())
+
+    def _drain(self, process: asyncio.subprocess.Process) -> None:
+        """Read what a viewer prints later: it would wait for a full pipe."""
+
+        async def read() -> None:
+            assert process.stdout is not None
+            while await process.stdout.read(65536):
+                pass
+
+        self._keep(asyncio.create_task(read()))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """Keep a task until it ends: the event loop alone would not."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

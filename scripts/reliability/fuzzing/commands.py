@@ -1,0 +1,473 @@
+"""Cases of whole commands: exports, films, masks, comparisons, batches, resumed runs, two processes at once, tmpfs."""
+
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from fuzzing.faults import check_whole, scale_result, write_small_result
+from fuzzing.mutate import broken_text
+from stream_recon.app.batch.summary import compared_means, comparison, differences, read_summary
+from stream_recon.app.cli import main as command_line
+from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.export.formats import FORMATS, export
+from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.export.render.film import FilmOptions, render_film
+from stream_recon.app.result.cloud import amend
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_decoding import read_image
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import InputError, StreamReconError
+from tests.app.batch.fakes import batch_of, room_scene, run
+from tests.app.boxroom import room_result
+from tests.app.fake_engine import FakeEngine, fake_result, frames, prepared, run_info
+from tests.app.sources.exif_files import jpeg, tiff
+
+EXPORTS = ["trajectory", "depth", "transforms", "glb"]
+"""Formats that take less than a second; the others share their reading and their targets."""
+SIZE = (64, 48)
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def _write_room(folder: Path, draw: random.Random) -> None:
+    """A result of the box room, in some cases with a damaged file."""
+    writer = ResultWriter(folder, replace(run_info(), options={"source": "nowhere.mp4", "stride": 1}))
+    for index in range(3):
+        writer.add(room_result(index))
+    writer.finish(RunSummary(interrupted=False, frames_reconstructed=3))
+    if draw.random() < 0.5:
+        record = json.loads((folder / "run.json").read_text())
+        key = draw.choice([*record, "metric_scale", "refinement", "segments", "verdict"])
+        record[key] = draw.choice([5, -1, None, "x", [], {}, [[]], True, {"scale": -1}, {"name": "metre", "scale": 2}])
+        (folder / "run.json").write_text(json.dumps(record))
+    elif draw.random() < 0.5:
+        name = draw.choice(["run.json", "cameras.json", "points.ply", "trajectory.txt"])
+        (folder / name).write_bytes(broken_text((folder / name).read_text(errors="replace"), draw))
+
+
+def _waiting_target(folder: Path, name: str, draw: random.Random) -> Path:
+    """A target of a command, at which something of the user's may be."""
+    target, mine = folder / name, folder / "mine"
+    match draw.randrange(6):
+        case 0:
+            target.write_text("keep")
+        case 1:
+            target.symlink_to(mine / "keep.txt")
+        case 2:
+            target.mkdir()
+            (target / "keep.txt").write_text("keep")
+        case 3:
+            os.mkfifo(target)
+        case _:
+            pass
+    return target
+
+
+@contextmanager
+def _users_files_stay(folder: Path, result: Path) -> Iterator[None]:
+    """The folder ``mine``, the result and all files with the word keep are the same after the block."""
+    (folder / "mine").mkdir()
+    (folder / "mine" / "keep.txt").write_text("keep")
+    before = _content(result)
+    try:
+        yield
+    finally:
+        assert (folder / "mine" / "keep.txt").read_text() == "keep", "a link was followed"
+        assert _content(result) == before, "the result has changed"
+        assert not [p for p in folder.iterdir() if p.name.startswith(".")], "temporary files are left"
+
+
+def export_case(folder: Path, source: Path, draw: random.Random) -> None:
+    """An export is complete or absent, and replaces nothing of the user's."""
+    out = folder / "out"
+    _write_room(out, draw)
+    name = draw.choice(EXPORTS)
+    with _users_files_stay(folder, out):
+        target = _waiting_target(folder, "there" + (*FORMATS[name].suffixes, "")[0], draw)
+        had = target.read_bytes() if target.is_file() else None
+        options = ExportOptions(
+            draw.choice([None, "all", "keyframes", "2", "0", "x"]), points=draw.choice([1, 100, 1_000_000])
+        )
+        try:
+            target, _ = export(out, name, target, options)
+        except StreamReconError:
+            assert (target.read_bytes() if target.is_file() else None) == had, "a file was replaced"
+            raise
+        assert had is None, "a file of the user was replaced"
+        if target.is_dir():
+            assert (target / "README.txt").read_text().startswith("stream-recon export"), "an export without README"
+
+
+def render(folder: Path, source: Path, draw: random.Random) -> None:
+    """A film is complete or absent."""
+    out = folder / "out"
+    _write_room(out, draw)
+    with _users_files_stay(folder, out):
+        target = _waiting_target(folder, draw.choice(["film.mp4", "a:b.mp4", "f%d.mp4", "film"]), draw)
+        had = target.is_file()
+        path = draw.choice(["trajectory", "orbit", "top-down"])
+        render_film(out, target, FilmOptions(path, (64, 48), 0.1, 30.0, draw.choice([1, 1000])))  # type: ignore[arg-type]
+        assert not had, "a file of the user was replaced"
+        with open_source(str(target)) as film:
+            assert len(list(film)) == 3, "frames of the film are missing"
+
+
+def masks(folder: Path, source: Path, draw: random.Random) -> None:
+    """The mask of a frame is the image with its name or number, turned along with it."""
+    images, own = folder / "images", folder / "masks"
+    images.mkdir()
+    own.mkdir()
+    orientation, turn = draw.choice([1, 3, 6, 8]), draw.random() < 0.5
+    picture = np.full((SIZE[1], SIZE[0], 3), 90, np.uint8)
+    masked = np.full((SIZE[1], SIZE[0]), 255, np.uint8)
+    left, top = draw.randrange(4, 40), draw.randrange(4, 24)
+    picture[top : top + 16, left : left + 16] = 250
+    masked[top : top + 16, left : left + 16] = 0
+    for number in range(3):
+        jpeg(images / f"a{number}.jpg", picture, tiff(orientation=orientation if turn else 1))
+    name = draw.choice(["a1.png", "a1.jpg.png", "A1.PNG", "b.png", "a1.txt"])
+    stored = cv2.resize(masked, None, fx=2, fy=2, interpolation=cv2.INTER_NEAREST) if draw.random() < 0.3 else masked
+    _, data = cv2.imencode(".png", stored if draw.random() < 0.5 else cv2.cvtColor(stored, cv2.COLOR_GRAY2BGR))
+    (own / name).write_bytes(data.tobytes() if draw.random() < 0.9 else data.tobytes()[: draw.randrange(len(data))])
+    with open_source(str(images), FrameChoice(masks=str(own))) as opened:
+        found = list(opened)
+    assert [frame.mask is not None for frame in found] == [False, True, False], "a mask of another frame"
+    mask = found[1].mask
+    assert mask is not None
+    if not turn or orientation in (6, 8):
+        bright = found[1].rgb.min(axis=2) > 200
+        assert (mask != bright).mean() < 0.06, "the mask is not on what it masks"
+
+
+def compare(folder: Path, source: Path, draw: random.Random) -> None:
+    """``batch --compare`` with a damaged summary."""
+    scene = {"name": "a", "path": "a", "dataset": "tum", "status": "done", "frames": 3, "keyframes": 1, "damaged": 0}
+    scene |= {
+        "seconds": 1.0,
+        "device": "cpu",
+        "warnings": [],
+        "metric": True,
+        "figures": {"ate_m": 0.1, "absrel": None},
+    }
+    scene |= {"phases": {"frames": 1.0}, "resumed": False, "reason": None}
+    record: dict[str, Any] = {
+        "program": "stream-recon",
+        "scenes": [scene],
+        "means": {"ate_m": {"mean": 0.1, "scenes": 1}},
+    }
+    record |= {"weights_sha256": "ab", "preset": {"name": "small"}, "options": {"stride": 1}, "protocol": {"a": 1}}
+    text = json.dumps(record, indent=1)
+    (folder / "a.json").write_text(text)
+    (folder / "b.json").write_bytes(broken_text(text, draw))
+    ours, other = read_summary(folder / "a.json"), read_summary(folder / "b.json")
+    comparison(ours, other)
+    compared_means(ours, other)
+    differences(ours, other)
+
+
+def batch(folder: Path, source: Path, draw: random.Random) -> None:
+    """A batch goes on beside damaged manifests, results and stray files; every scene is done or says why not."""
+    scenes = [room_scene(folder / "data" / name, 5) for name in ("a", "b")]
+    out = folder / "out"
+    run(batch_of(folder / "data", out, scenes))
+    for _ in range(draw.choice([1, 1, 2])):
+        files = [
+            p for p in sorted(out.rglob("*")) if p.is_file() and p.suffix in (".json", ".ply", ".npz", ".csv", ".txt")
+        ]
+        path = draw.choice(files)
+        match draw.randrange(5):
+            case 0:
+                path.unlink()
+            case 1:
+                path.write_bytes(b"")
+            case 2:
+                path.unlink()
+                os.mkfifo(path) if draw.random() < 0.5 else path.symlink_to("/dev/zero")
+            case 3 if path.suffix == ".json":
+                path.write_text(
+                    json.dumps(draw.choice([5, [], {}, None, {"key": 5}, {"key": {}, "result": {}, "files": 3}]))
+                )
+            case _:
+                path.write_bytes(broken_text(path.read_text(errors="replace"), draw))
+    summary = run(batch_of(folder / "data", out, scenes))
+    for row in summary["scenes"]:
+        assert row["status"] == "done" or row["reason"], "a scene that is neither done nor explained"
+        if row["status"] == "done":
+            assert row["frames"] == 5 and len(read_result(out / row["name"])) == 5, "frames of a scene are missing"
+
+
+def _program(*arguments: str) -> int:
+    """Exit code of the command line, run in this process with an engine without a network."""
+    setattr(ModelChoice, "load", lambda _: FakeEngine())  # noqa: B010
+    sys.argv = ["stream-recon", *arguments]
+    try:
+        command_line.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def resume(folder: Path, source: Path, draw: random.Random) -> None:
+    """A resumed run ends with the frames of its source, and refuses a changed one."""
+    images, out = folder / "images", folder / "out"
+    images.mkdir()
+    noise = np.random.default_rng(draw.randrange(99)).integers(0, 255, (100, 200, 3)).astype(np.float32)
+    wide = np.asarray(cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 3.0), None, 0, 255, cv2.NORM_MINMAX), np.uint8)
+    for number in range(12):
+        cv2.imwrite(str(images / f"{number:02}.png"), wide[10:58, 3 * number : 3 * number + 64])
+    writer = ResultWriter(folder / "whole", run_info())
+    words = [str(images), "--no-viewer", "--mapping", "off", "--no-mesh", "--dense", "off"]
+    words = words if draw.random() < 0.8 else [*words, "--stride", "2"]
+    writer.close()
+    limit = draw.randrange(2, 7)
+    assert _program(*words, "-o", str(out)) == 0
+    _cut_off(out, limit)
+    files = sorted(images.iterdir())
+    name = draw.choice(["none", "none", "other", "shifted", "fewer", "size", "unreadable"])
+    match name:
+        case "other":
+            for path in files:
+                cv2.imwrite(str(path), 255 - wide[40:88, 100:164])
+        case "shifted":
+            files[0].unlink()
+        case "fewer":
+            for path in files[1:]:
+                path.unlink()
+        case "size":
+            for path in files:
+                cv2.imwrite(str(path), np.asarray(cv2.resize(cv2.imread(str(path)), (32, 24)), np.uint8))
+        case "unreadable":
+            for path in files:
+                path.write_bytes(b"nothing")
+    code = _program(*words, "-o", str(out), "--resume")
+    if name == "none":
+        assert code == 0 and len(read_result(out)) == len(range(0, 12, 2 if "--stride" in words else 1)), (
+            "frames are missing"
+        )
+    else:
+        assert code == 2, f"{name}: exit code {code}"
+        assert len(read_result(out)) == limit, "frames are lost"
+
+
+def _cut_off(folder: Path, count: int) -> None:
+    """Make a finished result one that was killed after so many frames."""
+    lines = (folder / "cameras.json").read_text().splitlines(keepends=True)
+    kept = "".join(lines[: 2 + count]).rstrip().rstrip(",")
+    (folder / "cameras.json").write_text(kept + "\n]}\n")
+    lines = (folder / "trajectory.txt").read_text().splitlines(keepends=True)
+    (folder / "trajectory.txt").write_text("".join(lines[:count]))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"interrupted": True}))
+
+
+def together(folder: Path, source: Path, draw: random.Random) -> None:
+    """Two commands on one result at once: each is done as a whole, or refused."""
+    out = folder / "out"
+    write_small_result(out)
+    factors = [draw.uniform(0.2, 5), draw.uniform(5, 30)]
+    actions: list[Callable[[], object]] = [
+        lambda: scale_result(out, factors[0]),
+        draw.choice(
+            [lambda: scale_result(out, factors[1]), lambda: export(out, "glb", folder / "a.glb"), lambda: _revise(out)]
+        ),
+    ]
+    children = []
+    for action in actions:
+        child = os.fork()
+        if not child:
+            try:
+                time.sleep(draw.random() * 0.02)
+                action()
+                os._exit(0)
+            except StreamReconError:
+                os._exit(2)
+            except BaseException:  # noqa: BLE001  # any other is a finding
+                os._exit(1)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert set(codes) <= {0, 2}, f"exit codes {codes}"
+    check_whole(out, factors)
+
+
+def _revise(out: Path) -> None:
+    """What a refinement does to the files at its end, without changing a pose."""
+    result = read_result(out)
+    amend(result, Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in result.cameras)), {})
+
+
+MS_NODEV, MNT_DETACH = 4, 2
+
+
+@contextmanager
+def _small_tmpfs(place: Path, kilobytes: int) -> Iterator[bool]:
+    """A file system of that size at ``place``; gives False, and changes nothing, where mounting is not allowed."""
+    library = ctypes.CDLL(None, use_errno=True)
+    place.mkdir()
+    made = library.mount(b"tmpfs", os.fsencode(place), b"tmpfs", MS_NODEV, f"size={kilobytes}k".encode()) == 0
+    try:
+        yield made
+    finally:
+        if made:
+            library.umount2(os.fsencode(place), MNT_DETACH)
+
+
+def small_disk(folder: Path, source: Path, draw: random.Random) -> None:
+    """A disk that is really full, during a run, a scale and an export: finished frames are kept, files agree."""
+    with _small_tmpfs(folder / "disk", draw.randrange(16, 240, 4)) as made:
+        if not made:
+            return
+        out = folder / "disk" / "out"
+        written = 0
+        try:
+            writer = ResultWriter(out, run_info())
+            try:
+                for frame in frames(6):
+                    writer.add(fake_result(prepared(frame)))
+                    written += 1
+                writer.finish(RunSummary(interrupted=False))
+            finally:
+                writer.close()
+        except StreamReconError:
+            assert len(read_result(out)) >= written if written else True, "a finished frame is lost"
+            raise
+        actions: list[Callable[[], object]] = [
+            lambda: scale_result(out, 3.0),
+            lambda: export(out, "glb", out.with_name("a.glb")),
+        ]
+        action = draw.choice(actions)
+        ballast = folder / "disk" / "ballast"
+        try:
+            with ballast.open("wb", buffering=0) as file:
+                for _ in range(draw.randrange(60)):
+                    file.write(bytes(4096))
+        except OSError:
+            pass
+        try:
+            action()
+        finally:
+            ballast.unlink()
+            check_whole(out, [3.0])
+            assert not list((folder / "disk").rglob("*.part")), "temporary files are left"
+
+
+WRITES = ("write", "pwrite", "fsync", "replace", "unlink", "rename", "ftruncate", "mkdir")
+
+
+def killed_write(folder: Path, source: Path, draw: random.Random) -> None:
+    """A kill at any system call that writes, of a run, a scale or an export."""
+    out, left, kind = folder / "out", draw.randrange(60), draw.choice(["run", "scale", "export"])
+    factor = draw.uniform(0.2, 30)
+    if kind != "run":
+        write_small_result(out)
+    process = os.fork()
+    if not process:
+        for name in WRITES:
+            real = getattr(os, name)
+
+            def counted(*arguments: Any, real: Any = real, **options: Any) -> Any:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments, **options)
+
+            setattr(os, name, counted)
+        match kind:
+            case "run":
+                write_small_result(out)
+            case "scale":
+                scale_result(out, factor)
+            case _:
+                export(out, "trajectory", folder / "there")
+        os._exit(0)
+    os.waitpid(process, 0)
+    if kind == "export":
+        assert not (folder / "there").exists() or (folder / "there" / "README.txt").stat().st_size > 0, "half an export"
+        check_whole(out, [])
+    elif kind == "scale":
+        check_whole(out, [factor])
+    elif (out / "cameras.json").exists():
+        found = read_result(out)
+        assert len(found.readable(lambda _: None).__class__.__name__) > 0 and len(list(found)) == len(found.cameras)
+
+
+def picture(folder: Path, source: Path, draw: random.Random) -> None:
+    """An image of any depth, channels and orientation shows the same picture."""
+    rows, columns = np.indices((SIZE[1], SIZE[0]))
+    grey = (rows * 3 + columns).astype(np.uint8) // 2 + 20
+    colour = np.stack([grey, np.flipud(grey), np.fliplr(grey)], axis=-1)
+    kind = draw.choice(
+        ["grey", "grey16", "rgb16", "alpha", "palette", "cmyk", "float", "bit", "animated", "grey_alpha"]
+    )
+    path, expected = folder / "a.png", colour
+    from PIL import Image
+
+    match kind:
+        case "grey":
+            cv2.imwrite(str(path), grey)
+            expected = np.repeat(grey[..., None], 3, axis=2)
+        case "grey16":
+            cv2.imwrite(str(path), grey.astype(np.uint16) * 257)
+            expected = np.repeat(grey[..., None], 3, axis=2)
+        case "rgb16":
+            cv2.imwrite(str(path), colour[..., ::-1].astype(np.uint16) * 257)
+        case "alpha":
+            opaque = draw.choice([255, 128, 0])
+            Image.fromarray(np.dstack([colour, np.full_like(grey, opaque)])).save(path)
+        case "grey_alpha":
+            Image.fromarray(np.dstack([grey, np.full_like(grey, 200)]), "LA").save(path)
+            expected = np.repeat(grey[..., None], 3, axis=2)
+        case "palette":
+            small = Image.fromarray(colour).quantize(64)
+            small.save(path)
+            expected = np.asarray(small.convert("RGB"))
+        case "cmyk":
+            path = folder / "a.jpg"
+            Image.fromarray(colour).convert("CMYK").save(path, quality=98)
+        case "float":
+            path = folder / "a.tif"
+            cv2.imwrite(str(path), colour[..., ::-1].astype(np.float32) / 255)
+        case "bit":
+            Image.fromarray(grey > 90).save(path)
+            expected = np.repeat(np.where(grey > 90, np.uint8(255), np.uint8(0))[..., None], 3, axis=2)
+        case "animated":
+            path = folder / draw.choice(["a.png", "a.webp"])
+            later = [Image.fromarray(255 - colour)]
+            Image.fromarray(colour).save(path, save_all=True, append_images=later, lossless=True)
+    found = read_image(path)
+    if found is None:
+        raise InputError(f"{kind} is not readable")
+    apart = float(np.abs(found.astype(int) - expected).mean())
+    assert found.shape == expected.shape and apart < 6, f"{kind}: {apart:.1f} levels"
+
+
+COMMANDS: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "export": export_case,
+    "render": render,
+    "masks": masks,
+    "compare": compare,
+    "batch": batch,
+    "resume": resume,
+    "together": together,
+    "small_disk": small_disk,
+    "killed_write": killed_write,
+    "picture": picture,
+}

@@ -1,0 +1,174 @@
+"""Cases of the web server: requests, uploads, ZIP files, web sockets and frames of a scan that mean harm."""
+
+import io
+import json
+import random
+import struct
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from fuzzing.mutate import WORDS, broken_bytes
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.scans import jpeg_size
+from stream_recon.configs.errors import InputError, OutputError
+
+REQUESTS = 12
+"""Requests of a case."""
+PATHS = (
+    "/", "/scan", "/api/state", "/api/uploads", "/api/uploads/{}", "/api/sources", "/api/jobs/{}", "/api/jobs/1/{}",
+    "/api/exports/{}", "/api/results/{}", "/api/results/{}/picture", "/api/results/result/{}", "/api/results/{}/export",
+    "/api/scans", "/api/scans/{}", "/api/scans/{}/frames", "/api/scans/{}/end", "/view/{}", "/view/{}/{}", "/static/{}",
+)  # fmt: skip
+NAMES = (
+    "..",
+    "../..",
+    "%2e%2e%2f",
+    "result",
+    "1",
+    "-1",
+    "99999999999999999999",
+    "a" * 3000,
+    "%00",
+    "é",
+    "stop",
+    "rename",
+)
+KEYS = ("name", "size", "options", "address", "format", "upload", "stride", "max_frames", "scale", "mapping")
+REFUSALS = (200, 201, 206, 307, 400, 403, 404, 405, 408, 409, 415, 416, 503, 507)
+"""Answers of a server that is well."""
+
+
+def serve(folder: Path, source: Path, draw: random.Random) -> None:
+    """Send a server of a folder what no page sends. Raises InputError where it refused all of it."""
+    places = Places(folder / "data")
+    places.make()
+    (folder / "outside.txt").write_text("mine")
+    open_to_others = draw.random() < 0.3
+    reach = Reach(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else Reach()
+    app: Any = make_app(places, reach, jobs=0)
+    headers = {"X-Stream-Recon": "1"} if draw.random() < 0.9 else {}
+    cookies = {"stream-recon-8080": "a-token-of-a-test"} if draw.random() < 0.8 else {}
+    read = 0
+    with TestClient(app, base_url="http://127.0.0.1:8080", headers=headers, cookies=cookies) as client:
+        example = draw.choice(sorted((source / "videos").iterdir())).read_bytes()
+        for _ in range(REQUESTS):
+            read += _request(client, draw, example)
+        _socket(client, draw)
+        state = client.get("/api/state")
+        assert state.status_code in (200, 403), state.text
+    assert (folder / "outside.txt").read_text() == "mine"
+    # The case's own message file may stand there, too.
+    strange = {path.name for path in folder.iterdir()} - {"data", "outside.txt", "message.txt"}
+    assert not strange, strange
+    if not read:
+        raise InputError("every request was refused")
+
+
+def _request(client: TestClient, draw: random.Random, example: bytes) -> bool:
+    """Send one request; returns whether it was admitted."""
+    if draw.random() < 0.25:
+        return _upload(client, draw, example)
+    path = draw.choice(PATHS)
+    while "{}" in path:
+        path = path.replace("{}", draw.choice(NAMES), 1)
+    method = draw.choice(("GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS"))
+    headers = {}
+    if draw.random() < 0.2:
+        headers[draw.choice(("Origin", "Host", "Range", "Cookie", "Content-Length", "Transfer-Encoding"))] = (
+            draw.choice(
+                ("http://evil.example", "evil.example", "bytes=5-1", "bytes=-1", "9" * 30, "chunked", "a=b;" * 400)
+            )
+        )
+    answer = client.request(method, path, content=_body(draw), headers=headers, params=_parameters(draw))
+    assert answer.status_code in REFUSALS, (method, path, answer.status_code, answer.text[:300])
+    return answer.status_code < 300
+
+
+def _upload(client: TestClient, draw: random.Random, example: bytes) -> bool:
+    data = _content(draw, example)
+    made = client.post("/api/uploads", json={"name": draw.choice([*NAMES, *WORDS[:-1]]), "size": len(data)})
+    if made.status_code != 201:
+        return False
+    number, offset = made.json()["id"], 0
+    for _ in range(6):
+        wrong = draw.random() < 0.2
+        at = draw.choice((0, offset + 1, 10**18)) if wrong else offset
+        piece = data[offset : offset + max(1, len(data) // draw.randrange(1, 4))]
+        answer = client.patch(f"/api/uploads/{number}?offset={at}", content=piece)
+        assert answer.status_code in REFUSALS, answer.text
+        if answer.status_code == 200:
+            if "name" in answer.json():
+                return True
+            offset = answer.json()["offset"]
+    return False
+
+
+def _content(draw: random.Random, example: bytes) -> bytes:
+    match draw.randrange(4):
+        case 0:
+            return broken_bytes(_zip(draw), draw) or b"x"
+        case 1:
+            return _zip(draw)
+        case 2:
+            return broken_bytes(example, draw) or b"x"
+        case _:
+            return draw.randbytes(draw.randrange(1, 3000))
+
+
+def _zip(draw: random.Random) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
+        for _ in range(draw.randrange(6)):
+            info = zipfile.ZipInfo(
+                draw.choice(("../../a.jpg", "/etc/passwd", "a\\b.jpg", "x/y/z.png", "é.jpg", "a.jpg"))
+            )
+            info.external_attr = draw.choice((0, 0o120777 << 16, 0o100644 << 16, 0o40755 << 16))
+            kind = draw.choice((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF", b""))
+            file.writestr(info, kind + draw.choice((draw.randbytes(300), bytes(3_000_000))))
+    return content.getvalue()
+
+
+def _body(draw: random.Random) -> bytes:
+    if draw.random() < 0.3:
+        return draw.choice((b"", b"[" * 3000, draw.randbytes(200), b"null", b"\xff"))
+    words: tuple[Any, ...] = (
+        *WORDS[:-1],
+        0,
+        -1,
+        10**40,
+        1.5,
+        None,
+        True,
+        [],
+        {},
+        {"stride": "x"},
+        "html",
+        "rtsp://a/b",
+    )
+    given = {draw.choice(KEYS): draw.choice(words) for _ in range(draw.randrange(4))}
+    return json.dumps(given).encode()
+
+
+def _parameters(draw: random.Random) -> dict[str, str]:
+    names = ("token", "offset", "captured")
+    return {draw.choice(names): draw.choice(WORDS[:-1]) for _ in range(draw.randrange(2))}
+
+
+def _socket(client: TestClient, draw: random.Random) -> None:
+    """Open a web socket of a scan or viewer, and leave in the middle. The run does not take frames here."""
+    made = client.post("/api/scans", json={})
+    number = made.json()["id"] if made.status_code == 201 else "x"
+    path = draw.choice((f"/api/scans/{number}/stream", "/api/scans/../stream", "/view/result", "/view/%2e%2e/"))
+    with suppress(WebSocketDisconnect), client.websocket_connect(f"ws://127.0.0.1:8080{path}") as socket:
+        socket.send_bytes(draw.choice((b"", b"1234567", struct.pack("<d", float("nan")) + draw.randbytes(50))))
+        if draw.random() < 0.5:
+            socket.send_text("text")
+    with suppress(InputError, OutputError):
+        jpeg_size(broken_bytes(b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x00\x60\x00\x80\x03" + bytes(40), draw))

@@ -1,0 +1,82 @@
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app.core.gltf import POINTS, Primitive
+from stream_recon.app.viewer.plan import BORDER_PX, INK, PlanFrame, bar_length, cut_segments, floor_plan
+
+FLOOR, TABLE, CEILING = (200, 30, 30), (30, 200, 30), (30, 30, 200)
+
+
+def quad(corners: list[tuple[float, float, float]], colour: tuple[int, int, int]) -> Primitive:
+    xyz = np.array(corners, np.float32)
+    return Primitive(xyz, np.array([[0, 1, 2], [0, 2, 3]], np.int32), np.tile(np.uint8(colour), (4, 1)))
+
+
+def level(x0: float, x1: float, z0: float, z1: float, y: float, colour: tuple[int, int, int]) -> Primitive:
+    """A rectangle that faces up."""
+    return quad([(x0, y, z0), (x0, y, z1), (x1, y, z1), (x1, y, z0)], colour)
+
+
+def room() -> list[Primitive]:
+    """A room of 4 by 3 with a table, a wall at x = 1 and a ceiling that faces down."""
+    ceiling = level(0, 4, 0, 3, 2.5, CEILING)
+    assert ceiling.faces is not None
+    down = Primitive(ceiling.xyz, ceiling.faces[:, ::-1].copy(), ceiling.rgb)
+    wall = quad([(1, 0, 0), (1, 0, 3), (1, 2.5, 3), (1, 2.5, 0)], (90, 90, 90))
+    return [level(0, 4, 0, 3, 0, FLOOR), level(2, 3, 1, 2, 0.8, TABLE), down, wall]
+
+
+def at(image: NDArray[np.uint8], frame: PlanFrame, x: float, z: float) -> tuple[int, ...]:
+    column, row = (frame.pixels(np.array([[x, 0, z]]))[0] + BORDER_PX).astype(int)
+    return tuple(int(value) for value in image[row, column])
+
+
+def test_a_plan_shows_what_is_below_the_height_from_above() -> None:
+    frame = PlanFrame((0, 0), (4, 3), 1.4)
+    image = floor_plan(room(), frame, "m")
+    assert at(image, frame, 0.5, 0.5) == FLOOR and at(image, frame, 2.5, 1.5) == TABLE
+    assert at(image, frame, 1.0, 1.5) == INK, "the wall is cut"
+    # x to the right and z down: not mirrored.
+    assert at(image, frame, 3.5, 1.5) == FLOOR == at(image, frame, 2.5, 0.5)
+    low = floor_plan(room(), PlanFrame((0, 0), (4, 3), 0.5), "m")
+    assert at(low, frame, 2.5, 1.5) == FLOOR, "the table is above"
+    assert frame.size == (1600, 1200)
+
+
+def test_textures_and_points_are_drawn_in_their_colours() -> None:
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[:, :32], image[:, 32:] = (0, 0, 255), (255, 0, 0)  # red, then blue: OpenCV has BGR
+    jpeg = bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 100])[1])
+    floor = level(0, 4, 0, 3, 0, FLOOR)
+    uv = np.array([[0, 0], [0, 1], [1, 1], [1, 0]], np.float32)
+    points = Primitive(np.array([[3.0, 1.0, 2.0]], np.float32), rgb=np.array([[9, 250, 9]], np.uint8), mode=POINTS)
+    frame = PlanFrame((0, 0), (4, 3), 1.4)
+    drawn = floor_plan([Primitive(floor.xyz, floor.faces, uv=uv, texture=jpeg), points], frame, "units")
+    np.testing.assert_allclose(at(drawn, frame, 1, 1), (255, 0, 0), atol=12)
+    np.testing.assert_allclose(at(drawn, frame, 2.5, 1), (0, 0, 255), atol=12)
+    assert at(drawn, frame, 3.0, 2.0) == (9, 250, 9)
+
+
+def test_walls_are_cut_along_the_height() -> None:
+    wall = room()[3]
+    assert wall.faces is not None
+    segments = cut_segments(wall.xyz, wall.faces, 1.4)
+    np.testing.assert_allclose(segments[..., :2], np.broadcast_to([1, 1.4], segments[..., :2].shape), atol=1e-6)
+    assert np.linalg.norm(segments[:, 1] - segments[:, 0], axis=1).sum() == pytest.approx(3)
+    assert not len(cut_segments(wall.xyz, wall.faces, 3.0))
+
+
+@pytest.mark.parametrize("most, length", [(1.0, 1), (1.9, 1), (2.0, 2), (7.3, 5), (0.034, 0.02), (1200, 1000)])
+def test_the_scale_bar_has_a_round_length(most: float, length: float) -> None:
+    assert bar_length(most) == pytest.approx(length)
+
+
+def test_the_bar_is_as_long_as_it_says() -> None:
+    frame = PlanFrame((0, 0), (4, 3), 1.4)
+    image = floor_plan(room(), frame, "m")
+    row = BORDER_PX + frame.size[1] + BORDER_PX // 2
+    ink = np.flatnonzero((image[row] == INK).all(axis=1))
+    run = ink[ink < ink[0] + 1 / frame.pixel + 20]
+    assert run[-1] - run[0] == pytest.approx(1 / frame.pixel, abs=6)

@@ -1,0 +1,99 @@
+"""The web application in the test process, with a stand-in for the command line program."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
+from stream_recon.app.web.places import Places
+
+HEADER = {"X-Stream-Recon": "1"}
+STAND_IN = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+def stop(*_):
+    Path(folder, "stopped").touch()
+    sys.exit(130)
+
+command, source, words = sys.argv[1], sys.argv[2], sys.argv[3:]
+folder = Path(words[words.index("-o") + 1]) if "-o" in words else Path(source)
+signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGTERM, stop)
+progress = Path(os.environ["STREAM_RECON_PROGRESS"])
+if command == "export":
+    if folder.suffix:
+        folder.write_bytes(b"exported")
+    else:
+        folder.mkdir()
+        (folder / "README.txt").write_text("exported")
+    sys.exit(0)
+folder.mkdir(exist_ok=True)
+with (folder / "starts.txt").open("a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+if Path(source).is_dir():  # a scan
+    frames, said, feedback = Path(source, "frames.jsonl"), 0, Path(source, "feedback.jsonl")
+    while True:
+        lines = frames.read_text().splitlines()
+        for line in lines[said:]:
+            entry = json.loads(line)
+            if entry.get("end"):
+                sys.exit(0)
+            with feedback.open("a") as file:
+                file.write(json.dumps({"taken": entry["index"]}) + "\\n")
+                file.write(json.dumps({"posed": entry["index"], "at": 0}) + "\\n")
+                if entry["index"] == 2:
+                    file.write(json.dumps({"say": "Too dark"}) + "\\n")
+        said = len(lines)
+        time.sleep(0.01)
+content = Path(source).read_bytes() if Path(source).exists() else b""
+if b"broken" in content:
+    print("stream-recon: error: it is broken: film again", file=sys.stderr)
+    sys.exit(2)
+for done in range(1, 400 if b"long" in content else 3):
+    progress.write_text(json.dumps({"step": "frames", "done": done, "total": 400, "left": 3.0, "fps": 9.5, "text": ""}))
+    time.sleep(0.02)
+"""
+"""A program that runs, fails or waits as its source says, and answers signals as the real one does."""
+
+
+def program(folder: Path) -> tuple[str, ...]:
+    """The stand-in's command."""
+    path = folder / "program.py"
+    path.write_text(STAND_IN)
+    return sys.executable, str(path)
+
+
+@contextmanager
+def served(folder: Path, *, jobs: int = 1, reach: Reach | None = None, **client: Any) -> Iterator[TestClient]:
+    """A client of the application of ``folder``, which sends the header of the own page."""
+    places = Places(folder)
+    places.make()
+    app = make_app(places, reach or Reach(), jobs, program(folder.parent))
+    options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
+    with TestClient(app, **options) as found:  # type: ignore[arg-type]
+        yield found
+
+
+def upload(client: TestClient, data: bytes, name: str = "walk.mp4", piece: int = 50, **more: Any) -> dict[str, Any]:
+    """Upload in pieces; gives the last answer."""
+    made = client.post("/api/uploads", json={"name": name, "size": len(data), **more})
+    assert made.status_code == 201, made.text
+    offset, answer = 0, None
+    while offset < len(data):
+        path = f"/api/uploads/{made.json()['id']}?offset={offset}"
+        answer = client.patch(path, content=data[offset : offset + piece])
+        if answer.status_code != 200 or "name" in answer.json():
+            break
+        offset = answer.json()["offset"]
+    assert answer is not None
+    return {"status": answer.status_code, **answer.json()}
+
+
+VIDEO = b"\x00\x00\x00\x18ftypisom" + bytes(range(200))
+"""What begins as a video does."""

@@ -1,0 +1,145 @@
+"""The queue: jobs that run, fail, stop, go on, and survive the server's end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import Places
+from tests.app.result.test_writer import write_run
+from tests.app.web.serving import VIDEO, program, served, upload
+
+LONG = VIDEO + b"long"
+
+
+def until(found: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait for a true value."""
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+    return value
+
+
+def job(client: TestClient, number: int = 1) -> dict[str, Any]:
+    return next((each for each in client.get("/api/state").json()["jobs"] if each["id"] == number), {})
+
+
+def test_a_job_runs_and_tells_its_progress(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        name = upload(client, LONG, options={"stride": 2, "mapping": "stream", "dense": False})["name"]
+        progress = until(lambda: job(client).get("progress"))
+        assert progress["step"] == "frames" and progress["total"] == 400 and progress["fps"] == 9.5
+        words = (tmp_path / "data" / name / "starts.txt").read_text()
+        assert "--resume --host 127.0.0.1 --port 0 --stride 2 --mapping stream --dense off" in words
+        client.post("/api/jobs/1/stop")
+        until(lambda: job(client)["state"] == "stopped")
+        assert (tmp_path / "data" / name / "stopped").exists()  # it was stopped as Ctrl-C does
+        client.post("/api/jobs/1/resume")
+        until(lambda: job(client).get("progress"))
+        assert len((tmp_path / "data" / name / "starts.txt").read_text().splitlines()) == 2
+
+
+def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        upload(client, VIDEO + b"broken")
+        failed = until(lambda: job(client)["state"] == "failed" and job(client))
+        assert failed["error"] == "it is broken: film again"
+        assert client.delete("/api/jobs/1").status_code == 200 and not job(client)
+        assert not list(Places(tmp_path / "data").jobs.iterdir())
+        assert not list(Places(tmp_path / "data").uploads.iterdir())  # nothing came of it
+
+
+def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        for number in range(3):
+            upload(client, LONG + bytes([number]), f"{number}.mp4")
+        until(lambda: job(client, 1)["state"] == "running")
+        assert [job(client, n)["state"] for n in (2, 3)] == ["queued", "queued"]
+        client.post("/api/jobs/2/stop")
+        assert job(client, 2)["state"] == "stopped"
+        assert client.delete("/api/jobs/1").status_code == 400  # it runs
+        client.post("/api/jobs/1/stop")
+        until(lambda: job(client, 3)["state"] == "running")
+        assert job(client, 2)["state"] == "stopped"
+
+
+def test_an_export_is_made_and_downloaded_while_a_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_run(tmp_path / "data" / "hall")
+    with served(tmp_path / "data") as client:
+        upload(client, LONG)
+        for number, (form, name) in enumerate((("points", "hall.glb"), ("colmap", "hall-colmap.zip")), 2):
+            assert client.post("/api/results/hall/export", json={"format": form}).status_code == 201
+            done = until(lambda n=number: job(client, n).get("file") and job(client, n))  # type: ignore[misc]
+            assert done["file"] == name
+            answer = client.get(f"/api/exports/{number}")
+            assert answer.status_code == 200 and f'filename="{name}"' in answer.headers["content-disposition"]
+            assert answer.content == b"exported" or answer.content.startswith(b"PK")
+        part = client.get("/api/exports/2", headers={"Range": "bytes=2-4"})
+        assert part.status_code == 206 and part.content == b"por"
+        assert client.post("/api/results/hall/export", json={"format": "exe"}).status_code == 400
+        assert job(client, 1)["state"] == "running"
+
+
+def test_the_end_of_the_server_ends_its_jobs_and_the_next_one_continues_them(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        name = upload(client, LONG)["name"]
+        until(lambda: job(client).get("progress"))
+    store = JobStore(Places(tmp_path / "data").queue)
+    assert store.get(1).state == "queued"  # type: ignore[union-attr]
+    store.close()
+    with served(tmp_path / "data") as client:
+        until(lambda: job(client).get("progress"))
+        assert len((tmp_path / "data" / name / "starts.txt").read_text().splitlines()) == 2
+
+
+SERVER = """
+import sys, uvicorn
+from pathlib import Path
+from stream_recon.app.web.access import Reach
+from stream_recon.app.web.app import make_app
+from stream_recon.app.web.places import Places
+places = Places(Path(sys.argv[1]))
+places.make()
+app = make_app(places, Reach(), 1, sys.argv[2:])
+uvicorn.run(app, port=0, log_config=None)
+"""
+
+
+def test_a_kill_of_the_server_ends_its_jobs_too(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        name = upload(client, LONG)["name"]
+    started = tmp_path / "data" / name / "starts.txt"
+    words = [sys.executable, "-c", SERVER, str(tmp_path / "data"), *program(tmp_path)]
+    server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    try:
+        until(started.exists)
+    finally:
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+    until((tmp_path / "data" / name / "stopped").exists)
+    store = JobStore(Places(tmp_path / "data").queue)
+    assert store.get(1).state == "queued"  # type: ignore[union-attr]
+    store.close()
+
+
+def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        made = client.post("/api/sources", json={"address": "rtsp://user:secret@camera/long"})
+        assert made.status_code == 201 and made.json()["name"] == "camera-recon"
+        folder = tmp_path / "data" / "camera-recon"
+        until(folder.exists)
+        until(lambda: not job(client))
+        assert client.post("/api/jobs/1/resume").status_code == 200  # it is done: nothing to do
+        JobStore(Places(tmp_path / "data").queue).set_state(1, "stopped")
+        refused = client.post("/api/jobs/1/resume")
+        assert refused.status_code == 400 and "read again" in refused.json()["error"]
+        assert "secret" not in client.get("/api/state").text

@@ -1,0 +1,204 @@
+"""A scan in a real Chromium whose camera plays the sample, over self-made HTTPS, with the real program."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from stream_recon.app import web
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.pipeline.guidance import BLURRED, DARK
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.web.places import Places
+from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
+
+SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+BLOCKED_SOCKETS = (
+    "WebSocket = class { constructor() { setTimeout(() => this.onerror(new Event('error')), 10); } close() {} }"
+)
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_browser]
+
+
+def sample() -> list[NDArray[np.uint8]]:
+    capture, frames = cv2.VideoCapture(str(SAMPLE)), []
+    while (step := capture.read())[0]:
+        frames.append(np.asarray(step[1], np.uint8))
+    return frames
+
+
+def camera_file(path: Path, frames: list[NDArray[np.uint8]], repeat: int) -> Path:
+    """A file for the fake camera: each frame ``repeat`` times, forth and back, since it plays without end."""
+    with path.open("wb") as file:
+        for frame in (*frames, *frames[::-1]):
+            file.write(cv2.imencode(".jpg", frame, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes() * repeat)
+    return path
+
+
+def stats(driver: Any) -> dict[str, Any]:
+    found: dict[str, Any] = driver.execute_script("return window.scanStats")
+    return found
+
+
+def begin(driver: Any, address: str) -> None:
+    driver.get(address)
+    until(lambda: driver.execute_script("return document.getElementById('camera').videoWidth"), 30, "the camera")
+    driver.find_element("id", "shutter").click()
+    until(lambda: stats(driver)["acknowledged"] >= 2, 180, "the first frames")
+
+
+def end(driver: Any) -> dict[str, Any]:
+    driver.find_element("id", "shutter").click()
+    until(lambda: stats(driver).get("done"), 60, "the end")
+    return stats(driver)
+
+
+def scanned(data: Path) -> list[dict[str, Any]]:
+    (folder,) = Places(data).scans.iterdir()
+    return [json.loads(line) for line in (folder / "frames.jsonl").read_text().splitlines()]
+
+
+def finished(data: Path, name: str) -> dict[str, Any]:
+    def record() -> dict[str, Any] | None:
+        found: dict[str, Any] = json.loads((data / name / "run.json").read_text())
+        return found if found["interrupted"] is False and "refinement" in found else None
+
+    result: dict[str, Any] = until(record, 600, "the refinement")
+    return result
+
+
+def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
+    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 20)
+    data = tmp_path / "data"
+    with (
+        ServerProcess(data, "--host", "0.0.0.0", "--tls") as server,
+        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+    ):
+        driver.get(server.url)  # the token becomes a cookie
+        until(lambda: "GB" in driver.find_element("id", "limits").text, 30)
+        assert "token" not in driver.current_url
+        begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off&name=room")
+        time.sleep(40)
+        found = end(driver)
+        assert found["transport"] == "socket" and found["mostInFlight"] == 1 and not found["errors"]
+        assert found["acknowledged"] >= 10 and found["posed"] >= 8 and found["cuts"] == 0
+        delays = sorted(found["delays"])
+        rate = found["acknowledged"] / ((found["ended"] - found["began"]) / 1000)
+        print(
+            f"{rate:.1f} frames/s; delay p50 {delays[len(delays) // 2]:.0f}, "
+            f"p95 {delays[int(0.95 * len(delays))]:.0f} ms"
+        )
+        record = finished(data, "room-recon")
+        # The last frame may have been on its way.
+        assert record["frames"]["reconstructed"] - found["acknowledged"] in (0, 1) and not record["segments"]
+        assert [said["text"] for said in found["says"]] == []
+    (scan,) = Places(data).scans.iterdir()
+    again = tmp_path / "again"
+    words = [
+        sys.executable,
+        "-m",
+        "stream_recon",
+        str(scan),
+        "-o",
+        str(again),
+        "--no-viewer",
+        "--no-mesh",
+        "--dense",
+        "off",
+    ]
+    subprocess.run(words, check=True, capture_output=True)
+    of_scan, of_files = ate_over_path(data / "room-recon", scan), ate_over_path(again, scan)
+    print(f"ATE / path: {of_scan:.4f} of the scan, {of_files:.4f} of the same frames as files")
+    assert of_scan <= 1.1 * of_files + 0.001
+
+
+def ate_over_path(result: Path, scan: Path) -> float:
+    """Error of a result of a scan; which frame of the sample each picture shows is found by its content."""
+    small = [cv2.resize(frame, (96, 72), interpolation=cv2.INTER_AREA).astype(np.float32) for frame in sample()[:60]]
+    with np.load(SAMPLE.with_suffix(".truth.npz")) as file:
+        truth = file["T_world_camera"]
+    cameras = read_result(result).cameras
+    shown = []
+    for camera in cameras:
+        image = cv2.imread(str(scan / f"{camera.index:06d}.jpg"))
+        here = cv2.resize(image, (96, 72), interpolation=cv2.INTER_AREA).astype(np.float32)
+        shown.append(int(np.argmin([np.abs(here - frame).mean() for frame in small])))
+    poses = np.stack([camera.T_world_camera for camera in cameras])
+    error = pose_errors(poses, truth[shown], np.zeros(len(shown) - 1, bool)).ate_over_path
+    assert error is not None
+    return error
+
+
+def test_frames_come_by_post_where_web_sockets_are_blocked(tmp_path: Path) -> None:
+    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
+    with (
+        ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
+        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+    ):
+        driver.get(server.url)
+        driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument",
+            {"source": BLOCKED_SOCKETS},
+        )
+        begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off")
+        until(lambda: stats(driver)["posed"] >= 8, 120, "poses")
+        found = end(driver)
+        assert found["transport"] == "post" and found["mostInFlight"] == 1 and not found["errors"]
+
+
+def test_a_cut_network_goes_on_as_a_new_segment(tmp_path: Path) -> None:
+    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
+    with (
+        ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
+        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+    ):
+        relay = Relay(server.port)
+        token = server.url.partition("?")[2]
+        driver.get(f"https://127.0.0.1:{relay.port}/?{token}")
+        begin(driver, f"https://127.0.0.1:{relay.port}/scan?view=off")
+        until(lambda: stats(driver)["acknowledged"] >= 6, 60)
+        relay.cut()
+        until(lambda: "is cut" in driver.find_element("id", "note").text, 20, "the message")
+        time.sleep(5)
+        kept = stats(driver)["acknowledged"]
+        relay.restore()
+        until(lambda: stats(driver)["acknowledged"] >= kept + 4, 60, "more frames")
+        found = end(driver)
+        relay.close()
+        assert found["cuts"] >= 1
+        segments = [entry["segment"] for entry in scanned(tmp_path / "data") if "segment" in entry]
+        assert sorted(set(segments)) == [0, 1] and segments == sorted(segments)
+
+
+@pytest.mark.parametrize(
+    "damage, line",
+    [
+        (lambda frame: cv2.blur(frame, (frame.shape[1] // 30, frame.shape[1] // 30)), BLURRED),
+        (lambda frame: frame // 8, DARK),
+    ],
+    ids=["blurred", "dark"],
+)
+def test_guidance_appears_and_goes(
+    tmp_path: Path, damage: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], line: str
+) -> None:
+    frames = sample()
+    # Good for 10 s, damaged for 10 s, as one forth and back: the damaged stretch lies at the turning point.
+    camera = camera_file(tmp_path / "camera.mjpeg", [*frames[:20], *map(damage, frames[20:30])], 15)
+    with (
+        ServerProcess(tmp_path / "data") as server,
+        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+    ):
+        begin(driver, f"{server.url}scan?view=off")
+        until(lambda: any(said["text"] == line for said in stats(driver)["says"]), 60, "the line")
+        assert driver.find_element("id", "guidance").text in (line, "")
+        until(lambda: stats(driver)["says"][-1]["text"] == "", 60, "its end")
+        end(driver)

@@ -1,0 +1,307 @@
+"""The real server: start, idle load, slow and stalled clients, many connections, and a reverse proxy in front."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import websockets.sync.client
+from cryptography import x509
+from websockets.exceptions import WebSocketException
+
+from stream_recon.app.web import access, certificate, server
+from stream_recon.app.web.certificate import own_certificate
+from stream_recon.app.web.commands import export_file
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import Places
+from stream_recon.app.web.server import MAX_CONNECTIONS, ServeOptions, Server, qr_code
+from stream_recon.configs.errors import ConfigError, OutputError
+from tests.app.result.test_writer import write_run
+from tests.app.web.browsing import ServerProcess, until
+from tests.app.web.serving import HEADER
+from tests.app.web.test_scans import jpeg, message
+
+IDLE_SECONDS = 5
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    data = tmp_path_factory.mktemp("served") / "data"
+    with ServerProcess(data) as process:
+        yield process
+
+
+def get(running: ServerProcess, path: str = "") -> bytes:
+    with urllib.request.urlopen(running.url + path, timeout=20) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.slow
+def test_it_starts_fast_and_costs_nothing_while_idle(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as process:
+        assert b"stream-recon" in get(process)
+        print(f"start to page: {time.monotonic() - process.began:.2f} s")
+        own = Path(f"/proc/{process.process.pid}")
+        until(lambda: get(process, "api/state"))
+
+        def processor_seconds() -> float:
+            fields = (own / "stat").read_text().rpartition(") ")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        started = processor_seconds()
+        before = processor_seconds()
+        time.sleep(IDLE_SECONDS)
+        used = processor_seconds() - before
+        resident = int((own / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        print(f"processor time to the page {started:.2f} s; idle: {100 * used / IDLE_SECONDS:.2f} %, {resident:.0f} MB")
+        assert started < 2.0 and used / IDLE_SECONDS < 0.02 and resident < 250
+
+
+def test_pages_answer_while_silent_clients_hold_connections(running: ServerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+        for _ in range(20):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1")
+        assert b"stream-recon" in get(running)
+
+
+def test_connections_are_bounded(running: ServerProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        ends = []
+        for _ in range(MAX_CONNECTIONS + 20):
+            ends.append(stack.enter_context(socket.create_connection(("127.0.0.1", running.port))))
+        ends[-1].settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            assert ends[-1].recv(1) == b""
+    until(lambda: get(running))
+
+
+@pytest.mark.slow
+def test_a_head_that_does_not_come_ends_the_connection(running: ServerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", running.port)) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\n")
+        slow.settimeout(server.HEAD_SECONDS + 5)
+        with contextlib.suppress(ConnectionError):
+            while slow.recv(1000):
+                pass
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Stream-Recon: 1\r\nContent-Length: 10000000000\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"a" * 2_000_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffff\r\n",
+    ],
+)
+def test_heads_that_mean_harm_are_refused(running: ServerProcess, head: bytes) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", running.port), timeout=10) as client,
+        contextlib.suppress(ConnectionError),
+    ):
+        client.sendall(head)
+        assert client.recv(100).split(b" ")[1:2] in ([b"400"], [b"403"], [b"413"], [b"431"], [])
+    assert b"stream-recon" in get(running)
+
+
+def test_two_hundred_web_sockets_are_bounded_and_the_page_answers(tmp_path: Path) -> None:
+    write_run(tmp_path / "data" / "hall")
+    with ServerProcess(tmp_path / "data") as process, contextlib.ExitStack() as stack:
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=20)
+        connection.request("POST", "/api/scans", headers=HEADER)
+        number = json.loads(connection.getresponse().read())["id"]
+        opened = 0
+        for _ in range(200):
+            with contextlib.suppress(WebSocketException, OSError):
+                address = f"ws://127.0.0.1:{process.port}/api/scans/{number}/stream"
+                stack.enter_context(websockets.sync.client.connect(address, open_timeout=10, close_timeout=0.1))
+                opened += 1
+        assert opened == access.MAX_SOCKETS
+        assert json.loads(get(process, "api/state"))["results"][0]["name"] == "hall"
+
+
+@pytest.mark.slow
+def test_a_page_that_never_reads_is_dropped(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    places.make()
+    write_run(places.data / "hall")
+    store = JobStore(places.queue)
+    job = store.add("export", "hall", "points", {})
+    store.set_state(job.id, "done")
+    store.close()
+    file = export_file(job, places)
+    file.parent.mkdir()
+    file.write_bytes(bytes(80_000_000))
+    with ServerProcess(places.data) as process:
+        assert len(get(process, f"api/exports/{job.id}")) == 80_000_000
+        with socket.create_connection(("127.0.0.1", process.port)) as client:
+            client.sendall(f"GET /api/exports/{job.id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            time.sleep(server.STALL_SECONDS + 3)
+            assert get(process)  # others are served
+            client.settimeout(10)
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                while data := client.recv(2**20):
+                    received += len(data)
+            assert received < 40_000_000
+
+
+@pytest.mark.slow
+def test_a_client_that_goes_away_in_the_middle_leaves_the_rest_unharmed(running: ServerProcess) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+
+    def ask(method: str, path: str, body: object = None) -> dict[str, object]:
+        connection.request(method, path, json.dumps(body) if body is not None else None, HEADER)
+        found: dict[str, object] = json.loads(connection.getresponse().read())
+        return found
+
+    number = ask("POST", "/api/uploads", {"name": "a.mp4", "size": 1_000_000})["id"]
+    head = (
+        f"PATCH /api/uploads/{number}?offset=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        "X-Stream-Recon: 1\r\nContent-Length: 900000\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", running.port)) as gone:
+        gone.sendall(head.encode() + b"x" * 5000)
+        until(lambda: ask("GET", f"/api/uploads/{number}")["offset"] == 5000, 10)
+    assert ask("GET", f"/api/uploads/{number}")["offset"] == 5000
+    scan = ask("POST", "/api/scans")["id"]
+    address = f"ws://127.0.0.1:{running.port}/api/scans/{scan}/stream"
+    with websockets.sync.client.connect(address) as phone:
+        phone.send(message(1000.0, jpeg()))  # and leaves before the answer
+    until(lambda: ask("GET", "/api/state")["jobs"])
+    ask("POST", f"/api/scans/{scan}/end")
+
+
+def test_one_server_for_a_folder(tmp_path: Path) -> None:
+    first = Server(ServeOptions(tmp_path, port=0))
+    try:
+        with pytest.raises(OutputError, match="another server"):
+            Server(ServeOptions(tmp_path, port=0))
+    finally:
+        first._socket.close()
+        first._lock.release()
+
+
+def test_the_token_stays_for_a_folder_and_only_beyond_loopback(tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        process = Server(ServeOptions(tmp_path, host="0.0.0.0", port=0))
+        found.append(process.url.partition("?token=")[2])
+        process._socket.close()
+        process._lock.release()
+    assert found[0] == found[1] and len(found[0]) >= 20
+    assert (tmp_path / ".stream-recon-serve" / "token").stat().st_mode & 0o077 == 0
+    local = Server(ServeOptions(tmp_path, port=0))
+    assert "token" not in local.url
+    local._socket.close()
+    local._lock.release()
+
+
+@pytest.mark.parametrize("url", ["example.org", "ftp://a/", "https://a/b?c", "https://a/<b>/"])
+def test_addresses_of_proxies_are_checked(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError):
+        Server(ServeOptions(tmp_path, port=0, public=url))
+
+
+def test_its_own_certificate_is_kept_and_names_this_machine(tmp_path: Path) -> None:
+    cert, key = own_certificate(tmp_path, "0.0.0.0")
+    first = cert.read_bytes()
+    assert own_certificate(tmp_path, "0.0.0.0")[0].read_bytes() == first
+    assert key.stat().st_mode & 0o077 == 0
+    assert own_certificate(tmp_path, "192.168.7.7")[0].read_bytes() != first  # another address
+    context = ssl.create_default_context(cafile=str(cert))
+    context.load_cert_chain(cert, key)
+    found = x509.load_pem_x509_certificate(cert.read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    assert 0 < certificate.DAYS <= 825
+
+
+def test_the_address_is_drawn() -> None:
+    drawn = qr_code("https://192.168.1.20:8080/scan?token=abcdefghijklmnopqrstuv")
+    assert drawn is not None and len(drawn.splitlines()) > 10
+
+
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_max_body_size 40m; proxy_request_buffering off;
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  map $http_upgrade $connection_upgrade {{ default upgrade; '' close; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location /lab/recon/ {{
+      proxy_pass http://127.0.0.1:{target}{path};
+      proxy_http_version 1.1;
+      proxy_set_header Host $http_host;
+      proxy_set_header Upgrade $http_upgrade;
+      proxy_set_header Connection $connection_upgrade;
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx here")
+@pytest.mark.parametrize("path", ["/", ""])
+def test_it_works_behind_a_proxy_with_a_path(tmp_path: Path, path: str) -> None:
+    """``path``: the proxy takes its path away, or leaves it."""
+    write_run(tmp_path / "data" / "hall")
+    with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as another:
+        port, target = free.getsockname()[1], another.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/lab/recon/"
+    with ServerProcess(tmp_path / "data", "--public-address", url, "--port", str(target)):
+        settings = tmp_path / "nginx.conf"
+        settings.write_text(NGINX.format(folder=tmp_path, port=port, target=target, path=path))
+        proxy = subprocess.Popen(["nginx", "-c", str(settings), "-e", str(tmp_path / "error.log")])
+        try:
+            token = (tmp_path / "data" / ".stream-recon-serve" / "token").read_text()
+            until(lambda: socket.create_connection(("127.0.0.1", port)).close() is None, 10)
+            entered = urllib.request.urlopen(f"{url}?token={token}")
+            cookie = entered.headers["Set-Cookie"].partition(";")[0]
+            assert "Path=/lab/recon/" in entered.headers["Set-Cookie"]
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(url)
+            headers = {"Cookie": cookie}
+
+            def ask(where: str) -> bytes:
+                with urllib.request.urlopen(urllib.request.Request(url + where, headers=headers), timeout=90) as answer:
+                    return bytes(answer.read())
+
+            assert b'src="static/home.js"' in ask("")
+            assert json.loads(ask("api/state"))["results"][0]["name"] == "hall"
+            assert ask("static/home.js") and ask("api/results/hall/picture").startswith(b"\xff\xd8")
+            assert b"stream-recon-page" in ask("view/hall/")
+            address = url.replace("http", "ws") + "view/hall"
+            import viser
+
+            protocol = f"viser-v{viser.__version__}"
+            with websockets.sync.client.connect(
+                address,
+                additional_headers=headers,
+                subprotocols=[protocol],
+                origin=f"http://127.0.0.1:{port}",
+                max_size=None,
+            ) as page:
+                assert page.subprotocol == protocol and len(page.recv(30)) > 0
+        finally:
+            proxy.terminate()
+            proxy.wait()

@@ -1,0 +1,148 @@
+"""Uploads in pieces, their bounds, and what is recognised."""
+
+import asyncio
+import io
+import shutil
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.places import RESERVE_BYTES, Places, safe_name
+from stream_recon.app.web.uploads import Stored, Uploads
+from tests.app.web.serving import VIDEO, served, upload
+
+
+def stored(folder: Path) -> list[Path]:
+    return [path for path in Places(folder).uploads.rglob("*") if path.is_file()]
+
+
+def test_a_file_arrives_in_pieces_and_is_reconstructed(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        answer = upload(client, VIDEO, "Walk in the hall.mp4")
+        assert answer["status"] == 200 and answer["name"] == "Walk-in-the-hall-recon" and not answer["known"]
+        (path,) = stored(tmp_path / "data")
+        assert path.read_bytes() == VIDEO and path.name == "Walk-in-the-hall.mp4"
+        (job,) = client.get("/api/state").json()["jobs"]
+        assert job["state"] == "queued" and job["name"] == answer["name"]
+
+
+def test_a_cut_upload_goes_on_where_it_ended(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        number = client.post("/api/uploads", json={"name": "a.mp4", "size": len(VIDEO)}).json()["id"]
+        assert client.patch(f"/api/uploads/{number}?offset=0", content=VIDEO[:70]).json()["offset"] == 70
+    with served(tmp_path / "data", jobs=0) as client:  # the server was started again
+        assert client.get(f"/api/uploads/{number}").json() == {"offset": 70, "size": len(VIDEO)}
+        wrong = client.patch(f"/api/uploads/{number}?offset=60", content=VIDEO[60:])
+        assert wrong.status_code == 409 and wrong.json()["offset"] == 70
+        assert client.patch(f"/api/uploads/{number}?offset=70", content=VIDEO[70:]).json()["name"] == "a-recon"
+        assert stored(tmp_path / "data")[0].read_bytes() == VIDEO
+
+
+def test_the_same_file_is_stored_once(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        first = upload(client, VIDEO)
+        again = upload(client, VIDEO, "another name.mp4")
+        assert again["known"] and again["name"] == first["name"]
+        assert len(stored(tmp_path / "data")) == 1
+        assert len(client.get("/api/state").json()["jobs"]) == 1
+
+
+@pytest.mark.parametrize("size", [10**13, 0, -1, "5", True, None, 1.5])
+def test_sizes_are_checked_before_anything_is_sent(tmp_path: Path, size: object) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        answer = client.post("/api/uploads", json={"name": "a.mp4", "size": size})
+        assert answer.status_code == 400 and answer.json()["error"]
+        assert not stored(tmp_path / "data")
+
+
+def test_room_that_is_promised_is_not_promised_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=RESERVE_BYTES + 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with served(tmp_path / "data", jobs=0) as client:
+        assert client.get("/api/state").json()["limits"]["bytes"] == 1000
+        assert client.post("/api/uploads", json={"name": "a.mp4", "size": 700}).status_code == 201
+        refused = client.post("/api/uploads", json={"name": "b.mp4", "size": 700})
+        assert refused.status_code == 400 and "room for" in refused.json()["error"]
+
+
+def test_a_piece_is_no_longer_than_announced(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        number = client.post("/api/uploads", json={"name": "a.mp4", "size": 100}).json()["id"]
+        assert client.patch(f"/api/uploads/{number}?offset=0", content=b"x" * 101).status_code == 400
+        claimed = client.patch(f"/api/uploads/{number}?offset=0", content=b"x", headers={"Content-Length": str(10**10)})
+        assert claimed.status_code == 400
+        assert client.get(f"/api/uploads/{number}").json()["offset"] == 0
+
+
+@pytest.mark.parametrize("data", [b"#!/bin/sh\nrm -rf /", b"<html>", b"\x7fELF", b"%PDF-1.7"])
+def test_other_files_are_refused_by_their_content(tmp_path: Path, data: bytes) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        answer = upload(client, data, "video.mp4")
+        assert answer["status"] == 415 and "no video" in answer["error"]
+        assert not stored(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd.mp4", "..", "/abs/olute.mp4", "a\x00b.mp4", "C:\\x\\y.mp4", "-rf.mp4", ".hidden", "é" * 300],
+)
+def test_names_never_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        answer = upload(client, VIDEO, name)
+        assert answer["status"] == 200
+        (path,) = stored(tmp_path / "data")
+        assert path.resolve().is_relative_to((tmp_path / "data").resolve())
+        assert "/" not in answer["name"] and not answer["name"].startswith((".", "-")) and len(answer["name"]) < 120
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "program.py"}
+
+
+def test_a_zip_of_photographs_is_unpacked_in_natural_order(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        for number in (10, 9, 1):
+            file.writestr(f"room/../../{number}.jpg", b"\xff\xd8\xff" + bytes([number]))
+        file.writestr("notes.txt", "not a photograph")
+    with served(tmp_path / "data", jobs=0) as client:
+        assert upload(client, content.getvalue(), "room.zip", 100000)["name"] == "room-recon"
+        paths = sorted(stored(tmp_path / "data"))
+        assert [path.name for path in paths] == ["000000.jpg", "000001.jpg", "000002.jpg"]
+        assert [path.read_bytes()[3] for path in paths] == [1, 9, 10]
+
+
+def test_an_upload_is_removed_on_request(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        number = client.post("/api/uploads", json={"name": "a.mp4", "size": 100}).json()["id"]
+        assert client.delete(f"/api/uploads/{number}").status_code == 200
+        assert client.get(f"/api/uploads/{number}").status_code == 400
+        assert not stored(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    "title, name",
+    [("a b", "a-b"), ("..", "scene"), ("", "scene"), ("con", "con-1"), ("Küche 2", "Küche-2"), ("x" * 200, "x" * 80)],
+)
+def test_safe_names(title: str, name: str) -> None:
+    assert safe_name(title) == name
+
+
+def test_two_complete_copies_at_the_same_time_are_stored_once(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    places.make()
+    uploads = Uploads(JobStore(places.queue), places)
+
+    async def blocks() -> AsyncIterator[bytes]:
+        yield VIDEO
+
+    async def both() -> list[Stored]:
+        pair = [uploads.create(name, len(VIDEO), {}) for name in ("a.mp4", "b.mp4")]
+        for each in pair:
+            await uploads.append(each, 0, blocks())
+        return list(await asyncio.gather(*map(uploads.complete, pair)))
+
+    first, second = asyncio.run(both())
+    assert (
+        first.path == second.path and first.path.read_bytes() == VIDEO and (first.known, second.known) == (False, True)
+    )

@@ -1,0 +1,195 @@
+"""The web page in a real Chromium with the real program: upload, watch, open, export, and a kill in the middle."""
+
+import io
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stream_recon.app import web
+from stream_recon.app.web.places import Places
+from tests.app.result.test_writer import write_run
+from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
+
+SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+
+SAMPLE_PICTURE = b"\xff\xd8\xff\xe0" + bytes(100)
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_browser]
+
+
+def element(driver: Any, selector: str) -> Any:
+    return driver.find_element("css selector", selector)
+
+
+def count(driver: Any, selector: str) -> int:
+    return len(driver.find_elements("css selector", selector))
+
+
+def long_sample(folder: Path) -> Path:
+    """The sample with two megabytes of padding, which its format allows, so that its upload takes a while."""
+    path = folder / "walkthrough.mp4"
+    padding = random.Random(0).randbytes(2_000_000)
+    path.write_bytes(SAMPLE.read_bytes() + struct.pack(">I4s", len(padding) + 8, b"free") + padding)
+    return path
+
+
+def choose(driver: Any, path: Path, frames: int) -> None:
+    """Set the number of frames, and choose a file as a user does."""
+    driver.execute_script("document.querySelector('.options').open = true")
+    field = element(driver, "#max-frames")
+    field.clear()
+    field.send_keys(str(frames))
+    element(driver, "#files").send_keys(str(path))
+
+
+def download(driver: Any, folder: Path, form: str, name: str) -> Path:
+    """Export in a format, and download the file."""
+    driver.execute_script("document.querySelector('.export-menu').open = true")
+    until(lambda: element(driver, f".export-list button:nth-child({form})").is_displayed())
+    element(driver, f".export-list button:nth-child({form})").click()
+    link = until(lambda: element(driver, f'a[download="{name}"]'), 120, "the export")
+    link.click()
+    path = folder / name
+    until(path.exists, 30, "the download")
+    return path
+
+
+def test_a_video_from_upload_to_download(tmp_path: Path) -> None:
+    data, video = tmp_path / "data", long_sample(tmp_path)
+    with ServerProcess(data) as server, browser(tmp_path) as driver:
+        relay = Relay(server.port, bytes_per_s=400_000)
+        driver.get(f"http://127.0.0.1:{relay.port}/")
+        until(lambda: "GB" in element(driver, "#limits").text)
+        passed = relay.passed
+        choose(driver, video, 24)
+        until(lambda: relay.passed - passed > 500_000, 30, "the upload")
+        relay.cut()
+        until(lambda: element(driver, '.upload[data-state="interrupted"]'), 30, "the cut")
+        (piece,) = Places(data).uploads.glob("*.piece")
+        kept = piece.stat().st_size
+        assert 0 < kept < video.stat().st_size
+        before = relay.passed
+        relay.restore()
+        until(lambda: count(driver, ".job"), 60, "the job")
+        # It went on where it was cut, and did not begin again.
+        assert relay.passed - before < video.stat().st_size - kept + 300_000
+        relay.close()
+        driver.get(server.url)
+        until(lambda: "frame" in element(driver, ".job .hint").text, 120, "the progress")
+        until(lambda: element(driver, ".job a.primary").text == "Watch", 60)
+        watch_while_it_runs(driver, element(driver, ".job a.primary").get_attribute("href"))
+        until(lambda: not count(driver, '.job[data-kind="reconstruct"]'), 600, "the end of the run")
+        until(lambda: element(driver, ".card .verdict b").text, 30)
+        name = element(driver, ".card").get_attribute("data-name")
+        assert name == "walkthrough-recon"
+        record = json.loads((data / name / "run.json").read_text())
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24
+
+        mesh = pytest.importorskip("trimesh").load(download(driver, tmp_path / "downloads", "2", "walkthrough.glb"))
+        assert len(mesh.geometry)
+        path = download(driver, tmp_path / "downloads", "4", "walkthrough-colmap.zip")
+        with zipfile.ZipFile(path) as file:
+            file.extractall(tmp_path / "colmap")
+        (model,) = (tmp_path / "colmap").rglob("sparse/0")
+        assert pytest.importorskip("pycolmap").Reconstruction(str(model)).num_images() > 1
+
+        stored = [path for path in Places(data).uploads.rglob("*") if path.is_file()]
+        choose(driver, video, 24)
+        until(lambda: "is here already" in element(driver, "#message").text, 30, "the recognition")
+        assert [path for path in Places(data).uploads.rglob("*") if path.is_file()] == stored
+        assert not count(driver, '.job[data-kind="reconstruct"]')
+
+
+def watch_while_it_runs(driver: Any, address: str) -> None:
+    start = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    driver.get(address)
+    until(lambda: count(driver, "canvas"), 60, "the viewer")
+    until(lambda: "frames" in element(driver, "body").text, 120, "frames in the viewer")
+    driver.close()
+    driver.switch_to.window(start)
+
+
+def test_a_job_survives_a_kill_of_the_server(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with browser(tmp_path) as driver:
+        with ServerProcess(data) as server:
+            driver.get(server.url)
+            until(lambda: "GB" in element(driver, "#limits").text)
+            choose(driver, SAMPLE, 40)
+            frames = data / "walkthrough-recon" / "trajectory.txt"
+            until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 12, 300, "the first frames")
+            os.kill(server.process.pid, signal.SIGKILL)
+        with ServerProcess(data) as server:
+            driver.get(server.url)
+            until(lambda: count(driver, ".job"), 30, "the job")
+            until(lambda: not count(driver, ".job"), 600, "the end of the job")
+        record = json.loads((data / "walkthrough-recon" / "run.json").read_text())
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 40 and record["refinement"]
+
+
+def test_the_page_needs_no_room_beside_it(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, browser(tmp_path) as driver:
+        for path in ("", "scan"):
+            for width, height in ((390, 844), (1400, 900), (320, 568)):
+                size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+                driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                driver.get(server.url + path)
+                assert driver.execute_script("return document.documentElement.scrollWidth") <= width, (path, width)
+
+
+def test_a_viewer_talks_to_its_own_server_alone(tmp_path: Path) -> None:
+    """The viewer's library connects to the server that its address names, and runs what that sends."""
+    write_run(tmp_path / "data" / "hall")
+    with (
+        ServerProcess(tmp_path / "data") as server,
+        browser(tmp_path) as driver,
+        socket.create_server(("127.0.0.1", 0)) as evil,
+    ):
+        evil.settimeout(10)
+        driver.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
+        until(lambda: count(driver, "#root *"), 90, "the viewer")
+        with pytest.raises(TimeoutError):
+            evil.accept()
+        driver.get(f"{server.url}view/hall/")
+        until(lambda: "5 frames" in element(driver, "body").text, 90, "the result")
+
+
+PACK = """
+const done = arguments[arguments.length - 1];
+import("./static/zip.js").then(async ({zipOf}) => {
+  const files = [["b/2.jpg", 70000], ["b/10.jpg", 5], ["b/é.jpg", 1]].map(([name, size]) =>
+    new File([new Uint8Array(size).map((_, i) => (0xff ^ i * 7) & 255)], name));
+  const bytes = new Uint8Array(await (await zipOf(files)).arrayBuffer());
+  done(Array.from(bytes));
+}).catch(error => done(String(error)));
+"""
+
+
+def test_photographs_are_packed_by_the_page(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, browser(tmp_path) as driver:
+        driver.get(server.url)
+        packed = driver.execute_async_script(PACK)
+        assert isinstance(packed, list), packed
+        with zipfile.ZipFile(io.BytesIO(bytes(packed))) as file:
+            assert file.testzip() is None
+            assert [info.filename for info in file.infolist()] == ["b/2.jpg", "b/10.jpg", "b/é.jpg"]
+            assert file.read("b/2.jpg") == bytes((0xFF ^ i * 7) & 255 for i in range(70000))
+        for number in (1, 2, 10):
+            (tmp_path / f"{number}.jpg").write_bytes(SAMPLE_PICTURE + bytes([number]))
+        driver.execute_script("document.querySelector('.options').open = true")
+        names = "\n".join(str(tmp_path / f"{number}.jpg") for number in (10, 1, 2))
+        until(lambda: "GB" in element(driver, "#limits").text)
+        element(driver, "#files").send_keys(names)
+        until(lambda: count(driver, ".job"), 60, "the job")
+        stored = sorted(Places(tmp_path / "data").uploads.glob("*/*/*.jpg"))
+        assert [path.name for path in stored] == ["000000.jpg", "000001.jpg", "000002.jpg"]
+        assert [path.read_bytes()[-1] for path in stored] == [1, 2, 10]
