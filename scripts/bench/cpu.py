@@ -7,6 +7,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from bench import comparison, figures
 
@@ -30,7 +31,8 @@ def run(options: Namespace) -> None:
         runs["start phone"] = ["start", str(options.video)]
     if options.sequences is not None:
         runs["batch"] = ["batch", str(options.sequences), "--workers", "2"]
-    found, failed = {}, []
+    found: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
     for key, arguments in runs.items():
         print(f"\n{key}", flush=True)
         command = [sys.executable, str(Path(__file__).parent), *arguments]

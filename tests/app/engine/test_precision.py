@@ -1,0 +1,40 @@
+"""The choice of the number type of matrices, and that a run has it."""
+
+import pytest
+import torch
+
+from stream_recon.app.engine.device_transfer import choose_precision, computes_in_half, fast_precision
+from stream_recon.app.engine.engine import prepare_network
+from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.configs.errors import ResourceError
+from stream_recon.models.int8 import exact_levels
+from tests.networks import GRID, random_images, tiny_network, tiny_preset
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def test_a_gpu_computes_in_bf16_and_refuses_int8() -> None:
+    assert choose_precision("auto", GPU) == fast_precision(GPU) == "bf16"
+    assert computes_in_half("bf16", GPU) and not computes_in_half("fp32", GPU)
+    with pytest.raises(ResourceError, match="int8 is for CPUs"):
+        choose_precision("int8", GPU)
+
+
+def test_a_given_precision_is_taken() -> None:
+    assert choose_precision("fp32", CPU) == "fp32" and choose_precision("bf16", CPU) == "bf16"
+    assert choose_precision("auto", CPU) == choose_precision("auto", CPU)
+
+
+@pytest.mark.skipif(not exact_levels(), reason="this CPU or torch has no products in int8")
+def test_a_stream_in_int8_is_near_the_exact_one() -> None:
+    preset, images = tiny_preset(), random_images(12)
+    scale = preset.stream.scale_frames
+    depths = []
+    for precision in ("fp32", "int8"):
+        network = tiny_network(preset)
+        prepare_network(network, CPU, precision)
+        stream = Stream(network, preset, GRID, StepOptions("sdpa", precision))
+        steps = [images[:scale], *images[scale:].split(1)]
+        depths.append(torch.cat([stream.step(batch)[0].log_depth[0] for batch in steps]))
+    error = float((depths[1] - depths[0]).abs().mean())
+    assert 0 < error < 0.05
