@@ -4,7 +4,6 @@ Helpers of readers, for images in time order and depth images. Readers of layout
 command ``eval``, folders of images, video files.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -243,11 +242,12 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
     known = [camera for camera in cameras if camera is not None]
     if not known or len(known) < len(cameras) or len({camera.size for camera in known}) > 1:
         return None
-    rows = np.array([dataclasses.astuple(camera.intrinsics) for camera in known])
+    rows = np.array([(k.fx, k.fy, k.cx, k.cy) for k in (camera.intrinsics for camera in known)])
     median = np.median(rows, axis=0)
     if np.abs(rows[:, :2] / median[:2] - 1).max() > SAME_CAMERA_TOLERANCE:
         return None
-    return PinholeCamera(Intrinsics(*(float(value) for value in median)), known[0].size)
+    fx, fy, cx, cy = (float(value) for value in median)
+    return PinholeCamera(Intrinsics(fx, fy, cx, cy), known[0].size)
 
 
 VIDEO_SUFFIXES = frozenset(
