@@ -38,8 +38,6 @@ CONFIRMING = 2
 """Neighbours that confirm a pixel."""
 POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
 """Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
-SURE, KEPT_WITHIN = 3, 0.12
-"""Neighbours from which a pixel's measured depth is kept, within this share of it."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
 FILL_WEIGHT = 0.3
@@ -220,7 +218,7 @@ class DenseStereo:
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured, bounds = [], []
+        measured = []
         for number, frame in zip(numbers, frames, strict=True):
             relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
             found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
@@ -234,17 +232,12 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
-            kept = arrays.where(found.agreeing >= SURE, KEPT_WITHIN, 1.0)
-            bounds.append((found.depth * (1 - kept), found.depth * (1 + kept)))
         ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
         interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
         depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier))
         for number, frame in enumerate(frames):
-            # Smoothness draws thin things to what is behind them.
-            nearest, farthest = bounds[number]
-            within = arrays.minimum(arrays.maximum(depth[number], nearest), farthest)
-            frame.depth = arrays.where(frame.is_confirmed, within, depth[number])
+            frame.depth = depth[number]
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
 
     def _fill(self, numbers: Sequence[int]) -> None:
