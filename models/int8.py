@@ -1,4 +1,4 @@
-"""Matrices and convolutions in 8-bit integers for a CPU: weights with one scale per output channel, activations with
+"""Matrices in 8-bit integers for a CPU: weights with one scale per output channel, activations with
 one per call. Outputs are in fp32.
 
 Products are oneDNN's, by the operators that torch's own compiler calls. Sums are exact in 32 bits where the CPU has
@@ -64,26 +64,6 @@ class Int8Mlp(nn.Module):
         return self.fc2(self.fc1(x))  # type: ignore[no-any-return]
 
 
-class Int8Conv(nn.Module):
-    """A convolution of 3x3 with padding in int8. Raises as `Int8Linear`."""
-
-    def __init__(self, conv: nn.Conv2d, levels: int) -> None:
-        super().__init__()
-        weight, self._scale = round_weights(conv.weight, levels)
-        self._layout: tuple[list[int], list[int], list[int], int] = ([1, 1], [1, 1], [1, 1], 1)
-        self._weight = torch.ops.onednn.qconv_prepack(weight, self._scale, 1.0, 0, *self._layout)
-        self._zeros = torch.zeros(conv.out_channels, dtype=torch.int32)
-        self._bias = conv.bias.detach().float() if conv.bias is not None else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[F, inputs, H, W] -> [F, outputs, H, W] in fp32, channels last."""
-        pixels, step, zero = quantise(x.contiguous(memory_format=torch.channels_last))
-        return torch.ops.onednn.qconv2d_pointwise(  # type: ignore[no-any-return]
-            pixels, step, zero, self._weight, self._scale, self._zeros, self._bias, *self._layout, 1.0, 0,
-            torch.float32, "none", [], "",
-        )  # fmt: skip
-
-
 def round_weights(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Weights [outputs, ...] as int8 up to ``levels``, and the scale of each output."""
     weight = weight.detach().float()
@@ -120,16 +100,6 @@ def quantise_blocks(part: nn.Module) -> None:
             block.register_module("mlp", Int8Mlp(block.mlp, levels, block.ls2.gamma))
             block.register_module("ls1", nn.Identity())
             block.register_module("ls2", nn.Identity())
-
-
-def quantise_convolutions(part: nn.Module) -> None:
-    """Replace all convolutions of 3x3 that keep the size of a map by int8 ones; see `quantise_blocks`."""
-    levels = exact_levels()
-    for module in list(part.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Conv2d) and child.kernel_size == (3, 3) and child.stride == (1, 1):
-                # A list of modules registers by number.
-                setattr(module, name, Int8Conv(child, levels))
 
 
 @cache

@@ -14,7 +14,7 @@ from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.encoder import Encoder
 from stream_recon.models.heads import CameraHead, DPTHead
-from stream_recon.models.int8 import quantise_blocks, quantise_convolutions
+from stream_recon.models.int8 import quantise_blocks
 from stream_recon.models.layers import Block, pack_blocks
 from stream_recon.models.odometry.odometry import Odometry, OdometryState
 from stream_recon.models.prediction import NetworkFeatures, Prediction
@@ -149,13 +149,8 @@ class StreamingNetwork(nn.Module):
             pack_blocks(part)
 
     def quantise_for_cpu(self, *, half: bool) -> None:
-        """Prepare inference on a CPU with the matrices of large blocks in int8; ``half``: all else in bf16.
-
-        Without it the depth head's convolutions are in int8, too; in bf16 they are as fast.
-        """
+        """Prepare inference on a CPU with the matrices of large blocks in int8; ``half``: all else in bf16."""
         for part in (self.encoder, self.aggregator):
             quantise_blocks(part)
         if half:
             self.store_matrices_in_half()
-        else:
-            quantise_convolutions(self.depth_head)
