@@ -35,7 +35,12 @@ def write_ros2_bag(job: ExportJob, folder: Path) -> ExportReport:
 def write_mcap(job: ExportJob, path: Path) -> ExportReport:
     """Write an MCAP file for Foxglove. Raises StreamReconError, or OSError for system errors."""
     path.unlink(missing_ok=True)
-    count = _write(job, McapSink(path))
+    sink = McapSink(path)
+    try:
+        count = _write(job, sink)
+    except BaseException:
+        sink.discard()
+        raise
     return ExportReport(f"{count} frames for Foxglove.", ["Open it with Foxglove.", *_notes(job)])
 
 
@@ -63,7 +68,7 @@ def _write(job: ExportJob, sink: Sink) -> int:
             stamp = clock.stamp_ns(camera.timestamp)
             source.add(_tracked(camera, stamp, result), result)
             if failures:
-                raise OutputError(f"{sink.address} cannot be written: {failures[0]}") from failures[0]
+                raise OSError(str(failures[0])) from failures[0]
             job.progress(done, len(cameras))
         source.send_path(now=True)
     finally:

@@ -40,6 +40,10 @@ class McapSink:
     def address(self) -> str:
         return str(self._path)
 
+    def discard(self) -> None:
+        """Remove what was written of a file that is not complete."""
+        self._part.unlink(missing_ok=True)
+
     def start(self, wake: Callable[[], None]) -> None:
         pass
 

@@ -6,6 +6,7 @@ that. So each page gets its view until it has reported it, and only later moveme
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,8 @@ class ViewerCameras:
         """The opening view of a usual window."""
         self._share = 0.0
         """Share of the subject below which another one is chosen."""
+        self.on_misplaced: Callable[[], None] = lambda: None
+        """Called where a page has left its view by itself, which has to be sent again."""
         server.on_client_disconnect(lambda client: self._clients.pop(client.client_id, None))
 
     @property
@@ -217,6 +220,7 @@ class ViewerCameras:
                 state.moved = True
             elif state.reported:  # the page has applied the first camera of all pages late
                 state.reported, state.sends = False, 1
+                self.on_misplaced()
 
 
 def _free_view(client: Any) -> FreeView:

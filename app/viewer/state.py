@@ -48,6 +48,7 @@ class ViewerState:
         self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
         self.cameras = ViewerCameras(server, self.timeline)
+        self.cameras.on_misplaced = events.changed
         self.map_layer = MapLayer()
         self.content = SceneContent(self.timeline, self.store, self.surfaces, self.scene)
         self.unit = Unit()

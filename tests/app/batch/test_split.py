@@ -34,7 +34,9 @@ from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.sources import source
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_files import Turns
 from stream_recon.app.sources.readers import VideoReader
 from stream_recon.configs.errors import InputError
 from tests.app.batch.fakes import (
@@ -349,7 +351,9 @@ def test_a_chunk_entered_at_the_wrong_frame_is_decoded_from_the_start(
     assert [c.timestamp for c in sought] == [c.timestamp for c in read_result(tmp_path / "through" / "a").cameras]
 
 
-def test_a_failed_chunk_fails_its_scene(tmp_path: Path) -> None:
+def test_a_failed_chunk_fails_its_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As where the image changes while the scene is read.
+    monkeypatch.setattr(source, "turns_to_one_size", lambda images: Turns())
     scene = room_scene(tmp_path / "data" / "a", 60)
     (scene.path / "50.jpg").write_bytes((room_scene(tmp_path / "small", 1, size=(64, 48)).path / "0.jpg").read_bytes())
     summary = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2), RoomLoader())

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stream_recon.app.core.types import Frame, FrameResult
+from stream_recon.app.engine import device_transfer
 from stream_recon.app.engine import stream as stream_module
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.cache import attention
@@ -60,11 +61,14 @@ def test_bf16_stays_near_fp32() -> None:
 def test_the_embedded_engine_takes_bf16_where_the_cpu_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     monkeypatch.setattr(attention, "CPU_INFO", cpuinfo)
+    monkeypatch.setattr(device_transfer, "is_fastest", lambda other: False)
     assert load_engine(device="cpu").precision == "fp32"
     cpuinfo.write_text("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n")
     assert load_engine(device="cpu").precision == "bf16"
     cpuinfo.write_text("flags\t\t: fpu avx2 avx512_bf160\n")
     assert load_engine(device="cpu").precision == "fp32"
+    monkeypatch.setattr(device_transfer, "is_fastest", lambda other: True)
+    assert load_engine(device="cpu").precision == "int8"
 
 
 def test_weights_are_identified_by_their_digest_which_may_be_given() -> None:

@@ -142,9 +142,10 @@ def test_a_video_that_breaks_off_ends_normally(tmp_path: Path) -> None:
 
 def test_an_input_error_in_mid_run_keeps_what_was_done(tmp_path: Path) -> None:
     write_images(tmp_path / "in", [f"{i}.png" for i in range(9)])
-    cv2.imwrite(str(tmp_path / "in" / "7.png"), numbered_image(7, (30, 30)))
+    source = open_source(str(tmp_path / "in"))
+    cv2.imwrite(str(tmp_path / "in" / "7.png"), numbered_image(7, (30, 30)))  # while it is read
     with pytest.raises(InputError, match=r"7\.png is 30x30"):
-        run(open_source(str(tmp_path / "in")), tmp_path / "out")
+        run(source, tmp_path / "out")
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(7))
     assert run_json(tmp_path / "out")["interrupted"] is True
 

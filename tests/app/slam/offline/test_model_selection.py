@@ -122,14 +122,6 @@ def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
     assert followed.fallback.all() and "moving object" in followed.reason
 
 
-def test_lost_matches_and_lost_depth_add_up() -> None:
-    # An object with most of the texture hides from matches what depth maps still show.
-    assert not select(evidence_of(matches=0.3, lost=0.045, won=0.5), NOWHERE).fallback.any()
-    followed = select(evidence_of(matches=0.3, depth=-0.05, lost=0.045, won=0.5), NOWHERE)
-    assert followed.fallback.all() and "moving object" in followed.reason
-    assert not select(evidence_of(matches=0.3, depth=0.1, lost=0.05), NOWHERE).fallback.any()
-
-
 def test_few_lost_parts_are_chance() -> None:
     right = select(evidence_of(matches=0.02, depth=-0.01, lost=0.03, won=0.05), NOWHERE)
     assert not right.fallback.any() and not right.reason
