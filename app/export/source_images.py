@@ -17,7 +17,7 @@ from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import PARTS
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.joined import CameraChange, Part, open_joined
+from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
 from stream_recon.app.sources.readers import list_images, only_photographs
 from stream_recon.app.sources.source import ADDRESS, Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
@@ -117,7 +117,7 @@ def _opener_of_parts(parts: Sequence[Any]) -> Callable[[], Source] | None:
             return None
         if opener is None:
             return None
-        found.append((Part(opener, first, start, change), name))
+        found.append((JoinedPart(opener, first, start, change), name))
     return lambda: open_joined([part for part, _ in found], " + ".join(name for _, name in found))
 
 

@@ -62,7 +62,7 @@ class LivePage(Protocol):
 
 
 @dataclass
-class _Keyframe:
+class _LiveKeyframe:
     result: FrameResult
     """As first published."""
     image: NDArray[np.uint8]
@@ -175,8 +175,8 @@ class LiveDense:
         self._page, self._stereo = page, stereo
         self._may_run = may_run or FreeCores().is_one_free
         self._image: tuple[int, NDArray[np.uint8]] | None = None
-        self._kept: deque[_Keyframe] = deque(maxlen=KEPT)
-        self._group: list[_Keyframe] = []
+        self._kept: deque[_LiveKeyframe] = deque(maxlen=KEPT)
+        self._group: list[_LiveKeyframe] = []
         """Keyframes whose maps are being computed; they are revised like the kept ones."""
         self._new, self._last_shown, self._segment = 0, -1, 0
         self._shown = 0
@@ -204,7 +204,7 @@ class LiveDense:
                 # Poses across a cut are a guess.
                 self._kept.clear()
                 self._segment, self._new = result.segment, 0
-            self._kept.append(_Keyframe(result, image[1], result.T_world_camera))
+            self._kept.append(_LiveKeyframe(result, image[1], result.T_world_camera))
             self._new += 1
             self._changed.notify()
 

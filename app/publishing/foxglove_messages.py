@@ -20,9 +20,9 @@ from stream_recon.app.publishing.messages import (
     FloatArray,
     MapPose,
     Message,
-    Odometry,
-    Path,
-    Points,
+    OdometryMessage,
+    PathMessage,
+    PointsMessage,
     State,
     Topic,
     Transforms,
@@ -56,7 +56,7 @@ DIAGNOSTICS_SCHEMA = {
 
 
 @dataclass(frozen=True)
-class Channel:
+class FoxgloveChannel:
     """A topic as Foxglove describes it."""
 
     topic: Topic
@@ -78,16 +78,16 @@ def foxglove_library() -> ModuleType:
     return foxglove  # type: ignore[no-any-return,unused-ignore]
 
 
-def channels() -> list[Channel]:
+def channels() -> list[FoxgloveChannel]:
     """All channels. Raises ResourceError."""
     library, found = foxglove_library().messages, []
     for topic, name in SCHEMAS.items():
         if name is None:
             schema = json.dumps(DIAGNOSTICS_SCHEMA).encode()
-            found.append(Channel(topic, "json", str(DIAGNOSTICS_SCHEMA["title"]), "jsonschema", schema))
+            found.append(FoxgloveChannel(topic, "json", str(DIAGNOSTICS_SCHEMA["title"]), "jsonschema", schema))
         else:
             kind = getattr(library, name).get_schema()
-            found.append(Channel(topic, "protobuf", kind.name, kind.encoding, kind.data))
+            found.append(FoxgloveChannel(topic, "protobuf", kind.name, kind.encoding, kind.data))
     return found
 
 
@@ -98,10 +98,10 @@ class FoxgloveEncoder:
         self._library = foxglove_library().messages
         self._static: tuple[Any, ...] = ()
         self._makers: dict[type, Callable[[Any], Any]] = {
-            Odometry: self._odometry,
+            OdometryMessage: self._odometry,
             MapPose: self._map_pose,
-            Path: self._path,
-            Points: self._points,
+            PathMessage: self._path,
+            PointsMessage: self._points,
             Depth: self._depth,
             CompressedImage: self._image,
             CameraInfo: self._camera,
@@ -148,7 +148,7 @@ class FoxgloveEncoder:
         ]
         return self._library.FrameTransforms(transforms=transforms)
 
-    def _odometry(self, message: Odometry) -> Any:
+    def _odometry(self, message: OdometryMessage) -> Any:
         return self._library.Odometry(
             timestamp=self._time(message.stamp_ns),
             frame_id=ODOM,
@@ -165,11 +165,11 @@ class FoxgloveEncoder:
             timestamp=self._time(message.stamp_ns), frame_id=MAP, pose=self._pose(message.T_map_base)
         )
 
-    def _path(self, message: Path) -> Any:
+    def _path(self, message: PathMessage) -> Any:
         poses = [self._pose(T) for T in message.T_map_base]
         return self._library.PosesInFrame(timestamp=self._time(message.stamp_ns), frame_id=MAP, poses=poses)
 
-    def _points(self, message: Points) -> Any:
+    def _points(self, message: PointsMessage) -> Any:
         numeric = self._library.PackedElementFieldNumericType
         kinds = [(name, 4 * at, numeric.Float32) for at, name in enumerate(("x", "y", "z"))]
         kinds += [(name, 12 + at, numeric.Uint8) for at, name in enumerate(("blue", "green", "red", "alpha"))]

@@ -48,7 +48,7 @@ SILENT.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(eq=False)
-class _Client:
+class _FoxgloveClient:
     queue: ClientQueue = field(default_factory=ClientQueue)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     subscriptions: dict[int, Topic] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class FoxgloveSink:
         self.is_open = not is_loopback(host)
         """Whether other machines can reach the server."""
         self._token = new_token() if token and self.is_open else None
-        self._clients: set[_Client] = set()
+        self._clients: set[_FoxgloveClient] = set()
         self._wanted: frozenset[Topic] = frozenset()
         self._joined: set[Topic] = set()
         self._wake: Callable[[], None] = lambda: None
@@ -193,7 +193,7 @@ class FoxgloveSink:
         if len(self._clients) >= MAX_CLIENTS or connection.subprotocol is None:
             await connection.close(1013 if connection.subprotocol else 1002, "not accepted")
             return
-        client = _Client()
+        client = _FoxgloveClient()
         self._clients.add(client)
         sender = asyncio.ensure_future(self._send_all(connection, client))
         try:
@@ -208,7 +208,7 @@ class FoxgloveSink:
             self._clients.discard(client)
             self._count()
 
-    async def _send_all(self, connection: ServerConnection, client: _Client) -> None:
+    async def _send_all(self, connection: ServerConnection, client: _FoxgloveClient) -> None:
         """Send what waits for a client, one message at a time, as fast as it takes them."""
         while True:
             await client.ready.wait()
@@ -225,7 +225,7 @@ class FoxgloveSink:
                 client.queue.put(topic, stamp_ns, data)
                 client.ready.set()
 
-    def _take_request(self, client: _Client, request: str | bytes) -> None:
+    def _take_request(self, client: _FoxgloveClient, request: str | bytes) -> None:
         """Take a subscription or its end; all else is ignored."""
         try:
             message = json.loads(request)

@@ -21,9 +21,9 @@ from stream_recon.app.publishing.messages import (
     Diagnostics,
     MapPose,
     Message,
-    Odometry,
-    Path,
-    Points,
+    OdometryMessage,
+    PathMessage,
+    PointsMessage,
     State,
     Topic,
     Transform,
@@ -80,7 +80,9 @@ class MessageSource:
             self._send(Topic.TF, self._dynamic(stamp))
         if self.wanted(Topic.ODOMETRY):
             velocity, noise = tree.velocity, tree.velocity_covariance
-            self._send(Topic.ODOMETRY, Odometry(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise))
+            self._send(
+                Topic.ODOMETRY, OdometryMessage(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise)
+            )
         if self.wanted(Topic.POSE):
             self._send(Topic.POSE, self._pose())
         if result is not None and any(map(self.wanted, FROM_RESULT)):
@@ -161,7 +163,7 @@ class MessageSource:
             self._send(Topic.DEPTH, Depth(stamp, depth))
         if self.wanted(Topic.POINTS):
             points = frame_points(result, self._points, sure)
-            self._send(Topic.POINTS, Points(stamp, points.xyz, points.rgb))
+            self._send(Topic.POINTS, PointsMessage(stamp, points.xyz, points.rgb))
 
     def wanted(self, topic: Topic) -> bool:
         """Whether anybody listens to a topic."""
@@ -195,7 +197,7 @@ class MessageSource:
         covariance = np.eye(6) * UNKNOWN_VARIANCE if lost else self.tree.map_covariance
         return MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
 
-    def _path(self) -> Path:
+    def _path(self) -> PathMessage:
         assert self.tree.last is not None
         T = self.tree.base_pose(self._history.poses)
-        return Path(self.tree.last.stamp_ns, self._history.stamps_ns, T)
+        return PathMessage(self.tree.last.stamp_ns, self._history.stamps_ns, T)

@@ -75,7 +75,7 @@ class Transforms:
 
 
 @dataclass(frozen=True)
-class Odometry:
+class OdometryMessage:
     """Pose and velocity of ``base_link`` in ``odom``."""
 
     stamp_ns: int
@@ -87,7 +87,7 @@ class Odometry:
 
 @dataclass(frozen=True)
 class MapPose:
-    """Pose of ``base_link`` in ``map``, with a covariance as in `Odometry`."""
+    """Pose of ``base_link`` in ``map``, with a covariance as in `OdometryMessage`."""
 
     stamp_ns: int
     T_map_base: FloatArray  # [4, 4]
@@ -95,7 +95,7 @@ class MapPose:
 
 
 @dataclass(frozen=True)
-class Path:
+class PathMessage:
     """Poses of ``base_link`` in ``map``, thinned."""
 
     stamp_ns: int
@@ -104,7 +104,7 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Points:
+class PointsMessage:
     """Points of one frame in the optical frame."""
 
     stamp_ns: int
@@ -120,7 +120,7 @@ class Points:
 
 
 POINT_BYTES = 16
-"""Bytes of a point of `Points.packed`."""
+"""Bytes of a point of `PointsMessage.packed`."""
 
 
 @dataclass(frozen=True)
@@ -159,4 +159,14 @@ class Diagnostics:
     values: dict[str, str] = field(default_factory=dict)
 
 
-Message = Transforms | Odometry | MapPose | Path | Points | Depth | CompressedImage | CameraInfo | Diagnostics
+Message = (
+    Transforms
+    | OdometryMessage
+    | MapPose
+    | PathMessage
+    | PointsMessage
+    | Depth
+    | CompressedImage
+    | CameraInfo
+    | Diagnostics
+)

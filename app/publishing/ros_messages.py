@@ -22,9 +22,9 @@ from stream_recon.app.publishing.messages import (
     FloatArray,
     MapPose,
     Message,
-    Odometry,
-    Path,
-    Points,
+    OdometryMessage,
+    PathMessage,
+    PointsMessage,
     State,
     Topic,
     Transforms,
@@ -143,7 +143,7 @@ def _transforms(message: Transforms) -> Any:
     )
 
 
-def _odometry(message: Odometry) -> Any:
+def _odometry(message: OdometryMessage) -> Any:
     velocity = _new("geometry_msgs/Twist", _vector(message.velocity[:3]), _vector(message.velocity[3:]))
     twist = _new("geometry_msgs/TwistWithCovariance", velocity, message.velocity_covariance.ravel())
     pose = _pose_with_covariance(message.T_odom_base, message.covariance)
@@ -155,7 +155,7 @@ def _map_pose(message: MapPose) -> Any:
     return _new("geometry_msgs/PoseWithCovarianceStamped", _header(message.stamp_ns, MAP), pose)
 
 
-def _path(message: Path) -> Any:
+def _path(message: PathMessage) -> Any:
     poses = [
         _new("geometry_msgs/PoseStamped", _header(stamp, MAP), _pose(T))
         for stamp, T in zip(message.stamps_ns, message.T_map_base, strict=True)
@@ -163,7 +163,7 @@ def _path(message: Path) -> Any:
     return _new("nav_msgs/Path", _header(message.stamp_ns, MAP), poses)
 
 
-def _points(message: Points) -> Any:
+def _points(message: PointsMessage) -> Any:
     names = ("x", "y", "z", "rgb")
     fields = [_new("sensor_msgs/PointField", name, 4 * at, FLOAT32, 1) for at, name in enumerate(names)]
     data, count = np.frombuffer(message.packed(alpha=0), np.uint8), len(message.xyz)
@@ -219,10 +219,10 @@ def _diagnostics(message: Diagnostics) -> Any:
 
 _MAKERS: dict[type, Callable[[Any], Any]] = {
     Transforms: _transforms,
-    Odometry: _odometry,
+    OdometryMessage: _odometry,
     MapPose: _map_pose,
-    Path: _path,
-    Points: _points,
+    PathMessage: _path,
+    PointsMessage: _points,
     Depth: _depth,
     CompressedImage: _image,
     CameraInfo: _camera_info,

@@ -73,7 +73,7 @@ class CameraChange:
 
 
 @dataclass(frozen=True)
-class Part:
+class JoinedPart:
     """One of the joined sources."""
 
     open: Callable[[], Source]
@@ -87,7 +87,7 @@ class Part:
 class JoinedReader(Reader):
     """Reads the parts one after the other."""
 
-    def __init__(self, parts: Sequence[Part], name: str) -> None:
+    def __init__(self, parts: Sequence[JoinedPart], name: str) -> None:
         super().__init__(name, 1.0)
         self._parts = list(parts)
         self._open: Source | None = None
@@ -126,6 +126,6 @@ class JoinedReader(Reader):
             self._open.close()
 
 
-def open_joined(parts: Sequence[Part], name: str) -> Source:
+def open_joined(parts: Sequence[JoinedPart], name: str) -> Source:
     """The frames of several sources. Raises InputError where the first one cannot be opened, later the others."""
     return Source(JoinedReader(parts, name))

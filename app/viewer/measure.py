@@ -46,7 +46,7 @@ def pick(ray: PointingRay, hit: Hit, cameras: NDArray[np.floating]) -> Pick:
 
 
 @dataclass(frozen=True)
-class Distance:
+class MeasuredDistance:
     """Distance of two points."""
 
     first: Pick
@@ -72,6 +72,6 @@ class Distance:
         return f"{self.length:.{digits}f} ± {error:.{digits}f} {name}"
 
 
-def distances(picks: list[Pick], unit: Unit) -> list[Distance]:
+def distances(picks: list[Pick], unit: Unit) -> list[MeasuredDistance]:
     """Distances of the points two by two, as they were picked."""
-    return [Distance(a, b, unit) for a, b in zip(picks[::2], picks[1::2], strict=False)]
+    return [MeasuredDistance(a, b, unit) for a, b in zip(picks[::2], picks[1::2], strict=False)]

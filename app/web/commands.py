@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.web.jobs import Job
+from stream_recon.app.web.jobs import WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.configs.errors import ConfigError
 
@@ -74,7 +74,7 @@ def is_live(source: str) -> bool:
     return bool(ADDRESS.fullmatch(source) or CAMERA.fullmatch(source))
 
 
-def arguments(job: Job, places: Places) -> list[str]:
+def arguments(job: WebJob, places: Places) -> list[str]:
     """The arguments of a job's command line."""
     folder = str(places.data / job.name)
     if job.kind == "refine":
@@ -93,14 +93,14 @@ def arguments(job: Job, places: Places) -> list[str]:
     return words
 
 
-def export_target(job: Job, places: Places) -> Path:
+def export_target(job: WebJob, places: Places) -> Path:
     """File or folder that an export writes; a folder is packed into ``NAME.zip`` next to it."""
     name, suffix = EXPORTS[job.source]
     stem = job.name.removesuffix("-recon")
     return places.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{name}")
 
 
-def export_file(job: Job, places: Places) -> Path:
+def export_file(job: WebJob, places: Places) -> Path:
     """The file of an export that is downloaded."""
     target = export_target(job, places)
     return target if EXPORTS[job.source][1] else target.with_name(f"{target.name}.zip")

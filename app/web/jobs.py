@@ -30,7 +30,7 @@ create table if not exists uploads(
 
 
 @dataclass(frozen=True)
-class Job:
+class WebJob:
     """One entry of the queue."""
 
     id: int
@@ -68,7 +68,7 @@ class JobStore:
     def close(self) -> None:
         self.connection.close()
 
-    def add(self, kind: Kind, name: str, source: str, options: dict[str, Any]) -> Job:
+    def add(self, kind: Kind, name: str, source: str, options: dict[str, Any]) -> WebJob:
         """Queue a job."""
         self.version += 1
         cursor = self.connection.execute(
@@ -85,22 +85,22 @@ class JobStore:
         assert found is not None
         return found
 
-    def get(self, number: int) -> Job | None:
+    def get(self, number: int) -> WebJob | None:
         if number > LARGEST_ID:
             return None
         return next(iter(self._select("where id=?", (number,))), None)
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[WebJob]:
         """All jobs, the newest first."""
         return self._select("order by id desc", ())
 
-    def next_queued(self, lane: str) -> Job | None:
+    def next_queued(self, lane: str) -> WebJob | None:
         """The oldest job of a lane that waits."""
         marks = ",".join("?" * len(LANES[lane]))
         found = self._select(f"where state='queued' and kind in ({marks}) order by id limit 1", LANES[lane])
         return next(iter(found), None)
 
-    def of_result(self, name: str) -> list[Job]:
+    def of_result(self, name: str) -> list[WebJob]:
         """Jobs of a result, the newest first."""
         return self._select("where name=? order by id desc", (name,))
 
@@ -128,7 +128,7 @@ class JobStore:
         self.version += 1
         self.connection.execute("delete from jobs where id=?", (number,))
 
-    def _select(self, condition: str, values: Iterable[Any]) -> list[Job]:
+    def _select(self, condition: str, values: Iterable[Any]) -> list[WebJob]:
         columns = "id, kind, name, source, options, state, error, created, started, ended"
         rows = self.connection.execute(f"select {columns} from jobs {condition}", tuple(values))
-        return [Job(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]  # type: ignore[call-arg]
+        return [WebJob(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]  # type: ignore[call-arg]

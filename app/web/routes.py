@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stream_recon.app.web.commands import EXPORTS, checked_address, checked_options, export_file, is_live
-from stream_recon.app.web.jobs import Job, JobStore
+from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import JobRunner
@@ -184,7 +184,7 @@ class Routes:
                 self._remove_source(job)
         return JSONResponse({"gone": gone})
 
-    def _remove_source(self, job: Job) -> None:
+    def _remove_source(self, job: WebJob) -> None:
         """Remove what was uploaded or scanned for a job."""
         if job.kind == "scan":
             _remove_inside(self._places.scans, Path(job.source))
@@ -266,20 +266,20 @@ class Routes:
             with suppress(RuntimeError):
                 await phone.close()
 
-    def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> Job:
+    def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         if sum(1 for job in self._store.all() if job.state == "queued") >= MAX_WAITING:
             raise OutputError(f"{MAX_WAITING} jobs wait already")
         job = self._store.add(kind, name, source, options)
         self._runner.start()
         return job
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: WebJob) -> None:
         """Remove a job's entry with its own files."""
         for folder in (self._places.jobs / str(job.id), self._places.exports / str(job.id)):
             _remove_inside(folder.parent, folder)
         self._store.remove(job.id)
 
-    def _shown(self, job: Job) -> dict[str, Any]:
+    def _shown(self, job: WebJob) -> dict[str, Any]:
         shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
         shown["live"] = is_live(job.source)
         shown["format"] = job.source if job.kind == "export" else None

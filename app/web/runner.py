@@ -18,7 +18,7 @@ from typing import Any
 
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
-from stream_recon.app.web.jobs import LANES, Job, JobStore
+from stream_recon.app.web.jobs import LANES, JobStore, WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.progress import VARIABLE, read_progress
 from stream_recon.configs.errors import OutputError, StreamReconError
@@ -54,7 +54,7 @@ class JobRunner:
         self._ports: dict[int, int] = {}
         self._stopping: set[int] = set()
         self._closing = False
-        self.on_ended: Callable[[Job], None] = lambda job: None
+        self.on_ended: Callable[[WebJob], None] = lambda job: None
         """Called after each job's end."""
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class JobRunner:
         for process in self._processes.values():
             _send(process, signal.SIGKILL)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: WebJob) -> None:
         folder = self._places.jobs / str(job.id)
         try:
             await self._wait_for_lock(job)
@@ -146,7 +146,7 @@ class JobRunner:
             if not self._closing:
                 self.start()
 
-    async def _execute(self, job: Job, folder: Path) -> int:
+    async def _execute(self, job: WebJob, folder: Path) -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "progress.json").unlink(missing_ok=True)
         if job.kind == "export":
@@ -168,7 +168,7 @@ class JobRunner:
             _send(process, signal.SIGINT)
         return await process.wait()
 
-    def _note_end(self, job: Job, code: int | None, folder: Path) -> None:
+    def _note_end(self, job: WebJob, code: int | None, folder: Path) -> None:
         if code == DONE:
             self._store.set_state(job.id, "done")
         elif job.id in self._stopping or code is None:
@@ -178,7 +178,7 @@ class JobRunner:
         else:
             self._store.set_state(job.id, "failed", _reason(code, _tail(folder / "err.txt")))
 
-    async def _wait_for_lock(self, job: Job) -> None:
+    async def _wait_for_lock(self, job: WebJob) -> None:
         """Wait until a process of an earlier server has left the result. Raises OutputError."""
         folder = self._places.data / job.name
         for _ in range(int(LOCK_SECONDS)):
@@ -227,7 +227,7 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _pack(job: Job, places: Places) -> None:
+def _pack(job: WebJob, places: Places) -> None:
     """Pack an export's folder into the ZIP file that is downloaded."""
     target, file = export_target(job, places), export_file(job, places)
     if target != file:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
-from stream_recon.app.web.jobs import Job, JobStore
+from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import MAX_SCANS, JobRunner
 from stream_recon.configs.errors import InputError, OutputError
@@ -41,7 +41,7 @@ class Scan:
     """A scan in progress."""
 
     id: str
-    job: Job
+    job: WebJob
     folder: Path
     count: int = 0
     size: tuple[int, int] | None = None

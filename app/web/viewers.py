@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stream_recon.app.web.jobs import Job
+from stream_recon.app.web.jobs import WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
 from stream_recon.configs.errors import OutputError, ResourceError
@@ -60,7 +60,7 @@ class Viewers:
             viewer.used = time.monotonic()
             return viewer.port
 
-    def note_end(self, job: Job) -> None:
+    def note_end(self, job: WebJob) -> None:
         """Close the viewer of a result that a job has changed; its pages connect again by themselves."""
         if job.kind != "export":
             self._keep(asyncio.create_task(self.close(job.name)))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.cli.view import offer_result, show_result, show_surfaces
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.viewer.measure import Distance, Pick, Unit, pick
+from stream_recon.app.viewer.measure import MeasuredDistance, Pick, Unit, pick
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.picking import PointingRay
 from stream_recon.app.viewer.viewer import Viewer
@@ -105,7 +105,7 @@ def run(options: Namespace) -> None:
         (a, first), (b, second) = (found[k] for k in random.choice(len(found), 2, replace=False))
         length = float(np.linalg.norm(first - second))
         if length >= MIN_LENGTH:
-            distance = Distance(a, b, unit)
+            distance = MeasuredDistance(a, b, unit)
             rows.append((length, abs(distance.length - length), distance.error))
     length, error, stated = np.array(rows).T
     print("| corners | distances | within the stated error | median length, error, stated error |")

@@ -28,7 +28,7 @@ FUSION_SHARE, HOLES_SHARE = 0.35, 0.4
 
 
 @dataclass(frozen=True)
-class Surface:
+class MeshSurface:
     """A simplified mesh, and what it was made of."""
 
     mesh: Mesh
@@ -39,7 +39,7 @@ class Surface:
 
 def surface(
     result: ResultFolder, cameras: Sequence[Camera], faces: int, report: Report = lambda share: None
-) -> Surface:
+) -> MeshSurface:
     """The mesh of these frames with about ``faces`` triangles. Raises NoSurfaceError."""
     fused = fuse(result, cameras, lambda share: report(FUSION_SHARE * share))
     if not len(fused.mesh.faces):
@@ -49,11 +49,11 @@ def surface(
     mesh, closed = closed_holes(fused.mesh, fused.views)
     report(HOLES_SHARE)
     mesh = without_unseen(decimated(mesh, faces), fused.views, fused.truncation)
-    return Surface(without_floaters(mesh), fused, closed)
+    return MeshSurface(without_floaters(mesh), fused, closed)
 
 
 def with_texture(
-    result: ResultFolder, cameras: Sequence[Camera], found: Surface, report: Report = lambda share: None
+    result: ResultFolder, cameras: Sequence[Camera], found: MeshSurface, report: Report = lambda share: None
 ) -> TexturedMesh:
     """The mesh with the frames' images. Raises OutputError where one cannot be read."""
     voxel = found.fused.voxel

@@ -15,7 +15,7 @@ from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.app.export.job import select
 from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
-from stream_recon.app.export.mesh.tsdf import DepthView, Volume
+from stream_recon.app.export.mesh.tsdf import FusionView, Volume
 from stream_recon.app.export.mesh.visibility import looks
 from stream_recon.app.export.points import uniform_indices
 from stream_recon.app.result.cameras import Camera
@@ -79,7 +79,7 @@ class Fused:
     """Frames that could not be read."""
     max_depth: float
     """Largest depth that was fused."""
-    views: list[DepthView]
+    views: list[FusionView]
     """Depth maps of up to `KEPT_VIEWS` of the frames."""
 
 
@@ -116,7 +116,7 @@ def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambd
 
 def _volumes(
     result: ResultFolder, cameras: Sequence[Camera], spacing: tuple[float, float], max_depth: float, report: Report
-) -> tuple[list[Volume], list[DepthView], int]:
+) -> tuple[list[Volume], list[FusionView], int]:
     """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full.
 
     ``spacing``: the voxel of the finest volume, and the truncation distance in voxels.
@@ -125,7 +125,7 @@ def _volumes(
     bands = np.minimum(BANDS / np.float32(truncation), np.float32(1))
     factors = [COARSER_LEVEL**level for level in range(LEVELS)]
     volumes = [Volume(voxel * factor, truncation * voxel * factor, MAX_BLOCKS) for factor in factors]
-    views, missing = list[DepthView](), 0
+    views, missing = list[FusionView](), 0
     kept = set(uniform_indices(len(cameras), KEPT_VIEWS).tolist())
     for done, camera in enumerate(cameras, start=1):
         report(done / len(cameras))
@@ -153,10 +153,10 @@ def _volumes(
     return volumes, views, missing
 
 
-def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> DepthView:
+def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> FusionView:
     """The frame's depth where ``weight`` [h, w] is positive."""
     depth = np.where(weight > 0, frame.depth, np.float32(0))
-    return DepthView(depth, frame.rgb, frame.network_intrinsics, frame.T_world_camera, weight)
+    return FusionView(depth, frame.rgb, frame.network_intrinsics, frame.T_world_camera, weight)
 
 
 def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from stream_recon.app.export.mesh.surface import Mesh
-from stream_recon.app.export.mesh.tsdf import DepthView
+from stream_recon.app.export.mesh.tsdf import FusionView
 from stream_recon.app.export.mesh.visibility import SEEN_THROUGH, seen_through, vertex_normals
 
 FloatArray = NDArray[np.float64]
@@ -25,7 +25,7 @@ SPACING = 2.0
 """Spacing of new vertices within a hole, in edges of its border."""
 
 
-def closed_holes(mesh: Mesh, views: Sequence[DepthView]) -> tuple[Mesh, int]:
+def closed_holes(mesh: Mesh, views: Sequence[FusionView]) -> tuple[Mesh, int]:
     """The mesh with small and planar holes closed, and their number.
 
     The outer borders of sheets stay open, and so do holes, such as doorways, that the depth maps ``views`` see through.

@@ -29,7 +29,7 @@ SEAM_BLUR = 5
 
 
 @dataclass(frozen=True)
-class Page:
+class AtlasPage:
     """Triangles that share an image."""
 
     xyz: FloatArray  # [N, 3]
@@ -42,7 +42,7 @@ class Page:
 class TexturedMesh:
     """A mesh whose triangles have an image where a frame shows them, and else colours at vertices."""
 
-    pages: list[Page]
+    pages: list[AtlasPage]
     rest: Mesh
     """Triangles that no frame shows."""
     views: int
@@ -176,7 +176,7 @@ def _pages(
     pixels: FloatArray,
     atlas: Sequence[NDArray[np.uint8]],
     corrections: FloatArray,
-) -> list[Page]:
+) -> list[AtlasPage]:
     place = placement.corner[patches.owner] + (pixels - placement.origin[patches.owner]) * np.float32(placement.scale)
     place = place.astype(np.float32)
     pages = []
@@ -188,5 +188,5 @@ def _pages(
         local: NDArray[np.int32] = numbers.reshape(-1, 3).astype(np.int32)
         corrected = correct_page(page, place[vertices], local, corrections[vertices])
         uv = place[vertices] / np.array([page.shape[1], page.shape[0]], np.float32)
-        pages.append(Page(mesh.xyz[patches.source[vertices]], local, uv, encoded_page(corrected)))
+        pages.append(AtlasPage(mesh.xyz[patches.source[vertices]], local, uv, encoded_page(corrected)))
     return pages

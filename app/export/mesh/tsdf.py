@@ -25,7 +25,7 @@ FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class DepthView:
+class FusionView:
     """Depth, colours and camera of one frame for `Volume.integrate`."""
 
     depth: NDArray[np.floating]  # [h, w] along the optical axis; 0 where unknown
@@ -66,7 +66,7 @@ class Volume:
         """Row of a block in the arrays; None where it is not allocated."""
         return self._slots.get(_key(*block))
 
-    def integrate(self, view: DepthView) -> None:
+    def integrate(self, view: FusionView) -> None:
         """Add a frame; its pixels with depth 0 change nothing."""
         slots = self._allocated_near(view)
         if not len(slots):
@@ -111,7 +111,7 @@ class Volume:
         sums[voxel] = total
         counts[voxel] = np.minimum(counts[voxel], 254) + 1
 
-    def _allocated_near(self, view: DepthView) -> NDArray[np.intp]:
+    def _allocated_near(self, view: FusionView) -> NDArray[np.intp]:
         """Rows of the blocks within the truncation distance of a frame's surfaces; allocates missing ones."""
         depth = view.depth[::RAY_STRIDE, ::RAY_STRIDE]
         rows, columns = np.nonzero(depth > 0)

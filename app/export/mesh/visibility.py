@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.export.mesh.surface import Mesh, subset
-from stream_recon.app.export.mesh.tsdf import DepthView
+from stream_recon.app.export.mesh.tsdf import FusionView
 
 SEEN_BEHIND = 1.1
 """Factor of the depth from which a frame sees through a point, more than the error of depth."""
@@ -17,7 +17,7 @@ NEAR_SURFACE = 0.1
 """Share of the depth within which a point is on the surface that a frame sees, in addition to the truncation."""
 
 
-def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> NDArray[np.bool_]:
+def seen_through(points: NDArray[np.floating], views: Sequence[FusionView]) -> NDArray[np.bool_]:
     """Which points [N, 3] several depth maps see through: they show something behind them."""
     looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
     for _, shown, z, depth in looks(points, views):
@@ -26,7 +26,7 @@ def seen_through(points: NDArray[np.floating], views: Sequence[DepthView]) -> ND
     return (through >= 2) & (through > SEEN_THROUGH * looked)
 
 
-def without_unseen(mesh: Mesh, views: Sequence[DepthView], margin: float) -> Mesh:
+def without_unseen(mesh: Mesh, views: Sequence[FusionView], margin: float) -> Mesh:
     """The mesh without triangles that no depth map shows from their front, at any of their vertices.
 
     Fusion makes such ones behind thin objects: backs of surfaces whose front is measured. ``margin``: distance from the
@@ -44,7 +44,7 @@ def without_unseen(mesh: Mesh, views: Sequence[DepthView], margin: float) -> Mes
 
 
 def looks(
-    points: NDArray[np.floating], views: Sequence[DepthView]
+    points: NDArray[np.floating], views: Sequence[FusionView]
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.intp], NDArray[np.float32], NDArray[np.float32]]]:
     """For each view: its centre [3], the points [K] where it has depth, their depths, and its depth there."""
     xyz = np.asarray(points, np.float32)

@@ -20,7 +20,7 @@ from stream_recon.app.publishing.messages import (
     Diagnostics,
     MapPose,
     Message,
-    Odometry,
+    OdometryMessage,
     State,
     Topic,
     Transforms,
@@ -87,7 +87,7 @@ def test_a_slow_sink_gets_all_poses_and_the_newest_clouds() -> None:
             publisher.add(_result(index))
         assert time.monotonic() - began < 2.0
         release.set()
-    stamps = [message.stamp_ns for message in sink.of(Topic.ODOMETRY) if isinstance(message, Odometry)]
+    stamps = [message.stamp_ns for message in sink.of(Topic.ODOMETRY) if isinstance(message, OdometryMessage)]
     assert stamps == [1000 + index * 10**8 for index in range(100)]
     clouds = [message.stamp_ns for message in sink.of(Topic.POINTS)]
     assert len(clouds) <= MAX_RESULTS + 1 and clouds[-1] == stamps[-1] and publisher.dropped >= 95

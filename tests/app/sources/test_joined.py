@@ -9,7 +9,7 @@ import pytest
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.sources.joined import CameraChange, Part, open_joined
+from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
 from stream_recon.app.sources.source import open_source
 
 
@@ -22,7 +22,7 @@ def folder_of(path: Path, size: tuple[int, int], levels: list[int]) -> Path:
 
 def test_frames_follow_each_other(tmp_path: Path) -> None:
     one, two = folder_of(tmp_path / "one", (32, 24), [10, 20]), folder_of(tmp_path / "two", (32, 24), [30, 40, 50])
-    parts = [Part(partial(open_source, str(one)), 0, 0.0), Part(partial(open_source, str(two)), 7, 5.0)]
+    parts = [JoinedPart(partial(open_source, str(one)), 0, 0.0), JoinedPart(partial(open_source, str(two)), 7, 5.0)]
     with open_joined(parts, "one + two") as source:
         frames = list(source)
         segments = source.segments

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.viewer.measure import MAX_POINTS, Distance, Pick, Unit, distances, pick
+from stream_recon.app.viewer.measure import MAX_POINTS, MeasuredDistance, Pick, Unit, distances, pick
 from stream_recon.app.viewer.picking import PointingRay, hit_points, hit_triangles
 
 PIXEL = 0.002
@@ -65,7 +65,7 @@ def test_a_distance_states_the_error_of_points_and_scale() -> None:
         hit = hit_triangles(ray(x), [wall(3.0, 2.0)])
         assert hit is not None
         picks.append(pick(ray(x), hit, cameras))
-    plain, metric = Distance(*picks, Unit()), Distance(*picks, Unit("metre", 0.05))
+    plain, metric = MeasuredDistance(*picks, Unit()), MeasuredDistance(*picks, Unit("metre", 0.05))
     assert plain.length == metric.length == pytest.approx(1.5)
     assert plain.error < 0.15 < metric.error == pytest.approx(np.hypot(plain.error, 2 * 0.05 * 1.5))
     assert plain.text.startswith(f"1.50 ± {plain.error:.2f}") and plain.text.endswith(" units")

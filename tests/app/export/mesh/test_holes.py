@@ -4,7 +4,7 @@ import pytest
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.mesh.holes import borders, closed_holes, ears
 from stream_recon.app.export.mesh.surface import Mesh, subset
-from stream_recon.app.export.mesh.tsdf import DepthView
+from stream_recon.app.export.mesh.tsdf import FusionView
 
 
 def sheet(side: int = 40, bend: float = 0.0) -> Mesh:
@@ -29,9 +29,9 @@ def area(mesh: Mesh) -> float:
     return float(np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2)
 
 
-def wall_view(depth: float) -> DepthView:
+def wall_view(depth: float) -> FusionView:
     image = np.zeros((60, 60, 3), np.uint8)
-    return DepthView(np.full((60, 60), depth, np.float32), image, Intrinsics(60, 60, 30, 30), np.eye(4))
+    return FusionView(np.full((60, 60), depth, np.float32), image, Intrinsics(60, 60, 30, 30), np.eye(4))
 
 
 @pytest.mark.parametrize("radius", [0.08, 0.15, 0.5])

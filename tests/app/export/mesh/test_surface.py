@@ -9,7 +9,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.mesh.surface import Mesh, decimated, extract, without_floaters
-from stream_recon.app.export.mesh.tsdf import DepthView, Volume
+from stream_recon.app.export.mesh.tsdf import FusionView, Volume
 from stream_recon.configs.errors import ConfigError
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 
@@ -33,7 +33,7 @@ def ball(voxel: float = 0.05, radius: float = 1.0) -> Volume:
         depth = np.where(inside > 0, (3 - np.sqrt(inside)) / squared, 0).astype(np.float32)
     volume = Volume(voxel, 4 * voxel, 10_000)
     rgb = np.full((size, size, 3), (200, 100, 50), np.uint8)
-    volume.integrate(DepthView(depth, rgb, Intrinsics(f, f, size / 2, size / 2), np.eye(4)))
+    volume.integrate(FusionView(depth, rgb, Intrinsics(f, f, size / 2, size / 2), np.eye(4)))
     return volume
 
 
@@ -90,7 +90,7 @@ def test_small_parts_are_left_out() -> None:
 def test_a_volume_has_no_more_blocks_than_it_may() -> None:
     volume = Volume(0.01, 0.04, 50)
     depth = np.full((40, 40), 2.0, np.float32)
-    volume.integrate(DepthView(depth, np.zeros((40, 40, 3), np.uint8), Intrinsics(40, 40, 20, 20), np.eye(4)))
+    volume.integrate(FusionView(depth, np.zeros((40, 40, 3), np.uint8), Intrinsics(40, 40, 20, 20), np.eye(4)))
     assert volume.full and len(volume.cells) == 50
     assert not ball().full
 
