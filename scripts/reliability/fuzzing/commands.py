@@ -27,6 +27,7 @@ from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -284,9 +285,9 @@ def together(folder: Path, source: Path, draw: random.Random) -> None:
     write_small_result(out)
     factors = [draw.uniform(0.2, 5), draw.uniform(5, 30)]
     actions: list[Callable[[], object]] = [
-        lambda: scale_result(out, factors[0]),
+        lambda: _scale(out, factors[0]),
         draw.choice(
-            [lambda: scale_result(out, factors[1]), lambda: export(out, "glb", folder / "a.glb"), lambda: _revise(out)]
+            [lambda: _scale(out, factors[1]), lambda: export(out, "glb", folder / "a.glb"), lambda: _revise(out)]
         ),
     ]
     children = []
@@ -307,10 +308,19 @@ def together(folder: Path, source: Path, draw: random.Random) -> None:
     check_whole(out, factors)
 
 
+def _scale(out: Path, factor: float) -> None:
+    """What the command ``scale`` does, with its lock."""
+    with FolderLock(out):
+        scale_result(out, factor)
+
+
 def _revise(out: Path) -> None:
     """What a refinement does to the files at its end, without changing a pose."""
-    result = read_result(out)
-    amend(result, Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in result.cameras)), {})
+    with FolderLock(out):
+        result = read_result(out)
+        amend(
+            result, Revision(tuple(FrameRevision(c.index, c.T_world_camera, c.depth_scale) for c in result.cameras)), {}
+        )
 
 
 MS_NODEV, MNT_DETACH = 4, 2
