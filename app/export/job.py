@@ -16,7 +16,7 @@ from stream_recon.app.export.view import PinholeView, Up, shared_view
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.depth import depth_path, read_depth
-from stream_recon.app.result.files import stored_points
+from stream_recon.app.result.files import checked_points, stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.configs.errors import ConfigError, InputError
@@ -110,7 +110,7 @@ class ExportJob:
     def cloud(self) -> Vertices:
         """The points of the result, or a cloud made for this export where its options say so. Raises OutputError."""
         if self.points == self.result.points:
-            return self._cut(stored_points(self.result.folder / POINTS_NAME))
+            return self._cut(checked_points(self.result.folder / POINTS_NAME))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / POINTS_NAME
             write_result_cloud(path, self.result, self.progress, config=self.points)

@@ -14,7 +14,7 @@ from stream_recon.app.export.job import ExportJob
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
-from stream_recon.app.result.files import stored_points
+from stream_recon.app.result.files import checked_points
 from stream_recon.configs.errors import OutputError
 
 
@@ -23,7 +23,7 @@ def sample_cloud(folder: Path, most: int) -> Vertices:
 
     Raises OutputError where the file is missing or damaged.
     """
-    return subsample(stored_points(folder / POINTS_NAME), most)
+    return subsample(checked_points(folder / POINTS_NAME), most)
 
 
 def subsample(vertices: Vertices, most: int) -> Vertices:

@@ -29,6 +29,8 @@ PART_SUFFIX = ".part"
 _TEMPORARY = re.compile(r".+\.[0-9a-f]{16}\.part")
 LONGEST_NAME = 200
 """Characters of a name that a temporary one repeats: file systems allow 255 bytes."""
+FARTHEST = 1e9
+"""Largest coordinate of a point: beyond it, lengths overflow."""
 COPY_BYTES = 2**20
 """Bytes copied at a time: large enough for disk speed, small in memory."""
 
@@ -266,6 +268,14 @@ def stored_points(path: Path) -> Vertices:
         return np.memmap(path, VERTEX, "r", offset=len(head), shape=(count,))
     except (OSError, ValueError, IndexError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
+
+
+def checked_points(path: Path) -> Vertices:
+    """The points of `stored_points`, of which none is at an impossible place. Raises OutputError."""
+    points = stored_points(path)
+    if any(not (np.abs(points[axis]) <= FARTHEST).all() for axis in "xyz"):
+        raise OutputError(f"{path} is damaged: a point is too far away; stream-recon refine makes it again")
+    return points
 
 
 Result = TypeVar("Result")
