@@ -83,6 +83,16 @@ class LocatedImage:
     matched: Correspondences
     frames: tuple[int, ...]
 
+    def unless_uncertain(self) -> "LocatedImage | NotLocalized":
+        """The image, or why its pose is too uncertain."""
+        fit, matched = self.fit, self.matched
+        if len(np.unique(matched.feature)) < MIN_INLIERS:
+            return NotLocalized(f"{len(matched)} matches agree with one pose")
+        distance = float(np.median(np.linalg.norm(matched.points - fit.T_world_camera[:3, 3], axis=1)))
+        if fit.sigmas[0] > MAX_POSITION_SIGMA * distance or fit.sigmas[1] > MAX_ROTATION_SIGMA_DEG:
+            return NotLocalized("its matches leave the pose uncertain")
+        return self
+
     def localization(self, scale: Scale) -> Localization:
         """The same in pixels of the source image."""
         lens, factor = self.fit.lens, scale.factor
@@ -131,8 +141,8 @@ class LocalizationMap:
         if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
         found = self.match(features)
-        lenses = [known] if known is not None else [self._own_lens(scale), *_lenses(scale)]
-        start = ransac_pose(found, lenses)
+        own = self._own_lens(scale)
+        start = ransac_pose(found, [known] if known is not None else [own, *_lenses(scale)])
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         support = len(np.unique(found.feature[start.inliers]))
@@ -143,7 +153,6 @@ class LocalizationMap:
         matched = found.take(start.inliers)
         sigma = None if known is not None else FOCAL_SIGMA
         fit = fit_pose(matched, start.T_world_camera, start.lens, sigma)
-        own = self._own_lens(scale)
         if known is None and abs(np.log(fit.lens.focal / own.focal)) < 2 * fit.focal_sigma:
             # Most pictures are of the camera that made the map; its focal length is known better.
             sigma = OWN_FOCAL_SIGMA
@@ -152,12 +161,7 @@ class LocalizationMap:
         if len(near) > len(matched):
             matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, sigma)
         matched = matched.take(fit.inliers)
-        if len(np.unique(matched.feature)) < MIN_INLIERS:
-            return NotLocalized(f"{len(matched)} matches agree with one pose")
-        distance = float(np.median(np.linalg.norm(matched.points - fit.T_world_camera[:3, 3], axis=1)))
-        if fit.sigmas[0] > MAX_POSITION_SIGMA * distance or fit.sigmas[1] > MAX_ROTATION_SIGMA_DEG:
-            return NotLocalized("its matches leave the pose uncertain")
-        return LocatedImage(fit, matched, self._frames_of(matched))
+        return LocatedImage(fit, matched, self._frames_of(matched)).unless_uncertain()
 
     def _frames_of(self, found: Correspondences) -> tuple[int, ...]:
         """Frames of the keyframes of some matches, the one with the most first."""

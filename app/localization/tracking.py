@@ -72,7 +72,9 @@ class FilmLocalizer:
         fit = fit_pose(there, last.located.fit.T_world_camera, last.located.fit.lens, focal_sigma=None)
         if len(fit.inliers) < max(MIN_TRACKED, MIN_AGREEING * len(rows)):
             return None
-        located = LocatedImage(fit, there.take(fit.inliers), last.located.frames)
+        located = LocatedImage(fit, there.take(fit.inliers), last.located.frames).unless_uncertain()
+        if isinstance(located, NotLocalized):
+            return None
         self._last = _Tracked(grey, located, last.age + 1)
         return located
 
