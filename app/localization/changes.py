@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, compare
 from stream_recon.app.core.ply import header, vertices_of
+from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.files import replace_file
@@ -20,6 +22,8 @@ ADDED_RGB, GONE_RGB = (40, 200, 90), (220, 60, 60)
 """Colours of points that are new, and of points that are no longer there."""
 VIEWS = 6
 """Views of the other result that a frame is compared with."""
+KEPT_VIEWS = 8 * VIEWS
+"""Views that stay in memory."""
 WITNESSES = 2
 """Views that have to see through a point; single ones are wrong at edges."""
 MIN_AREA = 0.003
@@ -82,19 +86,18 @@ def changed_frames(mine: ResultFolder, other: ResultFolder) -> Iterator[tuple[Ca
     config = mine.points
     others = other.surface_cameras
     places = [(c.T_world_camera, c.intrinsics, c.source_size or (1, 1)) for c in others]
-    views: dict[int, DepthView] = {}
+
+    @lru_cache(KEPT_VIEWS)
+    def view(number: int) -> DepthView:
+        return DepthView.from_result(other.surface_of(others[number]), other.points)
+
     for camera in mine.surface_cameras:
         try:
             frame = mine.surface_of(camera)
         except OutputError:
             continue
         own = DepthView.from_result(frame, config)
-        chosen = choose_neighbours(own, places, VIEWS)
-        for number in chosen:
-            if number not in views:
-                views[number] = DepthView.from_result(other.surface_of(others[number]), other.points)
-        views = {number: views[number] for number in [*views][-8 * VIEWS :]}  # bounds the memory
-        mask = changed_pixels(frame, own, [views[number] for number in chosen if number in views])
+        mask = changed_pixels(frame, own, [view(number) for number in choose_neighbours(own, places, VIEWS)])
         yield camera, float(mask.mean()), _world_points(frame, mask)
 
 
@@ -114,5 +117,4 @@ def changed_pixels(frame: FrameResult, own: DepthView, others: Sequence[DepthVie
 def _world_points(frame: FrameResult, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
     local = frame.camera_points[::STEP, ::STEP][mask]
     local = local[:: max(len(local) // MAX_POINTS, 1)]
-    T = frame.T_world_camera
-    return np.asarray(local @ T[:3, :3].T + T[:3, 3], np.float32)
+    return transform_points(frame.T_world_camera, local)

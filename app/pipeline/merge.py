@@ -110,7 +110,7 @@ def merge_results(
     check_output(target, overwrite=False)
     _remove_stale(target)
     inputs = [MergeInput.open(folder) for folder in folders]
-    placed = place_all([each.place for each in inputs], lambda text: observer.on_message(text), inputs)
+    placed = _place_all(inputs, observer.on_message)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     if len(placed) < 2:
         raise InputError(f"{', '.join(each.name for each in inputs)} share no view: there is nothing to merge")
@@ -141,26 +141,21 @@ def merge_results(
     return MergeReport(target, [each.name for each, _ in chosen], left_out, frames)
 
 
-def place_all(
-    places: Sequence[LocalizationMap],
-    say: Callable[[str], None] = lambda text: None,
-    inputs: Sequence[MergeInput] = (),
-) -> dict[int, Similarity]:
+def _place_all(inputs: Sequence[MergeInput], say: Callable[[str], None]) -> dict[int, Similarity]:
     """Similarities that take the results' worlds to that of the first one; without results that nothing ties to it."""
     placed = {0: Similarity.identity()}
-    waiting = list(range(1, len(places)))
+    waiting = list(range(1, len(inputs)))
     fresh = [0]
     while fresh and waiting:
         found: dict[int, tuple[int, Alignment]] = {}
         for known in fresh:
             for other in waiting:
-                alignment = align_results(places[known], places[other])
+                alignment = align_results(inputs[known].place, inputs[other].place)
                 if alignment is not None and (other not in found or alignment.points > found[other][1].points):
                     found[other] = (known, alignment)
         for other, (known, alignment) in found.items():
             placed[other] = placed[known] @ alignment.S_first_second
-            if inputs:
-                say(f"{inputs[other].name} lies in {inputs[known].name}: {alignment.keyframes} keyframes agree")
+            say(f"{inputs[other].name} lies in {inputs[known].name}: {alignment.keyframes} keyframes agree")
         fresh = list(found)
         waiting = [other for other in waiting if other not in placed]
     return placed

@@ -55,11 +55,30 @@ class ServeOptions:
     """Address at which a reverse proxy shows the server; None: there is none."""
 
 
-class GuardedProtocol(H11Protocol):
+class _StallGuard(asyncio.Protocol):
+    """Closes connections whose client does not take what is sent."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _stall_limit: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall_limit)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._stall_limit)
+        super().connection_lost(exc)
+
+
+class GuardedProtocol(_StallGuard, H11Protocol):
     """Closes connections beyond `MAX_CONNECTIONS`, and those that neither send their request nor take the answer."""
 
     _head_limit: asyncio.TimerHandle | None = None
-    _stall_limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -77,17 +96,8 @@ class GuardedProtocol(H11Protocol):
         elif self._head_limit is None and waits_for_head and self.conn.trailing_data[0]:
             self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._stall_limit)
-
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel(self._head_limit)
-        _cancel(self._stall_limit)
         super().connection_lost(exc)
 
     def _give_up(self) -> None:
@@ -95,22 +105,8 @@ class GuardedProtocol(H11Protocol):
             self.transport.abort()
 
 
-class GuardedSocketProtocol(WebSocketsSansIOProtocol):
+class GuardedSocketProtocol(_StallGuard, WebSocketsSansIOProtocol):
     """Closes web sockets whose client does not take what is sent."""
-
-    _stall_limit: asyncio.TimerHandle | None = None
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall_limit = self.loop.call_later(STALL_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._stall_limit)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._stall_limit)
-        super().connection_lost(exc)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

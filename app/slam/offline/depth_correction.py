@@ -39,25 +39,31 @@ def keyframe_depth_scales(fit: BAState, keyframes: int, otherwise: FloatArray | 
 
     Of keyframes with few points: ``otherwise`` [keyframes], else from the adjustment, else interpolated.
     """
-    depth = fit.observations.depth
-    assert depth is not None
-    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
-    value, variance = np.full((2, keyframes), np.nan)
-    rows = np.flatnonzero(usable)
-    for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
-        mine = rows[some]
-        if len(mine) >= MIN_POINTS:
-            ratio = np.log(fit.depth[mine] / depth[mine])
-            value[k] = np.median(ratio)
-            spread = _MAD * np.median(np.abs(ratio - value[k]))
-            variance[k] = spread**2 / min(len(mine), INDEPENDENT_SAMPLES)
-    scales, adjusted = np.exp(shrunk(value, variance)), fit.scene.log_depth_scale
+    value, sigma = point_scales(fit, keyframes, MIN_POINTS)
+    scales, adjusted = np.exp(shrunk(value, sigma**2)), fit.scene.log_depth_scale
     if otherwise is None and adjusted is not None:
         otherwise = np.exp(adjusted)
     if otherwise is not None:
         scales = np.where(np.isfinite(scales), scales, otherwise)
     return interpolated(range(keyframes), scales, keyframes)
+
+
+def point_scales(fit: BAState, keyframes: int, least: int) -> tuple[FloatArray, FloatArray]:
+    """Log ratios [keyframes] of points' depth to the network's, and standard errors; NaN below ``least`` points."""
+    depth = fit.observations.depth
+    assert depth is not None
+    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
+    value, sigma = np.full((2, keyframes), np.nan)
+    rows = np.flatnonzero(usable)
+    for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
+        mine = rows[some]
+        if len(mine) >= least:
+            ratio = np.log(fit.depth[mine] / depth[mine])
+            value[k] = np.median(ratio)
+            spread = _MAD * np.median(np.abs(ratio - value[k]))
+            sigma[k] = spread / np.sqrt(min(len(mine), INDEPENDENT_SAMPLES))
+    return value, sigma
 
 
 def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:

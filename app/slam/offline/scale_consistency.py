@@ -19,7 +19,7 @@ from scipy.sparse.linalg import spsolve
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses, rows_by
+from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthGrid, reproject
 from stream_recon.app.slam.offline.depth_correction import (
@@ -29,6 +29,7 @@ from stream_recon.app.slam.offline.depth_correction import (
     MIN_VIEWS,
     PIXEL_SIGMA,
     parallax_px,
+    point_scales,
 )
 
 HOPS = (1, 2)
@@ -197,7 +198,8 @@ class _Estimate:
     @classmethod
     def of(cls, fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> "_Estimate":
         count = len(grids)
-        value, sigma = _by_points(fit, count)
+        value, sigma = point_scales(fit, count, MIN_POINTS)
+        sigma = np.hypot(sigma, POINT_SIGMA)
         adjusted = fit.scene.log_depth_scale
         start = np.where(np.isfinite(value), value, 0.0 if adjusted is None else adjusted)
         shared = _shared_information(fit, count)
@@ -267,24 +269,6 @@ class _Rows:
     second: NDArray[np.integer]
     target: FloatArray
     sigma: FloatArray
-
-
-def _by_points(fit: BAState, count: int) -> tuple[FloatArray, FloatArray]:
-    """Log ratios [count] of points' depth to the network's and their standard deviations; NaN with few points."""
-    depth = fit.observations.depth
-    assert depth is not None
-    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
-    value, sigma = np.full((2, count), np.nan)
-    rows = np.flatnonzero(usable)
-    for k, some in enumerate(rows_by(fit.observations.camera[rows], count)):
-        mine = rows[some]
-        if len(mine) >= MIN_POINTS:
-            ratio = np.log(fit.depth[mine] / depth[mine])
-            value[k] = np.median(ratio)
-            spread = 1.4826 * float(np.median(np.abs(ratio - value[k])))
-            sigma[k] = np.hypot(spread / np.sqrt(min(len(mine), INDEPENDENT_SAMPLES)), POINT_SIGMA)
-    return value, sigma
 
 
 def _shared_information(fit: BAState, count: int) -> csr_matrix:
