@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.covisibility import PairMatches, held_out_mask
@@ -49,6 +50,12 @@ MARGIN = 0.1
 keyframes tripled the error of a walk."""
 MAJORITY = 0.5
 """Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
+ONE_SIDED = 0.03
+"""Largest ratio of what only the network explains by epipolar lines to what only the map explains, from which matches
+alone decide: 0.02 on turntables, 0.05 beside a moving object."""
+SAME_DIRECTION_DEG = 10.0
+"""Median angle between the map's and the network's motions up to which both follow the same scene: 4 to 5 degrees on
+turntables, 18 and more where the map follows a moving object."""
 CORRELATED = 5
 """Keyframes whose evidence counts as one sample, since they share pairs."""
 BROKEN = 0.15
@@ -104,21 +111,40 @@ class Evidence:
 
         ``size``: number of keyframes, and of the parts of an image, with or without matches.
         """
-        count, parts = size
-        gain, lost, won, matched, depth, seen = np.zeros((6, count))
-        for pair, ours in mapped.parts.items():
-            difference = network.parts[pair] - ours
-            decisive = difference[:, 1]
-            for k in pair:
-                gain[k] += difference.mean(axis=1).sum() / parts
-                lost[k] += (decisive < -DECISIVE).mean()
-                won[k] += (decisive > DECISIVE).mean()
-                matched[k] += 1
+        matches, lost, won = cls._by_matches(network, mapped, size, lines_only=False)
+        depth, seen = np.zeros((2, size[0]))
         for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
             depth[list(pair)] += step
             seen[list(pair)] += 1
-        matched, seen = np.maximum(matched, 1), np.maximum(seen, 1)
-        return cls(gain / matched, depth / seen, lost / matched, won / matched)
+        return cls(matches, depth / np.maximum(seen, 1), lost, won)
+
+    @classmethod
+    def by_lines(cls, network: HeldOutError, mapped: HeldOutError, size: tuple[int, int]) -> "Evidence | None":
+        """Evidence by epipolar lines alone where they decide for the map nearly everywhere; None otherwise.
+
+        Depth is no evidence for poses where the network's focal length is far off: its depth fits its own poses alone.
+        """
+        matches, lost, won = cls._by_matches(network, mapped, size, lines_only=True)
+        is_decisive = won.mean() > DECISIVE and lost.mean() < ONE_SIDED * won.mean()
+        return cls(matches, np.zeros(size[0]), lost, won) if is_decisive else None
+
+    @staticmethod
+    def _by_matches(
+        network: HeldOutError, mapped: HeldOutError, size: tuple[int, int], lines_only: bool
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """`matches`, `lost` and `won` [N] each, by epipolar lines alone or with depth."""
+        count, parts = size
+        gain, lost, won, matched = np.zeros((4, count))
+        for pair, ours in mapped.parts.items():
+            difference = network.parts[pair] - ours
+            decisive = difference[:, 0 if lines_only else 1]
+            for k in pair:
+                gain[k] += (decisive if lines_only else difference.mean(axis=1)).sum() / parts
+                lost[k] += (decisive < -DECISIVE).mean()
+                won[k] += (decisive > DECISIVE).mean()
+                matched[k] += 1
+        matched = np.maximum(matched, 1)
+        return gain / matched, lost / matched, won / matched
 
 
 @dataclass(frozen=True)
@@ -224,6 +250,14 @@ def _usual(kept: FloatArray, every: FloatArray, otherwise: float) -> float:
     return float(np.trace(kept)) / inside if inside >= MIN_TIES else otherwise
 
 
+def motion_angle_deg(T_first: FloatArray, T_second: FloatArray) -> float:
+    """Median angle between the directions of motion of two trajectories [N, 4, 4], in the cameras' axes."""
+    first, second = ((invert_pose(T[:-1]) @ T[1:])[:, :3, 3] for T in (T_first, T_second))
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosine = (first * second).sum(axis=1) / np.maximum(lengths, 1e-12)
+    return float(np.degrees(np.median(np.arccos(np.clip(cosine, -1.0, 1.0)))))
+
+
 def runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Intervals where a mask is true, as (first, last + 1)."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
@@ -256,7 +290,7 @@ class HeldOutTest:
         network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
-        evidence = self._evidence(network, mapped, agreement)
+        evidence = self._evidence(None, fit, (network, mapped, agreement))
         report.evidence = float(evidence.total.mean())
         report.evidence_error = evidence.standard_error(len(evidence.total))
         beyond = np.zeros(len(evidence.total), bool)
@@ -266,7 +300,7 @@ class HeldOutTest:
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
         """Whether a solution is better than another one by more than a standard error of the same evidence."""
-        evidence = self._evidence(*self._compared(other, fit))
+        evidence = self._evidence(other, fit, self._compared(other, fit))
         return bool(evidence.total.mean() > evidence.standard_error(len(evidence.total)))
 
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
@@ -279,9 +313,17 @@ class HeldOutTest:
         agreement[1][borders] = agreement[0][borders]
         return self.error(first), self.error(second), agreement
 
-    def _evidence(self, network: HeldOutError, mapped: HeldOutError, agreement: Agreement) -> Evidence:
+    def _evidence(
+        self, first: BAState | None, second: BAState, compared: tuple[HeldOutError, HeldOutError, Agreement]
+    ) -> Evidence:
+        """Evidence for the second of two solutions that were `_compared`."""
         size = len(self._data.keyframes), image_parts(self._lens)
-        return Evidence.compare(network, mapped, agreement, self._depth_pairs, size)
+        before, after, agreement = compared
+        T_first, T_second = (self._candidate(fit).T_world_camera for fit in (first, second))
+        by_lines = None
+        if motion_angle_deg(T_first, T_second) <= SAME_DIRECTION_DEG:
+            by_lines = Evidence.by_lines(before, after, size)
+        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, size)
 
     @cached_property
     def _depth_pairs(self) -> Pairs:

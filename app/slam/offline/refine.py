@@ -59,7 +59,7 @@ MIN_KEYFRAMES = 3
 """Least number of keyframes; fewer give no points in three views."""
 DOUBTFUL = 0.8
 """Share of observations explained from the online poses, below which the network's poses are tried, too."""
-WRONG_TURN_DEG = 4.0
+WRONG_TURN_DEG = 1.5
 """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
 MOST_UNORDERED = 600
 """Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""

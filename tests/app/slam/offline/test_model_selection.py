@@ -10,6 +10,7 @@ from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandi
 from stream_recon.app.slam.offline.model_selection import (
     Evidence,
     beyond_breaks,
+    motion_angle_deg,
     select,
     worse_runs,
 )
@@ -72,6 +73,39 @@ def test_only_the_segment_where_the_map_is_worse_falls_back() -> None:
         Evidence.compare(evidence[1], evidence[0], agreement, STEPS, (COUNT, held_out_error.image_parts(LENS)))
     )
     assert worse[6:].all() and not worse[:4].any()
+
+
+def by_parts(lines: list[float], depth: list[float]) -> HeldOutError:
+    """The same losses of the image's parts at all steps."""
+    return HeldOutError({pair: np.stack([lines, depth], axis=1) for pair in STEPS})
+
+
+def test_epipolar_lines_decide_alone_where_nothing_contradicts_them() -> None:
+    # The network's focal length is wrong: its depth fits only its own poses, epipolar lines fit those of the map.
+    network, mapped = by_parts([0.9] * 4, [0.2] * 4), by_parts([0.1] * 4, [0.9] * 4)
+    agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.5)
+    together = Evidence.compare(network, mapped, agreement, STEPS, (COUNT, 4))
+    assert select(together, NOWHERE).fallback.all()
+    alone = Evidence.by_lines(network, mapped, (COUNT, 4))
+    assert alone is not None and not select(alone, NOWHERE).fallback.any()
+
+
+def test_a_map_that_loses_a_part_of_the_image_is_not_judged_by_lines_alone() -> None:
+    # A moving object in three parts of four; the network explains the fourth.
+    network, mapped = by_parts([0.9, 0.9, 0.9, 0.1], [0.5] * 4), by_parts([0.1, 0.1, 0.1, 0.9], [0.5] * 4)
+    assert Evidence.by_lines(network, mapped, (COUNT, 4)) is None
+
+
+def test_the_angle_between_motions_needs_no_common_world_or_scale() -> None:
+    truth = walk(COUNT)
+    turn = np.eye(4)
+    turn[:3, :3] = [[0, -1, 0], [1, 0, 0], [0, 0, 1]]
+    scaled = truth.copy()
+    scaled[:, :3, 3] *= 3
+    assert motion_angle_deg(truth, turn @ scaled) < 1e-3
+    backwards = truth.copy()
+    backwards[:, :3, 3] *= -1
+    assert motion_angle_deg(truth, backwards) > 170
 
 
 def halves(agree: float) -> tuple[HeldOutError, tuple[NDArray[np.float64], NDArray[np.float64]]]:
