@@ -125,7 +125,7 @@ class Evidence:
         Depth is no evidence for poses where the network's focal length is far off: its depth fits its own poses alone.
         """
         matches, lost, won = cls._by_matches(network, mapped, size, lines_only=True)
-        is_decisive = won.mean() > DECISIVE and lost.mean() < ONE_SIDED * won.mean()
+        is_decisive = won.mean() > MARGIN and lost.mean() < ONE_SIDED * won.mean()
         return cls(matches, np.zeros(size[0]), lost, won) if is_decisive else None
 
     @staticmethod
@@ -303,6 +303,10 @@ class HeldOutTest:
         evidence = self._evidence(other, fit, self._compared(other, fit))
         return bool(evidence.total.mean() > evidence.standard_error(len(evidence.total)))
 
+    def is_certain(self, fit: BAState) -> bool:
+        """Whether epipolar lines alone decide for a solution and against the network."""
+        return self._by_lines(None, fit, (self.error(None), self.error(fit))) is not None
+
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
         """Errors and depth agreement of two solutions; None: the network."""
         grids = [view.grid for view in self._data.keyframe_views]
@@ -317,13 +321,22 @@ class HeldOutTest:
         self, first: BAState | None, second: BAState, compared: tuple[HeldOutError, HeldOutError, Agreement]
     ) -> Evidence:
         """Evidence for the second of two solutions that were `_compared`."""
-        size = len(self._data.keyframes), image_parts(self._lens)
         before, after, agreement = compared
+        by_lines = self._by_lines(first, second, (before, after))
+        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, self._size)
+
+    def _by_lines(
+        self, first: BAState | None, second: BAState, errors: tuple[HeldOutError, HeldOutError]
+    ) -> Evidence | None:
+        """Evidence by epipolar lines alone, where both solutions follow the same scene and it decides."""
         T_first, T_second = (self._candidate(fit).T_world_camera for fit in (first, second))
-        by_lines = None
-        if motion_angle_deg(T_first, T_second) <= SAME_DIRECTION_DEG:
-            by_lines = Evidence.by_lines(before, after, size)
-        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, size)
+        if motion_angle_deg(T_first, T_second) > SAME_DIRECTION_DEG:
+            return None
+        return Evidence.by_lines(*errors, self._size)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        return len(self._data.keyframes), image_parts(self._lens)
 
     @cached_property
     def _depth_pairs(self) -> Pairs:

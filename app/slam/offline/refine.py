@@ -155,7 +155,8 @@ class _Refiner:
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
             candidate = None if self._unordered else self._first_pass(found, test)
-            if candidate is None or self._network_is_wrong(candidate, found):
+            is_alone = candidate is None or self._network_is_wrong(candidate, found)
+            if is_alone:
                 candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
             return self.unchanged("too few matches")
@@ -164,6 +165,12 @@ class _Refiner:
         self._show(candidate.fit, found, none)
         with stage("judgement"):
             selection = test.select(candidate.fit, report)
+            if selection.fallback.all() and not is_alone and len(keyframes) <= MOST_UNORDERED:
+                # Matches of neighbours and loops were not enough: all pairs, and geometry alone, may be.
+                other, *evidence = self._from_structure(None, found, test)
+                if other is not None and evidence[1].is_certain(other.fit):
+                    candidate, (found, test) = other, evidence
+                    selection = test.select(candidate.fit, report)
         if selection.fallback.all():
             return self.unchanged(selection.reason)
         selection = selection.with_untied(candidate.untied)

@@ -48,6 +48,17 @@ def test_a_known_lens_is_kept() -> None:
     assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
 
 
+def test_a_focal_length_far_from_the_networks_is_found() -> None:
+    truth = walk(12)
+    guess = drifting(truth, turn_deg=3.0, move=0.3)
+    video = Video(truth, guess, focal=0.6 * FOCAL)
+    found = refine(video.views(), video, video.scale)
+    before, after = errors(guess, truth), errors(found.T_world_camera, truth)
+    assert before.ate_m is not None and after.ate_m is not None
+    assert after.ate_m < 0.1 * before.ate_m
+    assert abs(found.lens.focal / FOCAL - 1) < 0.01
+
+
 def test_depth_maps_get_one_unit() -> None:
     truth = walk(12)
     video = Video(truth, truth, scale_noise=0.1)
