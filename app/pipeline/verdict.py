@@ -215,6 +215,8 @@ class _Evidence:
 
         A difference of both paths then says nothing against the refined one.
         """
+        if self._refinement.get("decided_by_matches") is True:
+            return True
         before, after = (_number(self._refinement, f"disagreement{name}") for name in ("_before", ""))
         return before is not None and after is not None and before >= REFUTED and after <= before / 2
 

@@ -84,6 +84,8 @@ class Evidence:
     """Share of the matched parts that only the network explains."""
     won: FloatArray  # [N]
     """Share of the matched parts that only the map explains."""
+    lines_only: bool = False
+    """Whether all of it is by epipolar lines, see `by_lines`."""
 
     @property
     def total(self) -> FloatArray:
@@ -126,7 +128,7 @@ class Evidence:
         """
         matches, lost, won = cls._by_matches(network, mapped, size, lines_only=True)
         is_decisive = won.mean() > MARGIN and lost.mean() < ONE_SIDED * won.mean()
-        return cls(matches, np.zeros(size[0]), lost, won) if is_decisive else None
+        return cls(matches, np.zeros(size[0]), lost, won, lines_only=True) if is_decisive else None
 
     @staticmethod
     def _by_matches(
@@ -291,6 +293,7 @@ class HeldOutTest:
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
         evidence = self._evidence(None, fit, (network, mapped, agreement))
+        report.decided_by_matches = evidence.lines_only
         report.evidence = float(evidence.total.mean())
         report.evidence_error = evidence.standard_error(len(evidence.total))
         beyond = np.zeros(len(evidence.total), bool)

@@ -53,6 +53,8 @@ class RefinementReport:
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
     standard error; see `model_selection.Evidence`."""
+    decided_by_matches: bool = False
+    """Whether epipolar lines alone decided for the map: the network's depth and path are no evidence there."""
     scale_correction: float = 1.0
     """Ratio of the largest to the smallest factor by which lengths of the map were corrected, where depth maps that see
     the same contradict its scale."""

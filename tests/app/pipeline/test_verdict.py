@@ -98,6 +98,11 @@ def test_more_contradiction_is_never_a_better_verdict() -> None:
         assert ranks == sorted(ranks) and ranks[0] == 0 and ranks[-1] > 0, name
 
 
+def test_the_networks_path_is_no_evidence_where_matches_refuted_it() -> None:
+    assert judge(refined(network_difference=0.2)).level == "doubtful"
+    assert judge(refined(network_difference=0.2, decided_by_matches=True)).level == "good"
+
+
 def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> None:
     frames = refined()["frames"]
     spoilt = [
