@@ -5,6 +5,7 @@ with a frame ready are stepped together. Each has its own caches and keyframe po
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -31,6 +32,14 @@ from stream_recon.models.prediction import Prediction
 
 MEMORY_SHARE = 0.8
 """Share of free memory that caches may take: the rest is for activations of steps of all sizes."""
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """A step that has been started."""
+
+    slots: Sequence[int]
+    output: StepOutput
 
 
 class StreamBatch:
@@ -137,10 +146,22 @@ class StreamBatch:
 
         A frame that is no keyframe changes no cache. The next step may overwrite the prediction.
         """
+        return self.finish(self.start(slots, images))
+
+    @torch.no_grad()
+    def start(self, slots: Sequence[int], images: Tensor) -> RunningStep:
+        """The first half of `step`: on a GPU it waits for nothing, so the host has time for other work before
+        `finish`."""
         assert len(set(slots)) == len(slots) == len(images)
-        policies = [self._policies[slot] for slot in slots]
-        self._slots.begin(slots, [policy.evicts_first for policy in policies])
+        self._slots.begin(slots, [self._policies[slot].evicts_first for slot in slots])
         output = self._by_kernels(images) if self._images is not None else self._one_by_one(slots, images)
+        return RunningStep(slots, output)
+
+    @torch.no_grad()
+    def finish(self, running: RunningStep) -> tuple[Prediction, list[Decision]]:
+        """The second half of `step`, with nothing between them but the host's own work."""
+        slots, output = running.slots, running.output
+        policies = [self._policies[slot] for slot in slots]
         flows = output.flow.tolist() if policies[0].needs_flow else [None] * len(slots)
         decisions = [policy.decide(flow) for policy, flow in zip(policies, flows, strict=True)]
         kept = [row for row, decision in enumerate(decisions) if decision.is_keyframe]
