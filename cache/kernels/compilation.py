@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
-COMPILES = "compiling kernels for this GPU, once: some 10 s"
+COMPILES = "compiling kernels for this GPU, once: up to 15 s"
 """Logged where kernels are not in Triton's cache."""
 PATIENCE_S = 0.4
 """Compilation that lasts longer is announced; kernels of the cache are loaded in less."""
@@ -51,6 +52,12 @@ def _without_launches() -> Iterator[None]:
         JITFunction.run = run
 
 
+@cache
+def _announce() -> None:
+    """Once per process: a first step and a later one have different kernels."""
+    logger.warning(COMPILES)
+
+
 @contextmanager
 def _announced(mode: Any) -> Iterator[None]:
     """`COMPILES` is logged if compilation lasts."""
@@ -61,7 +68,7 @@ def _announced(mode: Any) -> Iterator[None]:
         while not done.wait(PATIENCE_S):
             before, waiting = waiting, {future for future in list(mode.raw_futures) if not future.done()}
             if waiting & before:
-                logger.warning(COMPILES)
+                _announce()
                 return
 
     watcher = threading.Thread(target=watch, name="compilation", daemon=True)
