@@ -1,5 +1,6 @@
 """Alternating attention: inside each frame, then across all visible frames (VGGT, Wang et al. 2025; LingBot-Map)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -60,7 +61,7 @@ class Aggregator(nn.Module):
                 outputs.append(torch.cat([inside, x], dim=-1).unflatten(0, (clips, frames)))
         return outputs
 
-    def _run_fused(self, x: Tensor, attends: list[Attend], in_frame: Rotation, across: Rotation) -> list[Tensor]:
+    def _run_fused(self, x: Tensor, attends: Sequence[Attend], in_frame: Rotation, across: Rotation) -> list[Tensor]:
         """Tokens [B*S, P, 2*dim] of each output layer; blocks write their halves where they are."""
         from stream_recon.models import fused
 
