@@ -1,5 +1,6 @@
 """Alternating attention: inside each frame, then across all visible frames (VGGT, Wang et al. 2025; LingBot-Map)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -7,15 +8,18 @@ from torch import Tensor, nn
 
 from stream_recon.cache.attention import Memory
 from stream_recon.configs.schema import NetworkConfig
-from stream_recon.models.layers import Block, attend_within
-from stream_recon.models.rope import frame_rotation, global_rotation, rotate_frame, rotate_global
+from stream_recon.models.layers import Attend, Block, attend_within
+from stream_recon.models.rope import Rotation, frame_rotation, global_rotation, rotate_frame, rotate_global
 
 
 class Aggregator(nn.Module):
     """Pairs of a frame block and a global block.
 
-    Tokens of a frame are camera, registers and scale (the special tokens), then gh*gw patches, row by row.
+    Tokens of a frame are camera, registers and scale (the special tokens), then gh*gw patches, row by row. ``fused``:
+    operations between matrix products run as Triton kernels, for inference on a GPU.
     """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -41,14 +45,37 @@ class Aggregator(nn.Module):
         x = torch.cat([special, patches], dim=2).flatten(0, 1)  # [B*S, P, C]
         in_frame = frame_rotation(grid, config.special_tokens, config.head_dim, x.device)
         times = memory.times.expand(clips, frames).flatten()
-        across = global_rotation(times, grid, config.special_tokens, config.head_dim, config.rope_time_dims)
-        outputs = []
+        rope = (times, grid, config.special_tokens, config.head_dim, config.rope_time_dims)
+        attends = [partial(_attend_across, memory, layer, clips) for layer in range(config.depth)]
+        if self.fused:
+            from stream_recon.models import fused  # needs Triton
+
+            outputs = self._run_fused(x, attends, in_frame, fused.global_rotation(*rope))
+            return [output.unflatten(0, (clips, frames)) for output in outputs]
+        across, outputs = global_rotation(*rope), []
         for layer, (frame_block, global_block) in enumerate(zip(self.frame_blocks, self.global_blocks, strict=True)):
             x = frame_block(x, attend_within, rotate_frame, in_frame)
             inside = x
-            x = global_block(x, partial(_attend_across, memory, layer, clips), rotate_global, across)
+            x = global_block(x, attends[layer], rotate_global, across)
             if layer in config.output_layers:
                 outputs.append(torch.cat([inside, x], dim=-1).unflatten(0, (clips, frames)))
+        return outputs
+
+    def _run_fused(self, x: Tensor, attends: Sequence[Attend], in_frame: Rotation, across: Rotation) -> list[Tensor]:
+        """Tokens [B*S, P, 2*dim] of each output layer; blocks write their halves where they are."""
+        from stream_recon.models import fused
+
+        calls, outputs, dim = [], [], x.shape[-1]
+        for layer, attend in enumerate(attends):
+            frame_out, global_out = None, None
+            if layer in self.config.output_layers:
+                outputs.append(x.new_empty(*x.shape[:-1], 2 * dim))
+                frame_out, global_out = outputs[-1].split(dim, dim=-1)
+            frame_block, global_block = self.frame_blocks[layer], self.global_blocks[layer]
+            assert isinstance(frame_block, Block) and isinstance(global_block, Block)
+            calls.append(fused.BlockCall(frame_block, attend_within, rotate_frame, in_frame, frame_out))
+            calls.append(fused.BlockCall(global_block, attend, rotate_global, across, global_out))
+        fused.run_blocks(x, calls)
         return outputs
 
     def _special_tokens(self, memory: Memory) -> Tensor:

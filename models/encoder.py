@@ -1,5 +1,7 @@
 """Image encoder: a DINOv2-style ViT with registers (Oquab et al. 2023, Darcet et al. 2024)."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,7 +52,12 @@ class ConvStem(nn.Module):
 
 
 class Encoder(nn.Module):
-    """ViT over the patches of each frame alone."""
+    """ViT over the patches of each frame alone.
+
+    ``fused``: operations between matrix products run as Triton kernels, for inference on a GPU; see `fused_encoder`.
+    """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -70,6 +77,7 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self._resized: dict[tuple[int, ...], Tensor] = {}
         self._resized_from = 0
+        self._constants: dict[str, tuple[int, Tensor]] = {}
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised images [F, 3, H, W] -> patch tokens [F, gh*gw, dim] and, with a conv stem, its detail."""
@@ -79,15 +87,25 @@ class Encoder(nn.Module):
         if self.stem is not None:
             features, detail = self.stem(images)
             x = x + features
-        x = x.float() + self._positions(tuple(grid))
-        first = self.cls_token + self.pos_embed[:, :1]
-        leading = torch.cat([first, self.register_tokens], dim=1).expand(x.shape[0], -1, -1)
-        x = torch.cat([leading, x], dim=1)
+        x = x.float() + self.positions(tuple(grid))
+        x = torch.cat([self.leading_tokens().expand(x.shape[0], -1, -1), x], dim=1)
         for block in self.blocks:
             x = block(x, attend_within)
         return self.norm(x)[:, 1 + self.registers :], detail
 
-    def _positions(self, grid: tuple[int, ...]) -> Tensor:
+    def leading_tokens(self) -> Tensor:
+        """Tokens before the patches, [1, 1 + registers, dim]."""
+        return torch.cat([self.cls_token + self.pos_embed[:, :1], self.register_tokens], dim=1)
+
+    def constant(self, name: str, weight: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is made of a weight that does not learn, once: captured graphs read it at its address."""
+        made_from, made = self._constants.get(name, (0, weight))
+        if made_from != weight.data_ptr():
+            made = make(weight)
+            self._constants[name] = (weight.data_ptr(), made)
+        return made
+
+    def positions(self, grid: tuple[int, ...]) -> Tensor:
         """The position table resized to the patch grid, [1, gh*gw, dim].
 
         Where the table does not learn, the result for each grid is kept: captured graphs read it at its address.

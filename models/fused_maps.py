@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""Triton kernels between the convolutions of the depth head, for inference on a GPU.
+"""Triton kernels between the convolutions of the depth head and of the encoder's stem, for inference on a GPU.
 
 Maps are channels last. Sums and interpolation are computed in fp32, and rounded once to the convolutions' type.
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from stream_recon.models.heads import (
     position_grid,
     project_channels,
 )
+from stream_recon.models.odometry.kernels.geometry import gelu
 
 Product = tuple[Tensor, Tensor]
 """A convolution's output [F, C, H, W] without its bias, and the bias [C]."""
@@ -31,11 +33,17 @@ PIXELS = 128
 """Pixels of one program of convex upsampling."""
 
 
+class Activation(IntEnum):
+    """What follows a sum."""
+
+    NONE, RELU, GELU = range(3)
+
+
 @triton.jit(
-    do_not_specialize=("total", "H", "W", "h", "w", "has_product", "has_skip", "has_table", "has_coarse", "rectify")
+    do_not_specialize=("total", "H", "W", "h", "w", "has_product", "has_skip", "has_table", "has_coarse", "activation")
 )
 def _sum_maps(product, bias, skip, table, coarse, coarse_bias, out, total, H, W, h, w, down, across, has_product,
-              has_skip, has_table, has_coarse, rectify, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+              has_skip, has_table, has_coarse, activation, C: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     # Flags are numbers, not constants: one binary serves all sums of so many channels.
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, C)
@@ -61,7 +69,10 @@ def _sum_maps(product, bias, skip, table, coarse, coarse_bias, out, total, H, W,
     below = tl.load(coarse + lower + left_, mask=read, other=0.0).to(tl.float32) * (1 - x)
     below += tl.load(coarse + lower + right_, mask=read, other=0.0).to(tl.float32) * x
     value += above * (1 - y) + below * y
-    value = tl.where(rectify > 0, tl.maximum(value, 0.0), value)
+    if activation == 1:
+        value = tl.maximum(value, 0.0)
+    elif activation == 2:
+        value = gelu(value)
     tl.store(out + at, value.to(out.dtype.element_ty), mask=mask)
 
 
@@ -94,14 +105,14 @@ def sum_maps(
     *,
     table: Tensor | None = None,
     coarse: Product | None = None,
-    rectify: bool = False,
+    activation: Activation = Activation.NONE,
 ) -> Tensor:
     """Sum of a product with its bias, a map, a table of positions and a resized product -> [F, C, *size].
 
     Args:
         product, skip: [F, C, H, W]; ``table``: [1, C, H, W].
         coarse: [F, C, h, w], resized to H x W after its bias, bilinear with aligned corners.
-        rectify: whether ReLU follows.
+        activation: what follows.
     """
     like = product or coarse
     assert like is not None
@@ -136,7 +147,7 @@ def sum_maps(
         int(skip is not None),
         int(table is not None),
         int(coarse is not None),
-        int(rectify),
+        activation,
         C=channels,
         BLOCK=block,
         num_warps=4,
@@ -174,9 +185,9 @@ def dense_outputs(head: DPTHead, taps: Sequence[Tensor], grid: tuple[int, int], 
     """`DPTHead` with convex upsampling."""
     assert head.detail is not None and head.sharpen is not None and head.upsample is not None
     aspect, levels = grid[1] / grid[0], []
-    for tap, project, resize, reduce in zip(taps, head.projects, head.resize, head.reduce, strict=True):
+    normed = fused.norm_each(taps, head.norm, head.out1.weight.dtype)
+    for tokens, project, resize, reduce in zip(normed, head.projects, head.resize, head.reduce, strict=True):
         assert isinstance(project, nn.Conv2d)
-        tokens = fused.norm(tap, head.norm, project.weight.dtype)
         x = F.linear(tokens, project.weight.flatten(1), project.bias).unflatten(1, grid).permute(0, 3, 1, 2)
         levels.append(reduce(resize(add_position(x, aspect))))
     coarse: Product | None = None
@@ -186,28 +197,30 @@ def dense_outputs(head: DPTHead, taps: Sequence[Tensor], grid: tuple[int, int], 
         if coarse is not None:
             assert fusion.skip is not None
             x = _residual(fusion.skip, x, coarse)
-        x = _residual(fusion.refine, x, rectify=False)
-        coarse = _product(x, fusion.out)
+        x = _residual(fusion.refine, x, activation=Activation.NONE)
+        coarse = product(x, fusion.out)
     assert coarse is not None
     x = sum_maps((2 * x.shape[2], 2 * x.shape[3]), coarse=coarse)
     last = (grid[0] * head.patch_size // 2, grid[1] * head.patch_size // 2)
-    sharp = _product(detail, head.detail)
+    sharp = product(detail, head.detail)
     assert list(sharp[0].shape[-2:]) == list(last)
     table = position_grid(last, sharp[0].shape[1], aspect, detail.device, torch.float32, channels_last=True)
-    x = sum_maps(last, sharp, table=table, coarse=_product(x, head.out1))
-    x = sum_maps(last, _product(x, head.out2), rectify=True)
+    x = sum_maps(last, sharp, table=table, coarse=product(x, head.out1))
+    x = sum_maps(last, product(x, head.out2), activation=Activation.RELU)
     x = _residual(head.sharpen, x)
     return mix_convex(project_channels(x, head.out3), project_channels(x, head.upsample.mixture))
 
 
-def _residual(block: ResidualConv, x: Tensor, coarse: Product | None = None, *, rectify: bool = True) -> Tensor:
+def _residual(
+    block: ResidualConv, x: Tensor, coarse: Product | None = None, activation: Activation = Activation.RELU
+) -> Tensor:
     """Sum of a residual block, which gets rectified x [F, C, H, W], and of a coarser map; by default rectified."""
     size = (x.shape[2], x.shape[3])
-    inner = sum_maps(size, _product(x, block.conv1), rectify=True)
-    return sum_maps(size, _product(inner, block.conv2), x, coarse=coarse, rectify=rectify)
+    inner = sum_maps(size, product(x, block.conv1), activation=Activation.RELU)
+    return sum_maps(size, product(inner, block.conv2), x, coarse=coarse, activation=activation)
 
 
-def _product(x: Tensor, conv: nn.Conv2d) -> Product:
+def product(x: Tensor, conv: nn.Conv2d) -> Product:
     assert conv.bias is not None
     return _convolve(x, conv), conv.bias
 

@@ -21,8 +21,11 @@ class CameraHead(nn.Module):
     """Iterative refinement of pose codes.
 
     Each iteration modulates the token by the last pose code (adaptive layer norm, Peebles & Xie 2023). The trunk
-    attends to all cached frames' tokens of the same iteration, and its output is added to the code.
+    attends to all cached frames' tokens of the same iteration, and its output is added to the code. ``fused``:
+    operations between matrix products run as Triton kernels, for inference on a GPU.
     """
+
+    fused = False
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -42,6 +45,10 @@ class CameraHead(nn.Module):
 
     def forward(self, camera_tokens: Tensor, memory: Memory) -> Tensor:
         """camera_tokens [B, S, 2*dim] -> pose codes of all iterations, [I, B, S, 9], fields of view not negative."""
+        if self.fused:
+            from stream_recon.models.fused_camera import camera_poses  # needs Triton
+
+            return camera_poses(self, camera_tokens, memory)
         tokens = self.project(self.token_norm(camera_tokens))
         pose = self.empty_pose.expand(*tokens.shape[:2], -1)
         total: Tensor | None = None

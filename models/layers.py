@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stream_recon.models.rope import Rotation, rotate_frame
+from stream_recon.models.rope import Rotation
 
 Rotate = Callable[[Tensor, Rotation], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -67,7 +67,8 @@ class Block(nn.Module):
     """Pre-norm transformer block on x [N, T, C], in two halves around the attention.
 
     ``project`` and ``finish`` are separate, so that each can be compiled while the memory implements the attention
-    between them. ``fused``: operations between matrix products, in bf16 for inference on a GPU, run as Triton kernels.
+    between them. ``fused``: operations between matrix products, in bf16 for inference on a GPU, run as Triton kernels;
+    see `fused.run_blocks` for several blocks.
     """
 
     fused = False
@@ -86,7 +87,9 @@ class Block(nn.Module):
     def project(self, x: Tensor, rotate: Rotate | None, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
         """x [N, T, C] -> q, k, v [N, T, H, D], queries and keys normalised and with RoPE applied."""
         if self.fused:
-            return self._project_fused(x, rotate, rotation)
+            from stream_recon.models import fused  # needs Triton, which only GPU builds of torch bring
+
+            return fused.project(self, fused.norm(x, self.norm1, self.attn.qkv.weight.dtype), rotate, rotation)
         qkv = self.attn.qkv(self.norm1(x)).unflatten(-1, (3, self.attn.heads, -1))
         q, k, v = qkv.unbind(-3)
         q, k = self.attn.q_norm(q), self.attn.k_norm(k)
@@ -96,35 +99,18 @@ class Block(nn.Module):
 
     def finish(self, x: Tensor, y: Tensor) -> Tensor:
         """Residual stream x [N, T, C] and attention output y [N, T, H, D] -> next x."""
-        if self.fused:
-            return self._finish_fused(x, y)
         x = x + self.ls1(self.attn.proj(y.flatten(-2)))
         return x + self.ls2(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
 
     def forward(
         self, x: Tensor, attend: Attend, rotate: Rotate | None = None, rotation: Rotation | None = None
     ) -> Tensor:
+        if self.fused:
+            from stream_recon.models import fused
+
+            return fused.run_blocks(x, [fused.BlockCall(self, attend, rotate, rotation)])[0]
         q, k, v = self.project(x, rotate, rotation)
         return self.finish(x, attend(q, k, v))
-
-    def _project_fused(
-        self, x: Tensor, rotate: Rotate | None, rotation: Rotation | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        from stream_recon.models import fused  # needs Triton, which only GPU builds of torch bring
-
-        qkv = self.attn.qkv(fused.norm(x, self.norm1, torch.bfloat16)).unflatten(-1, (3, self.attn.heads, -1))
-        if rotate is None and isinstance(self.attn.q_norm, nn.Identity):
-            q, k, v = qkv.unbind(-3)
-            return q, k, v
-        turn: fused.Turn = "none" if rotate is None else ("frame" if rotate is rotate_frame else "global")
-        q, k = fused.norm_and_rope(qkv, self.attn.q_norm, self.attn.k_norm, turn, rotation)
-        return q, k, qkv[..., 2, :, :]
-
-    def _finish_fused(self, x: Tensor, y: Tensor) -> Tensor:
-        from stream_recon.models import fused
-
-        x, normed = fused.add_scaled(x, self.attn.proj(y.flatten(-2)), self.ls1.gamma, self.norm2)
-        return fused.add_scaled(x, self.mlp(normed), self.ls2.gamma)[0]
 
 
 TOKENS = 198

@@ -80,9 +80,7 @@ class StreamingNetwork(nn.Module):
         patch = self.config.patch_size
         assert height % patch == 0 and width % patch == 0
         grid = (height // patch, width // patch)
-        normalised = ((images - self.image_mean) / self.image_std).flatten(0, 1)
-        normalised = normalised.contiguous(memory_format=torch.channels_last)
-        patches, detail = self.encoder(normalised)
+        patches, detail = self.encode(images.flatten(0, 1))
         patches = patches.unflatten(0, (clips, frames))
         taps = self.aggregator(patches, grid, memory)
         side_stream = _side_stream(images.device) if images.is_cuda and not torch.is_grad_enabled() else None
@@ -110,6 +108,15 @@ class StreamingNetwork(nn.Module):
         prediction = Prediction(head_pose, head_maps, head_pose[-1], head_maps[:, :, 0], points)
         return prediction, NetworkFeatures(taps[-1], patches, dense_taps, descriptors)
 
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`Encoder` of images [F, 3, H, W] in [0, 1]."""
+        if self.encoder.fused:
+            from stream_recon.models.fused_encoder import encode  # needs Triton
+
+            return encode(self.encoder, images, self.image_mean, self.image_std)
+        normalised = (images - self.image_mean) / self.image_std
+        return self.encoder(normalised.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+
     def store_matrices_in_half(self) -> None:
         """Keep weights of matrix products and convolutions in bf16, which autocast would otherwise cast in every step.
 
@@ -129,8 +136,9 @@ class StreamingNetwork(nn.Module):
         The camera head's last layers, whose output is the pose itself, stay fp32.
         """
         self.store_matrices_in_half()
-        self.depth_head.fused = True
+        self.encoder.fused = self.aggregator.fused = self.depth_head.fused = True
         head = self.camera_head
+        head.fused = True
         for part in (head.project, head.embed_pose, head.modulation, head.trunk):
             for module in part.modules():
                 if isinstance(module, nn.Linear):

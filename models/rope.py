@@ -46,6 +46,19 @@ def _global_angles(grid: tuple[int, int], special: int, channels: int, device: t
     return _grid_angles(torch.arange(special, device=device), special, grid, channels, GLOBAL_BASE)
 
 
+@cache
+def global_table(grid: tuple[int, int], special: int, channels: int, device: torch.device) -> Rotation:
+    """The part of `global_rotation` that no time changes, [P, channels / 2]."""
+    angles = _global_angles(grid, special, channels, device)
+    return angles.cos().float(), angles.sin().float()
+
+
+@cache
+def time_frequencies(channels: int, device: torch.device) -> Tensor:
+    """Angles of time 1 in global blocks, float64 [channels / 2]."""
+    return _angles(torch.ones((), device=device), channels, GLOBAL_BASE)
+
+
 def global_rotation(times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int) -> Rotation:
     """Rotation of global blocks, [F, P, D/2], for frames at ``times`` [F]."""
     space = _global_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]

@@ -5,6 +5,7 @@ with a frame ready are stepped together. Each has its own caches and keyframe po
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -24,6 +25,7 @@ from stream_recon.app.engine.stream import (
 from stream_recon.cache.attention import AttentionBackend, Memory, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.kernels.choose import build_kernel, runs_triton
+from stream_recon.cache.kernels.compilation import compile_kernels
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
@@ -31,6 +33,14 @@ from stream_recon.models.prediction import Prediction
 
 MEMORY_SHARE = 0.8
 """Share of free memory that caches may take: the rest is for activations of steps of all sizes."""
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """A step that has been started."""
+
+    slots: Sequence[int]
+    output: StepOutput
 
 
 class StreamBatch:
@@ -77,6 +87,8 @@ class StreamBatch:
         self._images: Tensor | None = None
         self._first_images = torch.zeros(0)
         self._graphs: dict[int, StepGraph[StepOutput]] = {}
+        self._compiled: set[int] = set()
+        """Numbers of frames of steps whose kernels are compiled; 0: of a slot's first step."""
         self._first_graphs: list[StepGraph[StepOutput]] = []
         """One for each slot, as each has its own pool positions."""
         if by_kernels:
@@ -120,6 +132,11 @@ class StreamBatch:
         """images [S, 3, h, w] in [0, 1], the scale frames of a new stream in an empty slot."""
         memory = self._slots.memories[slot]
         assert memory.frames == 0
+        if self._images is not None and 0 not in self._compiled:
+            self._compiled.add(0)
+            memory.begin(len(images))
+            compile_kernels(lambda: self._forward_first(memory, images.to(self._device)))
+            self._slots.end_step([], [slot])
         memory.begin(len(images))
         if self._first_graphs and len(images) == len(self._first_images):
             self._first_images.copy_(images, non_blocking=True)
@@ -137,10 +154,25 @@ class StreamBatch:
 
         A frame that is no keyframe changes no cache. The next step may overwrite the prediction.
         """
+        return self.finish(self.start(slots, images))
+
+    @torch.no_grad()
+    def start(self, slots: Sequence[int], images: Tensor) -> RunningStep:
+        """The first half of `step`: on a GPU it waits for nothing, so the host has time for other work before
+        `finish`."""
         assert len(set(slots)) == len(slots) == len(images)
-        policies = [self._policies[slot] for slot in slots]
-        self._slots.begin(slots, [policy.evicts_first for policy in policies])
+        evict_first = [self._policies[slot].evicts_first for slot in slots]
+        if self._images is not None:
+            self._compile(slots, evict_first)
+        self._slots.begin(slots, evict_first)
         output = self._by_kernels(images) if self._images is not None else self._one_by_one(slots, images)
+        return RunningStep(slots, output)
+
+    @torch.no_grad()
+    def finish(self, running: RunningStep) -> tuple[Prediction, list[Decision]]:
+        """The second half of `step`, with nothing between them but the host's own work."""
+        slots, output = running.slots, running.output
+        policies = [self._policies[slot] for slot in slots]
         flows = output.flow.tolist() if policies[0].needs_flow else [None] * len(slots)
         decisions = [policy.decide(flow) for policy, flow in zip(policies, flows, strict=True)]
         kept = [row for row, decision in enumerate(decisions) if decision.is_keyframe]
@@ -150,6 +182,20 @@ class StreamBatch:
         if kept:
             self._last.store(output.prediction, output.state, kept, kept_slots)
         return output.prediction, decisions
+
+    def _compile(self, slots: Sequence[int], evict_first: Sequence[bool]) -> None:
+        """Compile the kernels of a step of so many frames, if it is the first one."""
+        size = self._step_size(len(slots))
+        if size in self._compiled:
+            return
+        self._compiled.add(size)
+        self._slots.begin(slots, evict_first)
+        self._slots.upload(len(slots), size)
+        compile_kernels(lambda: self._forward_rows(size))
+        self._slots.end_step([], slots)
+
+    def _step_size(self, count: int) -> int:
+        return next(size for size in step_sizes(self.slots) if size >= count)
 
     def _forward_first(self, memory: Memory, images: Tensor) -> StepOutput:
         with self._autocast():
@@ -163,7 +209,7 @@ class StreamBatch:
     def _by_kernels(self, images: Tensor) -> StepOutput:
         assert self._images is not None
         count = len(images)
-        size = next(size for size in step_sizes(self.slots) if size >= count)
+        size = self._step_size(count)
         self._images[:count].copy_(images, non_blocking=True)
         self._images[count:size] = self._images[count - 1]
         self._slots.upload(count, size)

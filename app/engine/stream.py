@@ -13,6 +13,7 @@ from stream_recon.cache.attention import AttentionSizes
 from stream_recon.cache.cache_dtypes import INT8_POLICY, CacheDtypePolicy, cache_policy
 from stream_recon.cache.int8_frame_cache import int8_attention_is_faster
 from stream_recon.cache.kernels.choose import runs_triton
+from stream_recon.cache.kernels.compilation import compile_kernels
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, NetworkConfig, Preset, StreamConfig
@@ -114,6 +115,8 @@ class Stream:
         captures_first = captured and is_short and backend.name == "triton"
         self._first_graph: StepGraph[StepOutput] | None = StepGraph() if captures_first else None
         self._first_images = torch.zeros(0)
+        self._compiled: set[bool] = set()
+        """Whether kernels are compiled of first steps (True) and of later ones (False)."""
 
     def reset(self) -> None:
         """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
@@ -129,7 +132,11 @@ class Stream:
         next step overwrites them.
         """
         first = self.memory.frames == 0
-        self.memory.begin(len(images), evict_first=not first and self._policy.evicts_first)
+        evict_first = not first and self._policy.evicts_first
+        if self._image is not None and first not in self._compiled:
+            self._compiled.add(first)
+            self._compile(images, evict_first)
+        self.memory.begin(len(images), evict_first=evict_first)
         if first:
             output = self._first(images)
             decision = Decision(True, None)
@@ -142,6 +149,12 @@ class Stream:
         else:
             self.memory.rollback()
         return output.prediction, decision
+
+    def _compile(self, images: Tensor, evict_first: bool) -> None:
+        """Compile the kernels of a step of such images."""
+        self.memory.begin(len(images), evict_first=evict_first)
+        compile_kernels(lambda: self._forward(images.to(self._device)))
+        self.memory.rollback()
 
     def _first(self, images: Tensor) -> StepOutput:
         """The step of the scale frames.

@@ -122,10 +122,16 @@ class FlowHead(nn.Module):
     def flow_of(self, normed: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """`initial_flow` from outputs that are normalised and joined, [N, gh*gw, len(TAPS)*2*dim]."""
         x = self.project(normed)
-        if self.blocks and isinstance(self.blocks[0], Block) and self.blocks[0].fused:
-            x = x.float()
         rotation = frame_rotation(grid, 0, WIDTH // HEADS, x.device)
-        for block in self.blocks:
-            x = block(x, attend_within, rotate_frame, rotation)
-        cells = tokens_to_cells(self.out(self.out_norm(x)).float(), grid)
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        if blocks and blocks[0].fused:
+            from stream_recon.models import fused  # needs Triton
+
+            calls = [fused.BlockCall(block, attend_within, rotate_frame, rotation) for block in blocks]
+            _, out = fused.run_blocks(x.float(), calls, last=self.out_norm, dtype=self.out.weight.dtype)
+        else:
+            for block in blocks:
+                x = block(x, attend_within, rotate_frame, rotation)
+            out = self.out_norm(x)
+        cells = tokens_to_cells(self.out(out).float(), grid)
         return cells[..., :2], cells[..., 2:]

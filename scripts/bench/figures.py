@@ -6,6 +6,7 @@ by cell, the header first. README.md holds the tables between two marker lines.
 
 import datetime
 import json
+import os
 import platform
 import re
 import shlex
@@ -96,7 +97,10 @@ def _table(entry: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """Short hash of the checkout's commit, with a plus sign where files differ from it."""
+    """Short hash of the checkout's commit, with a plus sign where files differ from it; BENCH_COMMIT in an unpacked
+    archive, which has no history."""
+    if not (ROOT / ".git").exists() and os.environ.get("BENCH_COMMIT"):
+        return os.environ["BENCH_COMMIT"]
     found = subprocess.run(
         ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
         cwd=ROOT, capture_output=True, text=True, check=False,

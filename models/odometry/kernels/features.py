@@ -2,11 +2,11 @@
 """Features of frames, normalised and pooled by kernels (Triton)."""
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
+from stream_recon.models.fused_maps import Activation, product, sum_maps
 from stream_recon.models.heads import project_channels
 from stream_recon.models.odometry.flow_head import FlowHead
 from stream_recon.models.odometry.keyframe_matcher import LEVELS, KeyframeMatcher, level_slice
@@ -51,7 +51,7 @@ def _pool_rows(features, total, stride, first, cells, columns, height, width, si
 
 def describe_flow(head: FlowHead, detail: Tensor) -> Tensor:
     """`FlowHead.describe`, channels last."""
-    x = project_channels(F.gelu(head.features1(detail)), head.features2)
+    x = project_channels(_hidden(detail, head.features1), head.features2)
     frames, channels, height, width = x.shape
     out = torch.empty(frames, height, width, channels, device=x.device)
     _normalise(x, out, height * width * channels)
@@ -60,7 +60,7 @@ def describe_flow(head: FlowHead, detail: Tensor) -> Tensor:
 
 def describe_matching(matcher: KeyframeMatcher, detail: Tensor) -> Tensor:
     """`KeyframeMatcher.describe`."""
-    x = project_channels(F.gelu(matcher.features1(detail)), matcher.features2)
+    x = project_channels(_hidden(detail, matcher.features1), matcher.features2)
     frames, channels, height, width = x.shape
     size = (LEVELS[0] * height, LEVELS[0] * width)
     levels = [level_slice(cell, size) for cell in LEVELS]
@@ -84,6 +84,11 @@ def describe_matching(matcher: KeyframeMatcher, detail: Tensor) -> Tensor:
             num_warps=4,
         )
     return out
+
+
+def _hidden(detail: Tensor, conv: nn.Conv2d) -> Tensor:
+    """A convolution and GELU."""
+    return sum_maps((detail.shape[2], detail.shape[3]), product(detail, conv), activation=Activation.GELU)
 
 
 def _normalise(x: Tensor, out: Tensor, stride: int) -> None:

@@ -9,6 +9,7 @@ from bench.gpu.budgets import bench_budgets
 from bench.gpu.measure import begin_table, machine_rates, random_network, release_memory
 from bench.gpu.original import bench_original, compare
 from bench.gpu.parts import bench_attention
+from bench.gpu.profile import bench_profile
 from bench.gpu.program import bench_embedded, bench_program
 from bench.gpu.steps import bench_choice, bench_eight_bits, bench_kernels, bench_long, bench_sizes, bench_step
 from bench.gpu.streams import bench_folder, bench_streams
@@ -23,6 +24,7 @@ TABLES = (
     "fp8",
     "program",
     "embedded",
+    "profile",
     "streams",
     "folder",
     "budgets",
@@ -43,11 +45,15 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
         raise SystemExit(f"no table {unknown.pop()!r}: there are {', '.join(TABLES)}")
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device is here")
-    begin_table("this machine")
-    rates = machine_rates()
+    rates = None
+    if "step" in wanted:
+        begin_table("this machine")
+        rates = machine_rates()
     theirs = bench_original(original) if original is not None else None
     if "embedded" in wanted:
         bench_embedded()
+    if "profile" in wanted:
+        bench_profile()
     if "streams" in wanted:
         bench_streams()
     if "folder" in wanted:
@@ -61,7 +67,7 @@ def bench_gpu(original: Path | None, frames: int, only: str | None, video: Path 
         return
     release_memory()
     network = random_network(preset)
-    if "step" in wanted:
+    if rates is not None:
         ours = bench_step(network, preset, STEP_FRAMES, rates)
         if theirs is not None:
             compare(theirs, ours)

@@ -3,8 +3,6 @@
 import gc
 import importlib.metadata
 import importlib.util
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -65,7 +63,6 @@ class StepFigures:
 
 def begin_table(title: str) -> None:
     print(f"\n| {title} | {describe_gpu()} |\n|---|---|")
-    row("command", f"`{shlex.join(sys.argv)}`")
 
 
 def row(name: str, figure: str) -> None:

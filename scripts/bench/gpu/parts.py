@@ -92,8 +92,8 @@ def describe_limit(flops: int, bytes_read: int, took: float, rates: Rates) -> st
 def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Iterator[Part]:
     """To be run inside an open step, one after the other."""
     config, memory = preset.network, stream.memory
-    image = image_of(GRID)[None].contiguous(memory_format=torch.channels_last)
-    patches, detail = network.encoder(image)
+    image = image_of(GRID)[None]
+    patches, detail = network.encode(image)
     taps = network.aggregator(patches[None], GRID, memory)
     spatial = [tap[:, :, config.special_tokens :].flatten(0, 1) for tap in taps]
     queries = config.special_tokens + PATCHES
@@ -101,7 +101,7 @@ def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Itera
     q = torch.randn(1, queries, config.heads, config.head_dim, device="cuda", dtype=torch.bfloat16)
     across = config.depth * attention_flops(config, queries, keys)
     cached = 2 * config.depth * keys * config.dim * q.itemsize
-    yield Part("encoder", lambda: network.encoder(image), bytes_of(network.encoder))
+    yield Part("encoder", lambda: network.encode(image), bytes_of(network.encoder))
     yield Part(
         "aggregator",
         lambda: network.aggregator(patches[None], GRID, memory),
