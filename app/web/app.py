@@ -92,6 +92,7 @@ async def _keep_house(routes: Routes, viewers: Viewers) -> None:
             await viewers.close_idle()
         if routes.scans.open:
             routes.scans.close_idle()
+        await routes.tend_uploads()
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,13 +16,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from stream_recon.app.sources.growing import is_growing
 from stream_recon.app.web.commands import EXPORTS, checked_address, checked_options, export_file, is_live
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
-from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, OffsetError, Stored, Uploads
+from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, OffsetError, Stored, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
 from stream_recon.configs.errors import ConfigError, InputError, OutputError, StreamReconError
 
@@ -30,6 +32,10 @@ MAX_SHOWN = 200
 """Latest jobs that a page lists."""
 MAX_WAITING = 200
 """Jobs that may wait at a time."""
+STALL_SECONDS = 120.0
+"""Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
+STALLED = "waits for the rest of its upload"
+CANCELLED = "its upload was cancelled: what was reconstructed is kept"
 SCAN_PUSH_SECONDS = 0.1
 """Time between two looks for news for a phone."""
 
@@ -92,6 +98,8 @@ class Routes:
         """State (GET), a piece (PATCH with ``?offset=``) or removal (DELETE) of an upload."""
         upload = self.uploads.get(request.path_params["id"])
         if request.method == "DELETE":
+            for job in self._jobs_of(upload):
+                await self._runner.stop(job.id, CANCELLED)
             self.uploads.remove(upload)
             return JSONResponse({})
         offset = self.uploads.offset(upload)
@@ -102,15 +110,45 @@ class Routes:
                 raise ConfigError("say the offset of the piece")
             offset = await self.uploads.append(upload, int(given), _body(request))
         if offset < upload.size or request.method == "GET":
-            return JSONResponse({"offset": offset, "size": upload.size})
-        return self._begin(await self.uploads.complete(upload))
+            answer = {"offset": offset, "size": upload.size}
+            return JSONResponse(answer if request.method == "GET" else {**answer, **self._begin_early(upload)})
+        return self._begin(await self.uploads.complete(self.uploads.get(upload.id)))
+
+    def _begin_early(self, upload: Upload) -> dict[str, Any]:
+        """Queue a video of which a part has come, or its job that waited for more, and say what a page shows of it."""
+        for job in self._jobs_of(upload):
+            if job.state == "stopped" and job.error == STALLED:
+                self._runner.resume(job.id)
+            return {"job": job.id}
+        begun = self.uploads.begin(upload)
+        if begun is None:
+            return {"waits": self.uploads.waits_for_its_end(upload)}
+        name = self._places.free_name(upload.title.rpartition(".")[0] or upload.title, self._store.names())
+        return {"job": self._add("reconstruct", name, str(begun.path), upload.options).id}
+
+    def _jobs_of(self, upload: Upload) -> list[WebJob]:
+        """Jobs of an upload that is reconstructed while it comes."""
+        return [job for job in self._store.all() if upload.path is not None and job.source == str(upload.path)]
+
+    async def tend_uploads(self) -> None:
+        """Stop the jobs whose uploads do not go on: they go on with the next piece, or once the upload is complete."""
+        for upload, last in self.uploads.growing():
+            for job in self._jobs_of(upload):
+                if job.state == "running" and time.time() - max(last, job.started or 0.0) > STALL_SECONDS:
+                    await self._runner.stop(job.id, STALLED)
+        for job in self._store.stopped_because(STALLED):
+            if not is_growing(Path(job.source)) and Path(job.source).exists():
+                self._runner.resume(job.id)
 
     def _begin(self, stored: Stored) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self._store.all():
-            if job.source == source and (job.is_open or job.name in self._places.results()):
-                return JSONResponse({"name": job.name, "known": True})
+            if job.source == source and (job.is_open or job.name in self._places.results() or job.error == STALLED):
+                if job.state == "stopped" and job.error == STALLED:
+                    self._runner.resume(job.id)
+                # A job that began while its video came is no copy of another one.
+                return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
         name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
         job = self._add("reconstruct", name, source, stored.options)
         return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
@@ -282,6 +320,8 @@ class Routes:
     def _shown(self, job: WebJob) -> dict[str, Any]:
         shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
         shown["live"] = is_live(job.source)
+        if job.kind == "reconstruct" and job.is_open and is_growing(Path(job.source)):
+            shown["arrives"] = True
         shown["format"] = job.source if job.kind == "export" else None
         if job.state == "running":
             shown["progress"] = self._runner.progress(job.id)

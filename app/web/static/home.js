@@ -100,7 +100,7 @@ function start(blob, title, chosen, fingerprint) {
 function showUploads() {
   $("uploads").replaceChildren(...uploads.filter(upload => upload.state !== "cancelled").map(upload => {
     const left = upload.rate ? (upload.blob.size - upload.offset) / upload.rate : null;
-    const text = upload.state === "failed" ? upload.error : `${bytes(upload.offset)} of ${bytes(upload.blob.size)}${upload.rate ? `, ${bytes(upload.rate)}/s` : ""}${left ? `, ${clock(left)} left` : ""}${upload.error ? `; ${upload.error}` : ""}`;
+    const text = upload.state === "failed" ? upload.error : `${bytes(upload.offset)} of ${bytes(upload.blob.size)}${upload.rate ? `, ${bytes(upload.rate)}/s` : ""}${left ? `, ${clock(left)} left` : ""}${upload.error ? `; ${upload.error}` : ""}${upload.job ? ". It is reconstructed while it comes." : upload.waits ? ". It is reconstructed when all of it is here: the index of this file comes at its end." : ""}`;
     return make("div", {class: "bar upload", "data-state": upload.state},
       make("div", {class: "row"}, make("div", {}, make("div", {class: "name"}, upload.title), make("div", {class: upload.state === "failed" ? "error" : "hint"}, text)),
         make("div", {class: "actions"}, make("button", {onclick: () => { if (upload.state === "failed") upload.state = "cancelled"; else upload.cancel(); showUploads(); }}, upload.state === "failed" ? "Dismiss" : "Cancel"))),
@@ -112,14 +112,14 @@ function showUploads() {
 
 function jobText(job) {
   if (job.state === "queued") return "waits for its turn";
-  if (job.state === "stopped") return "stopped; what is finished is kept";
+  if (job.state === "stopped") return job.error || "stopped; what is finished is kept";
   if (job.state === "done") return job.file ? `${job.file}${job.bytes ? `, ${bytes(job.bytes)}` : ""}` : "done";
   if (job.state !== "running") return "";
   const p = job.progress || {};
   if (!p.step) return job.kind === "export" ? "exporting" : "starting";
   const count = p.total ? `${Math.round(p.done)} of ${Math.round(p.total)}` : `${Math.round(p.done)}`;
   const what = p.step === "refining" ? `refining, ${Math.round(p.done)} %` : p.step === "frames" ? `${job.kind === "export" ? "exporting" : "reconstructing"}: frame ${count}` : `${STEPS[p.step] || p.step}: ${count}`;
-  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text].filter(Boolean).join(", ");
+  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text, job.arrives ? "the upload goes on" : ""].filter(Boolean).join(", ");
 }
 
 const viewPath = name => `view/${encodeURIComponent(name)}/`;
@@ -138,7 +138,7 @@ function jobBar(job) {
   const p = job.progress || {};
   return make("div", {class: "bar job", "data-job": String(job.id), "data-state": job.state, "data-kind": job.kind},
     make("div", {class: "row"}, make("div", {}, make("div", {class: "name"}, kind + job.name), make("div", {class: "hint"}, jobText(job)),
-      job.error ? make("div", {class: "error"}, job.error) : null), make("div", {class: "actions"}, ...actions)),
+      job.error && job.state !== "stopped" ? make("div", {class: "error"}, job.error) : null), make("div", {class: "actions"}, ...actions)),
     job.state === "running" ? (p.total ? make("progress", {max: p.total, value: Math.min(p.done, p.total), "aria-label": "Progress"}) : make("progress", {"aria-label": "Progress"})) : null);
 }
 
