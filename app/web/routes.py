@@ -17,7 +17,14 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stream_recon.app.sources.growing import is_growing
-from stream_recon.app.web.commands import EXPORTS, checked_address, checked_options, export_file, is_live
+from stream_recon.app.web.commands import (
+    EXPORTS,
+    checked_address,
+    checked_export,
+    checked_options,
+    export_file,
+    is_live,
+)
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.places import Places
@@ -32,6 +39,8 @@ MAX_SHOWN = 200
 """Latest jobs that a page lists."""
 MAX_WAITING = 200
 """Jobs that may wait at a time."""
+IDLE_UPLOAD_SECONDS = 20.0
+"""Time without a byte after which a page lists an upload that it did not begin itself."""
 STALL_SECONDS = 120.0
 """Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
 STALLED = "waits for the rest of its upload"
@@ -78,7 +87,13 @@ class Routes:
                 "results": [asdict(entry) for entry in entries],
                 "jobs": [self._shown(job) for job in jobs[:MAX_SHOWN] if job.state != "done" or job.kind == "export"],
                 "uploads": [
-                    {"id": upload.id, "title": upload.title, "size": upload.size, "offset": offset}
+                    {
+                        "id": upload.id,
+                        "title": upload.title,
+                        "size": upload.size,
+                        "offset": offset,
+                        "idle": time.time() - self.uploads.changed(upload) > IDLE_UPLOAD_SECONDS,
+                    }
                     for upload, offset in self.uploads.open()
                 ],
                 "limits": {"bytes": min(MAX_BYTES, self._places.free_bytes()), "piece": PIECE_BYTES},
@@ -198,9 +213,8 @@ class Routes:
             job = self._add("refine", name, "", {})
             return JSONResponse({"job": job.id}, 201)
         if action == "export":
-            if given.get("format") not in EXPORTS:
-                raise ConfigError(f"the format is one of {', '.join(EXPORTS)}")
-            job = self._add("export", name, given["format"], {})
+            options = checked_export(given.get("format"), given.get("box"))
+            job = self._add("export", name, given["format"], options)
             return JSONResponse({"job": job.id}, 201)
         if any(job.is_open for job in self._store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")

@@ -176,12 +176,15 @@ class Uploads:
         return False
 
     def growing(self) -> list[tuple[Upload, float]]:
-        """Uploads that are reconstructed while they come, with the time in seconds since 1970 of the last byte."""
-        found = []
-        for upload in self._select("where sha256 is null and path is not null"):
-            with suppress(OSError):
-                found.append((upload, self._piece(upload).stat().st_mtime))
-        return found
+        """Uploads that are reconstructed while they come, each with the time `changed`."""
+        found = self._select("where sha256 is null and path is not null")
+        return [(upload, self.changed(upload)) for upload in found]
+
+    def changed(self, upload: Upload) -> float:
+        """Time of its last byte, in seconds since 1970."""
+        with suppress(OSError):
+            return self._piece(upload).stat().st_mtime
+        return upload.created
 
     async def complete(self, upload: Upload) -> Stored:
         """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""

@@ -101,6 +101,10 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         with zipfile.ZipFile(path) as file:
             file.extractall(tmp_path / "colmap")
         (model,) = (tmp_path / "colmap").rglob("sparse/0")
+        element(browser, ".card .links button").click()  # the page to share, in one click
+        shared = tmp_path / "downloads" / "walkthrough.html"
+        until(shared.exists, 120, "the page to share")
+        assert b"<html" in shared.read_bytes()[:2000].lower()
         assert pytest.importorskip("pycolmap").Reconstruction(str(model)).num_images() > 1
 
         stored = [path for path in Places(data).uploads.rglob("*") if path.is_file()]
