@@ -92,7 +92,7 @@ class Routes:
                         "title": upload.title,
                         "size": upload.size,
                         "offset": offset,
-                        "idle": time.time() - self.uploads.changed(upload) > IDLE_UPLOAD_SECONDS,
+                        "idle": _is_idle(self.uploads.path(upload)),
                     }
                     for upload, offset in self.uploads.open()
                 ],
@@ -147,7 +147,8 @@ class Routes:
 
     async def tend_uploads(self) -> None:
         """Stop the jobs whose uploads do not go on: they go on with the next piece, or once the upload is complete."""
-        for upload, last in self.uploads.growing():
+        for upload in self.uploads.growing():
+            last = _changed(self.uploads.path(upload))
             for job in self._jobs_of(upload):
                 if job.state == "running" and time.time() - max(last, job.started or 0.0) > STALL_SECONDS:
                     await self._runner.stop(job.id, STALLED)
@@ -335,7 +336,7 @@ class Routes:
         shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
         shown["live"] = is_live(job.source)
         if job.kind == "reconstruct" and job.is_open and is_growing(Path(job.source)):
-            shown["arrives"] = True
+            shown["arrives"] = "later" if _is_idle(Path(job.source)) else "now"
         shown["format"] = job.source if job.kind == "export" else None
         if job.state == "running":
             shown["progress"] = self._runner.progress(job.id)
@@ -344,6 +345,17 @@ class Routes:
             path = export_file(job, self._places)
             shown["file"], shown["bytes"] = path.name, path.stat().st_size if path.is_file() else None
         return shown
+
+
+def _changed(path: Path) -> float:
+    """Time of the last byte of an upload, in seconds since 1970."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _is_idle(path: Path) -> bool:
+    return time.time() - _changed(path) > IDLE_UPLOAD_SECONDS
 
 
 async def _push(phone: WebSocket, scan: Scan) -> None:

@@ -90,7 +90,7 @@ class Uploads:
             raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
         upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
-        self._piece(upload).touch(mode=0o600, exist_ok=False)
+        self.path(upload).touch(mode=0o600, exist_ok=False)
         self._db.execute(
             "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
             (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
@@ -107,7 +107,7 @@ class Uploads:
     def offset(self, upload: Upload) -> int:
         """Bytes that have arrived."""
         with suppress(OSError):
-            return self._piece(upload).stat().st_size
+            return self.path(upload).stat().st_size
         return 0
 
     def remove(self, upload: Upload) -> None:
@@ -115,7 +115,7 @@ class Uploads:
         self._turns.pop(upload.id, None)
         self._hashes.pop(upload.id, None)
         if upload.path is None:
-            self._piece(upload).unlink(missing_ok=True)
+            self.path(upload).unlink(missing_ok=True)
         else:
             shutil.rmtree(upload.path.parent, ignore_errors=True)
         self._db.execute("delete from uploads where id=?", (upload.id,))
@@ -131,7 +131,7 @@ class Uploads:
             raise OffsetError(here)
         hashed, digest = self._hashes.get(upload.id, (0, hashlib.sha256()))
         begin = here
-        with self._piece(upload).open("r+b") as file:
+        with self.path(upload).open("r+b") as file:
             file.seek(here)
             async for block in blocks:
                 if self._turns.get(upload.id) != turn:
@@ -152,7 +152,7 @@ class Uploads:
 
         What may be here already is not begun: its hash tells when it is complete. Raises OSError.
         """
-        piece = self._piece(upload)
+        piece = self.path(upload)
         if upload.path is not None or not can_begin(piece) or self._may_be_known(upload):
             return None
         with piece.open("rb") as file:
@@ -169,22 +169,15 @@ class Uploads:
 
     def waits_for_its_end(self, upload: Upload) -> bool:
         """Whether an upload is a video that can only be reconstructed once all of it is here."""
-        piece = self._piece(upload)
+        piece = self.path(upload)
         with suppress(OSError), piece.open("rb") as file:
             content = content_of(file.read(HEAD_BYTES))
             return content is not None and content.kind == "video" and can_begin(piece) is False
         return False
 
-    def growing(self) -> list[tuple[Upload, float]]:
-        """Uploads that are reconstructed while they come, each with the time `changed`."""
-        found = self._select("where sha256 is null and path is not null")
-        return [(upload, self.changed(upload)) for upload in found]
-
-    def changed(self, upload: Upload) -> float:
-        """Time of its last byte, in seconds since 1970."""
-        with suppress(OSError):
-            return self._piece(upload).stat().st_mtime
-        return upload.created
+    def growing(self) -> list[Upload]:
+        """Uploads that are reconstructed while they come."""
+        return self._select("where sha256 is null and path is not null")
 
     async def complete(self, upload: Upload) -> Stored:
         """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""
@@ -192,7 +185,7 @@ class Uploads:
             return await self._complete(upload)
 
     async def _complete(self, upload: Upload) -> Stored:
-        piece = self._piece(upload)
+        piece = self.path(upload)
         hashed, digest = self._hashes.pop(upload.id, (0, None))
         if hashed == upload.size and digest is not None:
             sha256 = str(digest.hexdigest())
@@ -230,7 +223,7 @@ class Uploads:
 
     def _store(self, upload: Upload, sha256: str, content: Content) -> Path:
         """Move a complete file to a folder named by its hash, unpacked if it is a ZIP file."""
-        folder, piece = self._places.uploads / sha256, self._piece(upload)
+        folder, piece = self._places.uploads / sha256, self.path(upload)
         shutil.rmtree(folder, ignore_errors=True)  # of an upload that a kill ended here
         folder.mkdir(mode=0o700)
         stem = safe_name(upload.title.rpartition(".")[0] or upload.title)
@@ -250,7 +243,7 @@ class Uploads:
         rows = self._db.execute(
             "select path from uploads where size=? and path is not null and id<>?", (upload.size, upload.id)
         )
-        with self._piece(upload).open("rb") as file:
+        with self.path(upload).open("rb") as file:
             head = file.read(HEAD_BYTES)
         for (path,) in rows:
             with suppress(OSError), Path(path).open("rb") as file:
@@ -258,7 +251,8 @@ class Uploads:
                     return True
         return False
 
-    def _piece(self, upload: Upload) -> Path:
+    def path(self, upload: Upload) -> Path:
+        """Where its bytes are written."""
         return upload.path or self._places.uploads / f"{upload.id}.piece"
 
     def _select(self, condition: str, *values: str) -> list[Upload]:
@@ -270,7 +264,7 @@ class Uploads:
 
     def _remove_stale(self) -> None:
         for upload in self._select("where sha256 is null"):
-            if time.time() - upload.created > KEPT_SECONDS or not self._piece(upload).exists():
+            if time.time() - upload.created > KEPT_SECONDS or not self.path(upload).exists():
                 self.remove(upload)
 
 

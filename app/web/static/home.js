@@ -130,7 +130,7 @@ function jobText(job) {
   if (!p.step) return job.kind === "export" ? "exporting" : "starting";
   const count = p.total ? `${Math.round(p.done)} of ${Math.round(p.total)}` : `${Math.round(p.done)}`;
   const what = p.step === "refining" ? `refining, ${Math.round(p.done)} %` : p.step === "frames" ? `${job.kind === "export" ? "exporting" : "reconstructing"}: frame ${count}` : `${STEPS[p.step] || p.step}: ${count}`;
-  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text, job.arrives ? "the upload goes on" : ""].filter(Boolean).join(", ");
+  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text, job.arrives === "now" ? "the upload goes on" : job.arrives ? "waits for the rest of its upload" : ""].filter(Boolean).join(", ");
 }
 
 const viewPath = name => `view/${encodeURIComponent(name)}/`;
@@ -173,7 +173,7 @@ function card(entry, jobs) {
       entry.verdict ? make("div", {class: `verdict ${entry.verdict}`, title: entry.reason}, make("b", {}, entry.verdict), entry.reason ? `: ${entry.reason}` : "") : null,
       make("div", {class: "row"}, make("a", {class: "button primary", href: viewPath(entry.name), target: "_blank", rel: "noopener"}, "Open"), menu),
       make("div", {class: "links"},
-        make("button", {title: "Save one HTML file that shows the scene without a server", onclick: () => exportAs("html", true)}, "Share page"),
+        make("button", {title: "Save one HTML file that shows the scene without a server", onclick: () => exportAs("html", true)}, "Share"),
         make("button", {disabled: busy, onclick: () => act("POST", `api/results/${name}/refine`)}, "Refine"),
         make("button", {disabled: busy, onclick: async () => { const answer = await ask({title: "Rename", yes: "Rename", input: entry.name}); if (answer) act("POST", `api/results/${name}/rename`, {name: answer.input}); }}, "Rename"),
         make("button", {disabled: busy, onclick: async () => {
