@@ -1,20 +1,15 @@
 """The server's HTTP interface: JSON for its own pages, uploads, downloads and scans."""
 
 import asyncio
-import json
-import math
 import shutil
-import struct
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stream_recon.app.sources.growing import is_growing
 from stream_recon.app.web.commands import (
@@ -28,13 +23,13 @@ from stream_recon.app.web.commands import (
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.places import Places
+from stream_recon.app.web.requests import answered, body_of, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
-from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
-from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, OffsetError, Stored, Upload, Uploads
+from stream_recon.app.web.scans import Scans
+from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
-from stream_recon.configs.errors import ConfigError, InputError, OutputError, StreamReconError
+from stream_recon.configs.errors import ConfigError, OutputError
 
-MAX_JSON_BYTES = 65_536
 MAX_SHOWN = 200
 """Latest jobs that a page lists."""
 MAX_WAITING = 200
@@ -45,28 +40,6 @@ STALL_SECONDS = 120.0
 """Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
 STALLED = "waits for the rest of its upload"
 CANCELLED = "its upload was cancelled: what was reconstructed is kept"
-SCAN_PUSH_SECONDS = 0.1
-"""Time between two looks for news for a phone."""
-
-
-def answered(endpoint: Callable[["Routes", Request], Coroutine[Any, Any, Response]]) -> Any:
-    """Decorator of endpoints: errors that a user can act on become one line of JSON."""
-
-    async def answer(routes: "Routes", request: Request) -> Response:
-        try:
-            return await endpoint(routes, request)
-        except OffsetError as error:
-            return JSONResponse({"error": str(error), "offset": error.offset}, 409)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except InputError as error:
-            return JSONResponse({"error": str(error)}, 415)
-        except StreamReconError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        except OSError as error:
-            return JSONResponse({"error": f"the system refuses an operation: {error.strerror}"}, 507)
-
-    return answer
 
 
 class Routes:
@@ -103,7 +76,7 @@ class Routes:
 
     @answered
     async def create_upload(self, request: Request) -> Response:
-        given = await _json(request)
+        given = await json_of(request)
         options = checked_options(given.get("options"))
         upload = self.uploads.create(given.get("name"), given.get("size"), options)
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
@@ -119,11 +92,11 @@ class Routes:
             return JSONResponse({})
         offset = self.uploads.offset(upload)
         if request.method == "PATCH":
-            _check_length(request, MAX_PIECE_BYTES)
+            check_length(request, MAX_PIECE_BYTES)
             given = request.query_params.get("offset", "")
             if not (given.isascii() and given.isdecimal() and len(given) < 20):
                 raise ConfigError("say the offset of the piece")
-            offset = await self.uploads.append(upload, int(given), _body(request))
+            offset = await self.uploads.append(upload, int(given), body_of(request))
         if offset < upload.size or request.method == "GET":
             answer = {"offset": offset, "size": upload.size}
             return JSONResponse(answer if request.method == "GET" else {**answer, **self._begin_early(upload)})
@@ -172,7 +145,7 @@ class Routes:
     @answered
     async def add_source(self, request: Request) -> Response:
         """Reconstruct a camera or an address."""
-        given = await _json(request)
+        given = await json_of(request)
         address = checked_address(given.get("address"))
         title = given.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
         name = self._places.free_name(str(title or f"camera-{address}")[:200], self._store.names())
@@ -209,7 +182,7 @@ class Routes:
         """Refine, export, rename or remove a result."""
         name, action = request.path_params["name"], request.path_params.get("action", "remove")
         self.library.folder(name)
-        given = await _json(request)
+        given = await json_of(request)
         if action == "refine":
             job = self._add("refine", name, "", {})
             return JSONResponse({"job": job.id}, 201)
@@ -258,67 +231,6 @@ class Routes:
             raise OutputError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
-    @answered
-    async def create_scan(self, request: Request) -> Response:
-        given = await _json(request)
-        scan = self.scans.create(given.get("name"))
-        return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
-
-    @answered
-    async def scan_frame(self, request: Request) -> Response:
-        """A frame by POST; the answer is its acknowledgement."""
-        scan = self.scans.get(request.path_params["id"])
-        _check_length(request, MAX_FRAME_BYTES)
-        data = b""
-        async for block in _body(request):
-            data += block
-            if len(data) > MAX_FRAME_BYTES:
-                raise InputError("a frame has at most 2 MB")
-        return JSONResponse(await self.scans.add(scan, data, _number(request.query_params.get("captured"))))
-
-    @answered
-    async def scan_state(self, request: Request) -> Response:
-        """What the phone is told between frames."""
-        scan = self.scans.get(request.path_params["id"])
-        scan.read_feedback()
-        return JSONResponse({"posed": scan.posed, "say": scan.say})
-
-    @answered
-    async def end_scan(self, request: Request) -> Response:
-        scan = self.scans.get(request.path_params["id"])
-        if not scan.count:
-            await self._runner.stop(scan.job.id)
-        self.scans.end(scan)
-        return JSONResponse({"name": scan.job.name})
-
-    async def scan_socket(self, phone: WebSocket) -> None:
-        """Frames by web socket: eight bytes with the time of capture (ms, float64), then the JPEG picture."""
-        try:
-            scan = self.scans.get(phone.path_params["id"])
-        except OutputError:
-            await phone.close(1008)
-            return
-        await phone.accept()
-        news = asyncio.create_task(_push(phone, scan))
-        try:
-            while True:
-                data = await phone.receive_bytes()
-                try:
-                    if len(data) < 8:
-                        raise InputError("a message has a time and a picture")
-                    answer = await self.scans.add(scan, data[8:], _finite(struct.unpack("<d", data[:8])[0]))
-                except StreamReconError as error:
-                    answer = {"error": str(error), "ended": scan.ended}
-                except OSError as error:
-                    answer = {"error": f"the frame cannot be stored: {error.strerror}", "ended": False}
-                await phone.send_text(json.dumps(answer))
-        except (WebSocketDisconnect, RuntimeError, KeyError):
-            pass
-        finally:
-            news.cancel()
-            with suppress(RuntimeError):
-                await phone.close()
-
     def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         if sum(1 for job in self._store.all() if job.state == "queued") >= MAX_WAITING:
             raise OutputError(f"{MAX_WAITING} jobs wait already")
@@ -356,59 +268,6 @@ def _changed(path: Path) -> float:
 
 def _is_idle(path: Path) -> bool:
     return time.time() - _changed(path) > IDLE_UPLOAD_SECONDS
-
-
-async def _push(phone: WebSocket, scan: Scan) -> None:
-    """Send a phone what changed between its frames."""
-    sent: tuple[int, str] | None = None
-    while not scan.ended:
-        scan.read_feedback()
-        news = scan.posed, scan.say
-        if news != sent:
-            sent = news
-            with suppress(RuntimeError, WebSocketDisconnect):
-                await phone.send_text(json.dumps({"posed": scan.posed, "say": scan.say}))
-        await asyncio.sleep(SCAN_PUSH_SECONDS)
-
-
-async def _json(request: Request) -> dict[str, Any]:
-    """A request's JSON object; empty without a body. Raises ConfigError."""
-    _check_length(request, MAX_JSON_BYTES)
-    data = b""
-    async for block in _body(request):
-        data += block
-        if len(data) > MAX_JSON_BYTES:
-            raise ConfigError("the request is too large")
-    try:
-        given = json.loads(data) if data else {}
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("the request is no JSON") from error
-    if not isinstance(given, dict):
-        raise ConfigError("the request is no JSON object")
-    return given
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    async for block in request.stream():
-        yield block
-
-
-def _check_length(request: Request, most: int) -> None:
-    """Raises ConfigError where the request announces a larger body."""
-    given = request.headers.get("content-length", "0")
-    if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) > most:
-        raise ConfigError(f"a request of this kind has at most {most} bytes")
-
-
-def _number(text: str | None) -> float:
-    try:
-        return _finite(float(text or 0))
-    except ValueError:
-        return 0.0
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
 
 
 def _remove_inside(parent: Path, folder: Path) -> None:
