@@ -123,7 +123,8 @@ class Routes:
         for upload in self.uploads.growing():
             last = _changed(self.uploads.path(upload))
             for job in self._jobs_of(upload):
-                if job.state == "running" and time.time() - max(last, job.started or 0.0) > STALL_SECONDS:
+                reads = self._runner.progress(job.id).get("step", "frames") == "frames"
+                if job.state == "running" and reads and time.time() - max(last, job.started or 0.0) > STALL_SECONDS:
                     await self._runner.stop(job.id, STALLED)
         for job in self._store.stopped_because(STALLED):
             if not is_growing(Path(job.source)) and Path(job.source).exists():

@@ -171,7 +171,7 @@ async function stream() {
 function showView() {
   if (!showsView) return;
   const frame = $("view");
-  frame.src = `view/${encodeURIComponent(stats.name)}/`;
+  frame.src = `view/${encodeURIComponent(stats.name)}/#small`;
   $("view-box").hidden = false;
   $("toggle-view").hidden = false;
 }
@@ -181,7 +181,7 @@ function figures() {
   const seconds = (performance.now() - stats.began) / 1000;
   const recent = stats.delays.slice(-20).sort((a, b) => a - b);
   const delay = recent.length ? recent[recent.length >> 1] : 0;
-  $("figures").textContent = delay > SLOW_MS ? `${stats.acknowledged} frames · ${(delay / 1000).toFixed(1)} s behind` : `${clock(seconds)} · ${stats.acknowledged} frames`;
+  $("figures").textContent = delay > SLOW_MS ? `${stats.acknowledged} · ${(delay / 1000).toFixed(1)} s behind` : `${clock(seconds)} · ${stats.acknowledged} frames`;
 }
 
 async function begin() {

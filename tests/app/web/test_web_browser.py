@@ -80,7 +80,7 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         assert 0 < kept < video.stat().st_size
         before = relay.passed
         relay.restore()
-        until(lambda: count(browser, ".job"), 60, "the job")
+        until(lambda: count(browser, ".job") and not count(browser, ".upload"), 60, "the end of the upload")
         # It went on where it was cut, and did not begin again.
         assert relay.passed - before < video.stat().st_size - kept + 300_000
         relay.close()
