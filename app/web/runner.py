@@ -82,6 +82,8 @@ class JobRunner:
             return
         process = self._processes.get(number)
         again = number in self._stopping
+        if again and reason:
+            return
         self._stopping[number] = reason
         if process is not None:
             _send(process, signal.SIGKILL if again else signal.SIGINT)

@@ -68,11 +68,13 @@ def test_a_video_whose_index_comes_last_waits_and_says_so(tmp_path: Path, long_f
 def test_a_stalled_upload_stops_its_job_which_goes_on_with_the_next_piece(
     tmp_path: Path, long_film: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "STALL_SECONDS", 0.3)
     monkeypatch.setattr("stream_recon.app.web.app.HOUSEKEEPING_SECONDS", 0.1)
     with served(tmp_path / "data") as client:
         number, _ = begun(client, long_film, 150_000)
+        until(lambda: job(client).get("progress"))
+        monkeypatch.setattr(routes, "STALL_SECONDS", 0.3)
         until(lambda: job(client)["state"] == "stopped")
+        assert (tmp_path / "data" / "walk-recon" / "stopped").exists()  # as by Ctrl-C, and not killed
         assert job(client)["error"] == "waits for the rest of its upload"
         monkeypatch.setattr(routes, "STALL_SECONDS", 60.0)
         client.patch(f"/api/uploads/{number}?offset=150000", content=long_film[150_000:200_000])
