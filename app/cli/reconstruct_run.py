@@ -167,7 +167,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
             others = [each for each in (publisher, *guidance) if each is not None]
             is_live_dense = dense is not None and session.back_end is not None
-            with _listeners(viewer, engine.device, is_live_dense) as listeners:
+            is_light = source.feedback is not None and session.back_end is None
+            with _listeners(viewer, engine.device, is_live_dense, is_light) as listeners:
                 summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
@@ -200,8 +201,15 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
 
 @contextmanager
-def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Iterator["list[ResultListener]"]:
-    """Who gets the results of a run: the viewer, with stereo in front of it."""
+def _listeners(
+    viewer: "Viewer | None", device: str, is_live_dense: bool, is_light: bool
+) -> Iterator["list[ResultListener]"]:
+    """Who gets the results of a run: the viewer, with stereo in front of it, or less of each frame."""
+    if viewer is not None and is_light:
+        from stream_recon.app.pipeline.keyframe_points import KeyframePoints
+
+        yield [KeyframePoints(viewer)]
+        return
     if viewer is None or not is_live_dense:
         yield [] if viewer is None else [viewer]
         return
