@@ -163,8 +163,10 @@ def test_a_viewer_talks_to_its_own_server_alone(browser: Any, tmp_path: Path) ->
         until(lambda: count(browser, "#root *"), 90, "the viewer")
         with pytest.raises(TimeoutError):
             evil.accept()
-        browser.get(f"{server.url}view/hall/")
-        until(lambda: "5 frames" in element(browser, "body").text, 90, "the result")
+        for small in ("", "#small"):  # as next to the picture of a scan
+            browser.get("about:blank")
+            browser.get(f"{server.url}view/hall/{small}")
+            until(lambda: "5 frames" in element(browser, "body").text, 90, "the result")
 
 
 PACK = """
