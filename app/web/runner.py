@@ -25,8 +25,10 @@ from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
 """The command line program."""
-NICENESS = 5
-"""Lower priority of jobs, so that pages stay quick."""
+NICENESS = 10
+"""Lower priority of jobs, so that pages and scans stay quick."""
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Priority of a session (Linux): where the system has it, that of a process counts only inside its session."""
 MAX_SCANS = 4
 """Scans at a time, of which most are being refined: a phone does not wait for that."""
 STOP_SECONDS = 60.0
@@ -206,6 +208,8 @@ def prepare_child(niceness: int) -> None:
     # A service manager may have started the server with Ctrl-C ignored, which children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.nice(niceness)
+    with suppress(OSError):
+        AUTOGROUP.write_text(str(niceness))
 
 
 def _send(process: asyncio.subprocess.Process, number: int) -> None:

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from stream_recon.app.web.commands import arguments
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import Places
+from stream_recon.app.web.runner import NICENESS
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, program, served, upload
 
@@ -46,6 +47,27 @@ def test_a_job_runs_and_tells_its_progress(tmp_path: Path) -> None:
         client.post("/api/jobs/1/resume")
         until(lambda: job(client).get("progress"))
         assert len((tmp_path / "data" / name / "starts.txt").read_text().splitlines()) == 2
+
+
+def test_jobs_yield_to_pages(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        upload(client, LONG)
+        until(lambda: job(client).get("progress"))
+        (child,) = (
+            path
+            for path in Path("/proc").glob("[0-9]*")
+            if str(tmp_path) in _words(path) and "reconstruct" in _words(path)
+        )
+        assert os.getpriority(os.PRIO_PROCESS, int(child.name)) >= NICENESS
+        group = child / "autogroup"
+        assert not group.exists() or group.read_text().rpartition("nice ")[2].strip() == str(NICENESS)
+
+
+def _words(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
 
 
 def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
