@@ -1,4 +1,4 @@
-"""Points of keyframes alone for a viewer that has little time: other frames show in it as poses and pictures."""
+"""Points of some keyframes alone for a viewer that has little time: other frames are poses and pictures in it."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -7,6 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Revision
+
+
+LEAST_SECONDS = 0.35
+"""Time of the source between two keyframes with points; those of a walking person overlap for longer."""
 
 
 class Page(Protocol):
@@ -24,12 +28,17 @@ class KeyframePoints:
 
     def __init__(self, page: Page) -> None:
         self._page = page
+        self._shown_at = -np.inf
 
     def add_image(self, index: int, image: NDArray[np.uint8]) -> None:
         self._page.add_image(index, image)
 
     def add(self, result: FrameResult) -> None:
-        self._page.add(result if result.is_keyframe else replace(result, depth=np.zeros_like(result.depth)))
+        if result.is_keyframe and result.timestamp - self._shown_at >= LEAST_SECONDS:
+            self._shown_at = result.timestamp
+            self._page.add(result)
+        else:
+            self._page.add(replace(result, depth=np.zeros_like(result.depth), is_keyframe=False))
 
     def revise(self, revision: Revision) -> None:
         self._page.revise(revision)

@@ -30,10 +30,14 @@ def test_other_frames_have_their_pose_and_picture_and_no_points() -> None:
     page = Page()
     listener = KeyframePoints(page)
     assert isinstance(listener, ImageListener)
-    given = [replace(fake_result(prepared(frame)), is_keyframe=frame.index % 2 == 0) for frame in frames(4)]
+    given = [
+        replace(fake_result(prepared(frame)), is_keyframe=frame.index != 3, timestamp=0.2 * frame.index)
+        for frame in frames(6)
+    ]
     for result in given:
         listener.add(result)
-    assert [bool((result.depth > 0).any()) for result in page.results] == [True, False, True, False]
+    assert [bool((result.depth > 0).any()) for result in page.results] == [True, False, True, False, True, False]
+    assert [result.is_keyframe for result in page.results] == [True, False, True, False, True, False]
     for before, after in zip(given, page.results, strict=True):
         assert (before.depth > 0).any()  # what others get is not changed
         assert np.array_equal(before.T_world_camera, after.T_world_camera) and before.rgb is after.rgb
