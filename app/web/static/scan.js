@@ -203,6 +203,7 @@ async function stop(reason = "") {
   running = false;
   stats.ended = performance.now();
   say("");
+  $("figures").textContent = `${stats.acknowledged} frames`;
   $("shutter").classList.remove("on"); $("shutter").ariaLabel = "Start scanning";
   if (socket) socket.close();
   try { lock?.release(); } catch { /* it is gone */ }
