@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, Revision
 
-
 LEAST_SECONDS = 0.35
 """Time of the source between two keyframes with points; those of a walking person overlap for longer."""
 

@@ -134,10 +134,13 @@ class Routes:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self._store.all():
-            if job.source == source and (job.is_open or job.name in self._places.results() or job.error == STALLED):
-                if job.state == "stopped" and job.error == STALLED:
+            # A run that began while its video came may have failed for want of the rest.
+            goes_on = job.state == "failed" and not stored.known
+            if job.source == source and (
+                job.is_open or goes_on or job.error == STALLED or job.name in self._places.results()
+            ):
+                if goes_on or (job.state == "stopped" and job.error == STALLED):
                     self._runner.resume(job.id)
-                # A job that began while its video came is no copy of another one.
                 return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
         name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
         job = self._add("reconstruct", name, source, stored.options)

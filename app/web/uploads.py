@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import time
@@ -153,7 +154,8 @@ class Uploads:
         What may be here already is not begun: its hash tells when it is complete. Raises OSError.
         """
         piece = self.path(upload)
-        if upload.path is not None or not can_begin(piece) or self._may_be_known(upload):
+        is_possible = os.name == "posix" and upload.path is None and can_begin(piece)
+        if not is_possible or self._may_be_known(upload):
             return None
         with piece.open("rb") as file:
             content = content_of(file.read(HEAD_BYTES))

@@ -97,6 +97,20 @@ def test_a_stalled_upload_that_is_completed_after_a_restart(
         assert len(client.get("/api/state").json()["jobs"]) == 1
 
 
+def test_a_run_that_failed_for_want_of_the_rest_is_tried_again(tmp_path: Path, long_film: bytes) -> None:
+    data = long_film.replace(b"freelong", b"freebrok", 1)
+    with served(tmp_path / "data") as client:
+        program = tmp_path / "program.py"
+        text = program.read_text()
+        program.write_text(text.replace('b"broken" in content', 'b"freebrok" in content'))
+        number, answer = begun(client, data, 150_000)
+        until(lambda: job(client)["state"] == "failed")
+        program.write_text(text.replace('b"long" in content', 'b"freebrok" in content'))
+        last = client.patch(f"/api/uploads/{number}?offset=150000", content=data[150_000:]).json()
+        assert last["job"] == answer["job"] and last["name"] == "walk-recon"
+        until(lambda: job(client)["state"] == "running")
+
+
 def test_a_cancelled_upload_stops_its_job_and_leaves_nothing(tmp_path: Path, long_film: bytes) -> None:
     with served(tmp_path / "data") as client:
         number, _ = begun(client, long_film, 150_000)
