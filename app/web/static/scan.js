@@ -105,6 +105,7 @@ async function overSocket() {
     await nextFrame();
     const taken = await picture();
     if (!taken || !running) continue;
+    if (socket.readyState !== WebSocket.OPEN) break;  // it closed in the meantime: no answer would come
     const head = new DataView(new ArrayBuffer(8));
     head.setFloat64(0, taken.at, true);
     const answer = new Promise(resolve => { waiting = resolve; });
