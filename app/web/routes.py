@@ -38,6 +38,8 @@ IDLE_UPLOAD_SECONDS = 20.0
 """Time without a byte after which a page lists an upload that it did not begin itself."""
 STALL_SECONDS = 120.0
 """Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
+LOADING_SECONDS = 1200.0
+"""The same for a run that has reconstructed nothing."""
 STALLED = "waits for the rest of its upload"
 CANCELLED = "its upload was cancelled: what was reconstructed is kept"
 
@@ -121,25 +123,29 @@ class Routes:
     async def tend_uploads(self) -> None:
         """Stop the jobs whose uploads do not go on: they go on with the next piece, or once the upload is complete."""
         for upload in self.uploads.growing():
-            last = _changed(self.uploads.path(upload))
             for job in self._jobs_of(upload):
-                reads = self._runner.progress(job.id).get("step", "frames") == "frames"
-                if job.state == "running" and reads and time.time() - max(last, job.started or 0.0) > STALL_SECONDS:
+                if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
                     await self._runner.stop(job.id, STALLED)
         for job in self._store.stopped_because(STALLED):
             if not is_growing(Path(job.source)) and Path(job.source).exists():
                 self._runner.resume(job.id)
 
+    def _waits(self, job: WebJob, last_byte: float) -> bool:
+        """Whether a run has used all that came of its upload, and nothing more has come for a while."""
+        now, last_frame = time.time(), self._runner.progress_time(job.id)
+        if last_frame is None:  # it loads, or looks for the first frame
+            return now - max(last_byte, job.started or 0.0) > LOADING_SECONDS
+        reads = self._runner.progress(job.id).get("step") == "frames"
+        return reads and now - max(last_byte, last_frame) > STALL_SECONDS
+
     def _begin(self, stored: Stored) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self._store.all():
-            # A run that began while its video came may have failed for want of the rest.
-            goes_on = job.state == "failed" and not stored.known
-            if job.source == source and (
-                job.is_open or goes_on or job.error == STALLED or job.name in self._places.results()
-            ):
-                if goes_on or (job.state == "stopped" and job.error == STALLED):
+            began_early = not stored.known
+            if job.source == source and (began_early or job.is_open or job.name in self._places.results()):
+                # A run that began while its video came may have failed for want of the rest.
+                if began_early and (job.state == "failed" or job.error == STALLED):
                     self._runner.resume(job.id)
                 return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
         name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())

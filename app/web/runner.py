@@ -107,6 +107,12 @@ class JobRunner:
         """Progress of a running job; see `ProgressFile`."""
         return read_progress(self._places.jobs / str(number) / "progress.json")
 
+    def progress_time(self, number: int) -> float | None:
+        """Time of the last progress of a job's present run, in seconds since 1970; None before the first."""
+        with suppress(OSError):
+            return (self._places.jobs / str(number) / "progress.json").stat().st_mtime
+        return None
+
     def knows(self, name: str) -> bool:
         """Whether a job has, or will have, a result of this name."""
         return bool(self._store.of_result(name))

@@ -33,7 +33,7 @@ def begun(client: TestClient, data: bytes, length: int, name: str = "walk.mp4") 
 def long_film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A video whose index is in front, and by which the stand-in of the program runs for long."""
     monkeypatch.setattr(growing, "MIN_BYTES", 50_000)
-    return b"\0\0\0\x0cfreelong" + index_first(film(tmp_path / "film.mp4"))
+    return b"\0\0\0\x11freelongwaits" + index_first(film(tmp_path / "film.mp4"))
 
 
 def test_a_job_begins_while_its_video_comes(tmp_path: Path, long_film: bytes) -> None:
@@ -98,14 +98,14 @@ def test_a_stalled_upload_that_is_completed_after_a_restart(
 
 
 def test_a_run_that_failed_for_want_of_the_rest_is_tried_again(tmp_path: Path, long_film: bytes) -> None:
-    data = long_film.replace(b"freelong", b"freebrok", 1)
+    data = long_film.replace(b"long", b"brok", 1)
     with served(tmp_path / "data") as client:
         program = tmp_path / "program.py"
         text = program.read_text()
-        program.write_text(text.replace('b"broken" in content', 'b"freebrok" in content'))
+        program.write_text(text.replace('b"broken" in content', 'b"brok" in content'))
         number, answer = begun(client, data, 150_000)
         until(lambda: job(client)["state"] == "failed")
-        program.write_text(text.replace('b"long" in content', 'b"freebrok" in content'))
+        program.write_text(text.replace('b"long" in content', 'b"brok" in content'))
         last = client.patch(f"/api/uploads/{number}?offset=150000", content=data[150_000:]).json()
         assert last["job"] == answer["job"] and last["name"] == "walk-recon"
         until(lambda: job(client)["state"] == "running")
