@@ -168,7 +168,7 @@ def test_viewer_pages_that_never_read_are_dropped_and_leave_the_viewer_to_others
 
     protocol = f"viser-v{viser.__version__}"
     with ServerProcess(tmp_path / "data") as process, contextlib.ExitStack() as stack:
-        assert b"stream-recon-page" in get(process, "view/hall/")
+        until(lambda: b"stream-recon-page" in get(process, "view/hall/"), 120)
         head = (
             f"GET /view/hall HTTP/1.1\r\nHost: 127.0.0.1:{process.port}\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
