@@ -25,7 +25,7 @@ from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
 """The command line program."""
-NICENESS = 10
+NICENESS = 5
 """Lower priority of jobs, so that pages and scans stay quick."""
 AUTOGROUP = Path("/proc/self/autogroup")
 """Priority of a session (Linux): where the system has it, that of a process counts only inside its session."""

@@ -169,7 +169,7 @@ def test_first_poses_come_before_the_last_piece(tmp_path: Path) -> None:
         wanted = json.dumps({"name": "walk.mp4", "size": len(data), "options": options}).encode()
         number = ask(server, "POST", "api/uploads", wanted)["id"]
         assert "job" in ask(server, "PATCH", f"api/uploads/{number}?offset=0", data[:half])
-        until(lambda: count() >= 20, 240)
+        until(lambda: count() >= 20, 400)
         assert ask(server, "GET", f"api/uploads/{number}")["offset"] == half
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
