@@ -3,6 +3,13 @@
 import importlib
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chromium import chromium, fresh_page
 
 # A shell starts background processes with SIGINT ignored. Programs that tests start would inherit that, and those that
 # tests stop by Ctrl-C would never end.
@@ -13,3 +20,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # The package sets the thread count of numpy's products before numpy is imported. With another count here than in the
 # program's own processes, results would differ in their last digits.
 importlib.import_module("stream_recon.app")
+
+
+@pytest.fixture(scope="session")
+def _chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def browser(_chromium: Any, tmp_path: Path) -> Iterator[Any]:
+    """A new tab of this test process's Chromium; see `fresh_page`."""
+    with fresh_page(_chromium, tmp_path / "downloads") as driver:
+        yield driver

@@ -15,6 +15,7 @@ from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
 from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
+from stream_recon.app.cli.scan_load import RunLoad, load_of_rest, load_of_scan
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -102,6 +103,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.result.lock import FolderLock
     from stream_recon.app.result.resume import check_choice
     from stream_recon.app.result.run_record import RunInfo, evidence_record
+    from stream_recon.app.sources.scan_folder import is_scan
     from stream_recon.app.sources.source import open_source
 
     preset = job.model.load_preset()
@@ -139,13 +141,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
         begin = time.monotonic()
+        load = RunLoad(job.model, job.mapping)
+        if source.feedback is not None:
+            load = load_of_scan(load)
+        elif earlier.partial is not None and is_scan(job.spec):
+            load = load_of_rest(load, earlier.partial)
         with memory_errors():
-            engine = job.model.load()
+            engine = load.model.load()
         out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
         known = job.frames.camera is not None
-        options = RunOptions(job.mapping, job.mask_sky, known, process_allowed=True)
+        options = RunOptions(load.mapping, job.mask_sky, known, process_allowed=True)
         session = stack.enter_context(Session(engine, source, open_again, options, output))
         out.print(f"result: {folder}")
         if source.live:
@@ -160,7 +167,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             guidance = [] if source.feedback is None else [Guidance.of(source.feedback)]
             others = [each for each in (publisher, *guidance) if each is not None]
             is_live_dense = dense is not None and session.back_end is not None
-            with _listeners(viewer, engine.device, is_live_dense) as listeners:
+            is_light = source.feedback is not None and session.back_end is None
+            with _listeners(viewer, engine.device, is_live_dense, is_light) as listeners:
                 summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
@@ -193,8 +201,15 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
 
 @contextmanager
-def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Iterator["list[ResultListener]"]:
-    """Who gets the results of a run: the viewer, with stereo in front of it."""
+def _listeners(
+    viewer: "Viewer | None", device: str, is_live_dense: bool, is_light: bool
+) -> Iterator["list[ResultListener]"]:
+    """Who gets the results of a run: the viewer, with stereo in front of it, or less of each frame."""
+    if viewer is not None and is_light:
+        from stream_recon.app.pipeline.keyframe_points import KeyframePoints
+
+        yield [KeyframePoints(viewer)]
+        return
     if viewer is None or not is_live_dense:
         yield [] if viewer is None else [viewer]
         return

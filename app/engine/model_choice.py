@@ -37,11 +37,14 @@ class ModelChoice:
     voxel: float | None = None
     """Edge of the cloud's voxels; None: the preset's."""
     precision: PrecisionChoice = "auto"
+    max_patches: int | None = None
+    """Most patches of the network's image; None: the preset's."""
 
     @property
     def overrides(self) -> dict[str, Any]:
         """Changed values of the preset. Raises ConfigError."""
-        return keyframe_overrides(self.keyframes) | points_overrides(self.confidence, self.voxel)
+        own = {"image.max_patches": self.max_patches}
+        return keyframe_overrides(self.keyframes) | points_overrides(self.confidence, self.voxel) | own
 
     def load_preset(self) -> Preset:
         """The preset with these choices. Raises ConfigError."""

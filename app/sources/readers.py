@@ -127,6 +127,11 @@ class Reader(ABC):
     def close(self) -> None:
         """Release the file or device."""
 
+    def interrupt(self) -> None:
+        """End a wait for frames, from any thread: ``grab`` returns None. A file never waits."""
+        if self.live:
+            self.close()
+
     def seek(self, index: int) -> bool:
         """Go to frame ``index``, before the first ``grab``.
 

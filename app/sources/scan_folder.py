@@ -28,6 +28,11 @@ POLL_SECONDS = 0.004
 MAX_LINE = 1000
 
 
+def is_scan(spec: str) -> bool:
+    """Whether a source is a folder of this kind."""
+    return (Path(spec) / FRAMES_NAME).is_file()
+
+
 class ScanFeedback:
     """What a run reports to the phone. May be used from several threads."""
 

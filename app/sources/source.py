@@ -23,6 +23,7 @@ from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
 from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
 from stream_recon.app.sources.image_files import WEB_PAGES, files_of_pattern, hint_for_missing, turns_to_one_size
 from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
@@ -223,9 +224,8 @@ class Source:
                 yield self._frame(*step, rgb)
 
     def interrupt(self) -> None:
-        """End a live source at once, from any thread. A file is not affected."""
-        if self._reader.live:
-            self._reader.close()
+        """End a live source, or the wait for an upload, at once, from any thread. A file is not affected."""
+        self._reader.interrupt()
 
     def _choose(self) -> Iterator[Frame]:
         count = self._resume_count
@@ -406,6 +406,8 @@ def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | No
             f"the first video track of {path.name} is a still picture: take out the film with "
             f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
         )
+    if is_growing(path):
+        return GrowingVideoReader(path)
     reader = VideoReader(open_capture(path, path.name), path.name, path)
     reader.warnings += _track_choice(path.name, [track.size for track in tracks])
     return reader

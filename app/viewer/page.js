@@ -16,7 +16,11 @@
   };
   new MutationObserver(tidy).observe(document, {childList: true, subtree: true});
 
-  // On a phone the folded panel hides what it says: a caption says what happens, or what to do.
+  // On a phone the folded panel hides what it says: a caption says what happens, or what to do. A small view beside a
+  // camera's picture (#small) has no room for it.
+  const isSmall = location.hash === "#small";
+  // The client makes the address of its web socket from the page's, and a web socket's has no such part.
+  if (isSmall) history.replaceState(null, "", location.pathname + location.search);
   const caption = document.createElement("div");
   caption.style.cssText = "position: fixed; top: 8px; left: 8px; right: 8px; z-index: 5; pointer-events: none; " +
     "font: 14px sans-serif; color: white; text-shadow: 0 0 3px black, 0 0 3px black";
@@ -26,7 +30,7 @@
   };
   const readCaption = () => {
     if (!document.body) return;
-    const words = matchMedia("(max-width: 36em)").matches ? said("hint") || said("status") : "";
+    const words = !isSmall && matchMedia("(max-width: 36em)").matches ? said("hint") || said("status") : "";
     if (caption.textContent !== words) caption.textContent = words;
     if (!caption.isConnected) document.body.append(caption);
   };

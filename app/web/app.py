@@ -18,6 +18,7 @@ from stream_recon.app.web.places import Places
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
+from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.viewers import Viewers
 
 STATIC = Path(__file__).parent / "static"
@@ -35,6 +36,7 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
     viewers = Viewers(runner, places)
     runner.on_ended = viewers.note_end
     routes, proxy = Routes(places, store, runner, viewers), ViewerProxy(viewers)
+    scans = ScanRoutes(routes.scans, runner)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -61,11 +63,11 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
             Route("/api/results/{name}", routes.result, methods=["DELETE"]),
             Route("/api/results/{name}/picture", routes.picture),
             Route("/api/results/{name}/{action}", routes.result, methods=["POST"]),
-            Route("/api/scans", routes.create_scan, methods=["POST"]),
-            Route("/api/scans/{id}/frames", routes.scan_frame, methods=["POST"]),
-            Route("/api/scans/{id}/end", routes.end_scan, methods=["POST"]),
-            Route("/api/scans/{id}", routes.scan_state),
-            WebSocketRoute("/api/scans/{id}/stream", routes.scan_socket),
+            Route("/api/scans", scans.create_scan, methods=["POST"]),
+            Route("/api/scans/{id}/frames", scans.scan_frame, methods=["POST"]),
+            Route("/api/scans/{id}/end", scans.end_scan, methods=["POST"]),
+            Route("/api/scans/{id}", scans.scan_state),
+            WebSocketRoute("/api/scans/{id}/stream", scans.scan_socket),
             Route("/view/{name}", proxy.page),
             WebSocketRoute("/view/{name}", proxy.socket),
             WebSocketRoute("/view/{name}/", proxy.socket),
@@ -92,6 +94,7 @@ async def _keep_house(routes: Routes, viewers: Viewers) -> None:
             await viewers.close_idle()
         if routes.scans.open:
             routes.scans.close_idle()
+        await routes.tend_uploads()
 
 
 async def _failed(request: Request, error: Exception) -> Response:

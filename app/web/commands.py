@@ -30,6 +30,10 @@ CHECKS: dict[str, Callable[[object], bool]] = {
     "mapping": lambda value: isinstance(value, str) and value in ("full", "stream", "off"),
 }
 """Options of a reconstruction that a page may set, with the check of their values."""
+BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
+"""Borders of a box, as the viewer states them; see ``export --box``."""
+CUT_EXPORTS = ("mesh", "points", "html", "mesh-ply", "mesh-obj", "rrd")
+"""Exports that a box can cut."""
 EXPORTS = {
     "mesh": ("mesh", ".glb"),
     "points": ("glb", ".glb"),
@@ -41,6 +45,8 @@ EXPORTS = {
     "mesh-ply": ("mesh", ".ply"),
     "mesh-obj": ("mesh", ".obj"),
     "rrd": ("rrd", ".rrd"),
+    "mcap": ("mcap", ".mcap"),
+    "ros2bag": ("ros2bag", ""),
 }
 """Exports that a page offers: the format of ``stream-recon export``, and the suffix of its file, empty for a folder."""
 
@@ -59,6 +65,22 @@ def checked_options(given: object) -> dict[str, Any]:
             raise ConfigError(f"the option {str(name)[:40]} has no such value")
         options[name] = value
     return options
+
+
+def checked_export(name: object, box: object) -> dict[str, Any]:
+    """Options of an export from a page's JSON. Raises ConfigError: no such format, or a box that does not cut it."""
+    if not isinstance(name, str) or name not in EXPORTS:
+        raise ConfigError(f"the format is one of {', '.join(EXPORTS)}")
+    if box in (None, ""):
+        return {}
+    text = re.sub(r"\s|^--box", "", box) if isinstance(box, str) else ""
+    if not BOX.fullmatch(text):
+        raise ConfigError("a box has six borders, and maybe degrees of turn, with commas: copy them from the viewer")
+    if name not in CUT_EXPORTS:
+        raise ConfigError(
+            "a box cuts meshes, points, the page to share and Rerun: leave it out, or choose one of these"
+        )
+    return {"box": text}
 
 
 def checked_address(address: object) -> str:
@@ -81,7 +103,8 @@ def arguments(job: WebJob, places: Places) -> list[str]:
         return ["refine", folder]
     if job.kind == "export":
         name, _ = EXPORTS[job.source]
-        return ["export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
+        words = ["export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
+        return words + ([f"--box={job.options['box']}"] if "box" in job.options else [])
     words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
     options = job.options
     for name, flag in (("stride", "--stride"), ("max_frames", "--max-frames"), ("scale", "--scale-from")):

@@ -1,57 +1,47 @@
 """The server's HTTP interface: JSON for its own pages, uploads, downloads and scans."""
 
 import asyncio
-import json
-import math
 import shutil
-import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from stream_recon.app.web.commands import EXPORTS, checked_address, checked_options, export_file, is_live
+from stream_recon.app.sources.growing import is_growing
+from stream_recon.app.web.commands import (
+    EXPORTS,
+    checked_address,
+    checked_export,
+    checked_options,
+    export_file,
+    is_live,
+)
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.places import Places
+from stream_recon.app.web.requests import answered, body_of, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
-from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
-from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, OffsetError, Stored, Uploads
+from stream_recon.app.web.scans import Scans
+from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
-from stream_recon.configs.errors import ConfigError, InputError, OutputError, StreamReconError
+from stream_recon.configs.errors import ConfigError, OutputError
 
-MAX_JSON_BYTES = 65_536
 MAX_SHOWN = 200
 """Latest jobs that a page lists."""
 MAX_WAITING = 200
 """Jobs that may wait at a time."""
-SCAN_PUSH_SECONDS = 0.1
-"""Time between two looks for news for a phone."""
-
-
-def answered(endpoint: Callable[["Routes", Request], Coroutine[Any, Any, Response]]) -> Any:
-    """Decorator of endpoints: errors that a user can act on become one line of JSON."""
-
-    async def answer(routes: "Routes", request: Request) -> Response:
-        try:
-            return await endpoint(routes, request)
-        except OffsetError as error:
-            return JSONResponse({"error": str(error), "offset": error.offset}, 409)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except InputError as error:
-            return JSONResponse({"error": str(error)}, 415)
-        except StreamReconError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        except OSError as error:
-            return JSONResponse({"error": f"the system refuses an operation: {error.strerror}"}, 507)
-
-    return answer
+IDLE_UPLOAD_SECONDS = 20.0
+"""Time without a byte after which a page lists an upload that it did not begin itself."""
+STALL_SECONDS = 120.0
+"""Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
+LOADING_SECONDS = 1200.0
+"""The same for a run that has reconstructed nothing."""
+STALLED = "waits for the rest of its upload"
+CANCELLED = "its upload was cancelled: what was reconstructed is kept"
 
 
 class Routes:
@@ -72,7 +62,13 @@ class Routes:
                 "results": [asdict(entry) for entry in entries],
                 "jobs": [self._shown(job) for job in jobs[:MAX_SHOWN] if job.state != "done" or job.kind == "export"],
                 "uploads": [
-                    {"id": upload.id, "title": upload.title, "size": upload.size, "offset": offset}
+                    {
+                        "id": upload.id,
+                        "title": upload.title,
+                        "size": upload.size,
+                        "offset": offset,
+                        "idle": _is_idle(self.uploads.path(upload)),
+                    }
                     for upload, offset in self.uploads.open()
                 ],
                 "limits": {"bytes": min(MAX_BYTES, self._places.free_bytes()), "piece": PIECE_BYTES},
@@ -82,7 +78,7 @@ class Routes:
 
     @answered
     async def create_upload(self, request: Request) -> Response:
-        given = await _json(request)
+        given = await json_of(request)
         options = checked_options(given.get("options"))
         upload = self.uploads.create(given.get("name"), given.get("size"), options)
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
@@ -92,25 +88,66 @@ class Routes:
         """State (GET), a piece (PATCH with ``?offset=``) or removal (DELETE) of an upload."""
         upload = self.uploads.get(request.path_params["id"])
         if request.method == "DELETE":
+            for job in self._jobs_of(upload):
+                await self._runner.stop(job.id, CANCELLED)
             self.uploads.remove(upload)
             return JSONResponse({})
         offset = self.uploads.offset(upload)
         if request.method == "PATCH":
-            _check_length(request, MAX_PIECE_BYTES)
+            check_length(request, MAX_PIECE_BYTES)
             given = request.query_params.get("offset", "")
             if not (given.isascii() and given.isdecimal() and len(given) < 20):
                 raise ConfigError("say the offset of the piece")
-            offset = await self.uploads.append(upload, int(given), _body(request))
+            offset = await self.uploads.append(upload, int(given), body_of(request))
         if offset < upload.size or request.method == "GET":
-            return JSONResponse({"offset": offset, "size": upload.size})
-        return self._begin(await self.uploads.complete(upload))
+            answer = {"offset": offset, "size": upload.size}
+            return JSONResponse(answer if request.method == "GET" else {**answer, **self._begin_early(upload)})
+        return self._begin(await self.uploads.complete(self.uploads.get(upload.id)))
+
+    def _begin_early(self, upload: Upload) -> dict[str, Any]:
+        """Queue a video of which a part has come, or its job that waited for more, and say what a page shows of it."""
+        for job in self._jobs_of(upload):
+            if job.state == "stopped" and job.error == STALLED:
+                self._runner.resume(job.id)
+            return {"job": job.id}
+        begun = self.uploads.begin(upload)
+        if begun is None:
+            return {"waits": self.uploads.waits_for_its_end(upload)}
+        name = self._places.free_name(upload.title.rpartition(".")[0] or upload.title, self._store.names())
+        return {"job": self._add("reconstruct", name, str(begun.path), upload.options).id}
+
+    def _jobs_of(self, upload: Upload) -> list[WebJob]:
+        """Jobs of an upload that is reconstructed while it comes."""
+        return [job for job in self._store.all() if upload.path is not None and job.source == str(upload.path)]
+
+    async def tend_uploads(self) -> None:
+        """Stop the jobs whose uploads do not go on: they go on with the next piece, or once the upload is complete."""
+        for upload in self.uploads.growing():
+            for job in self._jobs_of(upload):
+                if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
+                    await self._runner.stop(job.id, STALLED)
+        for job in self._store.stopped_because(STALLED):
+            if not is_growing(Path(job.source)) and Path(job.source).exists():
+                self._runner.resume(job.id)
+
+    def _waits(self, job: WebJob, last_byte: float) -> bool:
+        """Whether a run has used all that came of its upload, and nothing more has come for a while."""
+        now, last_frame = time.time(), self._runner.progress_time(job.id)
+        if last_frame is None:  # it loads, or looks for the first frame
+            return now - max(last_byte, job.started or 0.0) > LOADING_SECONDS
+        reads = self._runner.progress(job.id).get("step") == "frames"
+        return reads and now - max(last_byte, last_frame) > STALL_SECONDS
 
     def _begin(self, stored: Stored) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self._store.all():
-            if job.source == source and (job.is_open or job.name in self._places.results()):
-                return JSONResponse({"name": job.name, "known": True})
+            began_early = not stored.known
+            if job.source == source and (began_early or job.is_open or job.name in self._places.results()):
+                # A run that began while its video came may have failed for want of the rest.
+                if began_early and (job.state == "failed" or job.error == STALLED):
+                    self._runner.resume(job.id)
+                return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
         name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
         job = self._add("reconstruct", name, source, stored.options)
         return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
@@ -118,7 +155,7 @@ class Routes:
     @answered
     async def add_source(self, request: Request) -> Response:
         """Reconstruct a camera or an address."""
-        given = await _json(request)
+        given = await json_of(request)
         address = checked_address(given.get("address"))
         title = given.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
         name = self._places.free_name(str(title or f"camera-{address}")[:200], self._store.names())
@@ -155,14 +192,13 @@ class Routes:
         """Refine, export, rename or remove a result."""
         name, action = request.path_params["name"], request.path_params.get("action", "remove")
         self.library.folder(name)
-        given = await _json(request)
+        given = await json_of(request)
         if action == "refine":
             job = self._add("refine", name, "", {})
             return JSONResponse({"job": job.id}, 201)
         if action == "export":
-            if given.get("format") not in EXPORTS:
-                raise ConfigError(f"the format is one of {', '.join(EXPORTS)}")
-            job = self._add("export", name, given["format"], {})
+            options = checked_export(given.get("format"), given.get("box"))
+            job = self._add("export", name, given["format"], options)
             return JSONResponse({"job": job.id}, 201)
         if any(job.is_open for job in self._store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
@@ -205,67 +241,6 @@ class Routes:
             raise OutputError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
-    @answered
-    async def create_scan(self, request: Request) -> Response:
-        given = await _json(request)
-        scan = self.scans.create(given.get("name"))
-        return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
-
-    @answered
-    async def scan_frame(self, request: Request) -> Response:
-        """A frame by POST; the answer is its acknowledgement."""
-        scan = self.scans.get(request.path_params["id"])
-        _check_length(request, MAX_FRAME_BYTES)
-        data = b""
-        async for block in _body(request):
-            data += block
-            if len(data) > MAX_FRAME_BYTES:
-                raise InputError("a frame has at most 2 MB")
-        return JSONResponse(await self.scans.add(scan, data, _number(request.query_params.get("captured"))))
-
-    @answered
-    async def scan_state(self, request: Request) -> Response:
-        """What the phone is told between frames."""
-        scan = self.scans.get(request.path_params["id"])
-        scan.read_feedback()
-        return JSONResponse({"posed": scan.posed, "say": scan.say})
-
-    @answered
-    async def end_scan(self, request: Request) -> Response:
-        scan = self.scans.get(request.path_params["id"])
-        if not scan.count:
-            await self._runner.stop(scan.job.id)
-        self.scans.end(scan)
-        return JSONResponse({"name": scan.job.name})
-
-    async def scan_socket(self, phone: WebSocket) -> None:
-        """Frames by web socket: eight bytes with the time of capture (ms, float64), then the JPEG picture."""
-        try:
-            scan = self.scans.get(phone.path_params["id"])
-        except OutputError:
-            await phone.close(1008)
-            return
-        await phone.accept()
-        news = asyncio.create_task(_push(phone, scan))
-        try:
-            while True:
-                data = await phone.receive_bytes()
-                try:
-                    if len(data) < 8:
-                        raise InputError("a message has a time and a picture")
-                    answer = await self.scans.add(scan, data[8:], _finite(struct.unpack("<d", data[:8])[0]))
-                except StreamReconError as error:
-                    answer = {"error": str(error), "ended": scan.ended}
-                except OSError as error:
-                    answer = {"error": f"the frame cannot be stored: {error.strerror}", "ended": False}
-                await phone.send_text(json.dumps(answer))
-        except (WebSocketDisconnect, RuntimeError, KeyError):
-            pass
-        finally:
-            news.cancel()
-            with suppress(RuntimeError):
-                await phone.close()
-
     def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         if sum(1 for job in self._store.all() if job.state == "queued") >= MAX_WAITING:
             raise OutputError(f"{MAX_WAITING} jobs wait already")
@@ -282,6 +257,8 @@ class Routes:
     def _shown(self, job: WebJob) -> dict[str, Any]:
         shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
         shown["live"] = is_live(job.source)
+        if job.kind == "reconstruct" and job.is_open and is_growing(Path(job.source)):
+            shown["arrives"] = "later" if _is_idle(Path(job.source)) else "now"
         shown["format"] = job.source if job.kind == "export" else None
         if job.state == "running":
             shown["progress"] = self._runner.progress(job.id)
@@ -292,57 +269,15 @@ class Routes:
         return shown
 
 
-async def _push(phone: WebSocket, scan: Scan) -> None:
-    """Send a phone what changed between its frames."""
-    sent: tuple[int, str] | None = None
-    while not scan.ended:
-        scan.read_feedback()
-        news = scan.posed, scan.say
-        if news != sent:
-            sent = news
-            with suppress(RuntimeError, WebSocketDisconnect):
-                await phone.send_text(json.dumps({"posed": scan.posed, "say": scan.say}))
-        await asyncio.sleep(SCAN_PUSH_SECONDS)
+def _changed(path: Path) -> float:
+    """Time of the last byte of an upload, in seconds since 1970."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
-async def _json(request: Request) -> dict[str, Any]:
-    """A request's JSON object; empty without a body. Raises ConfigError."""
-    _check_length(request, MAX_JSON_BYTES)
-    data = b""
-    async for block in _body(request):
-        data += block
-        if len(data) > MAX_JSON_BYTES:
-            raise ConfigError("the request is too large")
-    try:
-        given = json.loads(data) if data else {}
-    except (ValueError, RecursionError) as error:
-        raise ConfigError("the request is no JSON") from error
-    if not isinstance(given, dict):
-        raise ConfigError("the request is no JSON object")
-    return given
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    async for block in request.stream():
-        yield block
-
-
-def _check_length(request: Request, most: int) -> None:
-    """Raises ConfigError where the request announces a larger body."""
-    given = request.headers.get("content-length", "0")
-    if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) > most:
-        raise ConfigError(f"a request of this kind has at most {most} bytes")
-
-
-def _number(text: str | None) -> float:
-    try:
-        return _finite(float(text or 0))
-    except ValueError:
-        return 0.0
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def _is_idle(path: Path) -> bool:
+    return time.time() - _changed(path) > IDLE_UPLOAD_SECONDS
 
 
 def _remove_inside(parent: Path, folder: Path) -> None:

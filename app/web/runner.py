@@ -26,7 +26,9 @@ from stream_recon.configs.errors import OutputError, StreamReconError
 PROGRAM = (sys.executable, "-m", "stream_recon")
 """The command line program."""
 NICENESS = 5
-"""Lower priority of jobs, so that pages stay quick."""
+"""Lower priority of jobs, so that pages and scans stay quick."""
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Priority of a session (Linux): where the system has it, that of a process counts only inside its session."""
 MAX_SCANS = 4
 """Scans at a time, of which most are being refined: a phone does not wait for that."""
 STOP_SECONDS = 60.0
@@ -52,7 +54,8 @@ class JobRunner:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ports: dict[int, int] = {}
-        self._stopping: set[int] = set()
+        self._stopping: dict[int, str] = {}
+        """Jobs that are being stopped, with the reason."""
         self._closing = False
         self.on_ended: Callable[[WebJob], None] = lambda job: None
         """Called after each job's end."""
@@ -68,17 +71,22 @@ class JobRunner:
                 self._store.set_state(job.id, "running")
                 self._tasks[job.id] = asyncio.create_task(self._run(job), name=f"job {job.id}")
 
-    async def stop(self, number: int) -> None:
-        """Stop a job as Ctrl-C does: it keeps what is finished. A second call kills it."""
+    async def stop(self, number: int, reason: str = "") -> None:
+        """Stop a job as Ctrl-C does: it keeps what is finished. A second call kills it.
+
+        ``reason``: one line for the user, where it was not the user.
+        """
         job = self._store.get(number)
         if job is None or not job.is_open:
             return
         if job.state == "queued":
-            self._store.set_state(number, "stopped")
+            self._store.set_state(number, "stopped", reason)
             return
         process = self._processes.get(number)
         again = number in self._stopping
-        self._stopping.add(number)
+        if again and reason:
+            return
+        self._stopping[number] = reason
         if process is not None:
             _send(process, signal.SIGKILL if again else signal.SIGINT)
             asyncio.get_running_loop().call_later(STOP_SECONDS, _send, process, signal.SIGKILL)
@@ -90,12 +98,20 @@ class JobRunner:
             return
         if job.kind == "reconstruct" and is_live(job.source) and (self._places.data / job.name).exists():
             raise OutputError("a camera or stream cannot be read again: what was reconstructed is kept")
+        if job.kind == "reconstruct" and not is_live(job.source) and not Path(job.source).exists():
+            raise OutputError("its upload is gone: upload it again")
         self._store.set_state(number, "queued")
         self.start()
 
     def progress(self, number: int) -> dict[str, Any]:
         """Progress of a running job; see `ProgressFile`."""
         return read_progress(self._places.jobs / str(number) / "progress.json")
+
+    def progress_time(self, number: int) -> float | None:
+        """Time of the last progress of a job's present run, in seconds since 1970; None before the first."""
+        with suppress(OSError):
+            return (self._places.jobs / str(number) / "progress.json").stat().st_mtime
+        return None
 
     def knows(self, name: str) -> bool:
         """Whether a job has, or will have, a result of this name."""
@@ -139,7 +155,7 @@ class JobRunner:
             self._processes.pop(job.id, None)
             self._ports.pop(job.id, None)
             self._tasks.pop(job.id, None)
-            self._stopping.discard(job.id)
+            self._stopping.pop(job.id, None)
             ended = self._store.get(job.id)
             if ended is not None:
                 self.on_ended(ended)
@@ -172,7 +188,7 @@ class JobRunner:
         if code == DONE:
             self._store.set_state(job.id, "done")
         elif job.id in self._stopping or code is None:
-            self._store.set_state(job.id, "stopped")
+            self._store.set_state(job.id, "stopped", self._stopping.get(job.id, ""))
         elif code == INTERRUPTED or self._closing:
             self._store.set_state(job.id, "queued" if self._closing else "stopped")
         else:
@@ -198,6 +214,8 @@ def prepare_child(niceness: int) -> None:
     # A service manager may have started the server with Ctrl-C ignored, which children inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.nice(niceness)
+    with suppress(OSError):
+        AUTOGROUP.write_text(str(niceness))
 
 
 def _send(process: asyncio.subprocess.Process, number: int) -> None:

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.005
 """Time between two looks at the run's feedback while a frame waits."""
 TAKE_SECONDS = 120.0
 """Time for the run to take a frame; the first one waits until the network is loaded."""
-MAX_AHEAD = 4
+MAX_AHEAD = 2
 """Frames on their way through the run, beyond which the next one waits: more would only add delay."""
 AHEAD_SECONDS, GUIDED_SECONDS = 3.0, 0.1
 """Longest such wait, and the longest while a line is shown: black frames never get a pose."""

@@ -3,15 +3,17 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import MAX_NAME, Places, safe_name
@@ -38,6 +40,8 @@ class Upload:
     size: int
     options: dict[str, Any]
     created: float
+    path: Path | None = None
+    """Where it is reconstructed while the rest comes; None: it is not."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Uploads:
             raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
         upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
-        self._piece(upload.id).touch(mode=0o600, exist_ok=False)
+        self.path(upload).touch(mode=0o600, exist_ok=False)
         self._db.execute(
             "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
             (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
@@ -104,14 +108,17 @@ class Uploads:
     def offset(self, upload: Upload) -> int:
         """Bytes that have arrived."""
         with suppress(OSError):
-            return self._piece(upload.id).stat().st_size
+            return self.path(upload).stat().st_size
         return 0
 
     def remove(self, upload: Upload) -> None:
         """Forget an incomplete upload."""
         self._turns.pop(upload.id, None)
         self._hashes.pop(upload.id, None)
-        self._piece(upload.id).unlink(missing_ok=True)
+        if upload.path is None:
+            self.path(upload).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(upload.path.parent, ignore_errors=True)
         self._db.execute("delete from uploads where id=?", (upload.id,))
 
     async def append(self, upload: Upload, offset: int, blocks: AsyncIterator[bytes]) -> int:
@@ -125,7 +132,7 @@ class Uploads:
             raise OffsetError(here)
         hashed, digest = self._hashes.get(upload.id, (0, hashlib.sha256()))
         begin = here
-        with self._piece(upload.id).open("r+b") as file:
+        with self.path(upload).open("r+b") as file:
             file.seek(here)
             async for block in blocks:
                 if self._turns.get(upload.id) != turn:
@@ -141,18 +148,55 @@ class Uploads:
                 here += len(block)
         return here
 
+    def begin(self, upload: Upload) -> Upload | None:
+        """The upload where it is reconstructed while the rest of it comes; None where that is not possible, or not yet.
+
+        What may be here already is not begun: its hash tells when it is complete. Raises OSError.
+        """
+        piece = self.path(upload)
+        is_possible = os.name == "posix" and upload.path is None and can_begin(piece)
+        if not is_possible or self._may_be_known(upload):
+            return None
+        with piece.open("rb") as file:
+            content = content_of(file.read(HEAD_BYTES))
+        if content is None or content.kind != "video":
+            return None
+        folder = self._places.uploads / upload.id
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / f"{safe_name(upload.title.rpartition('.')[0] or upload.title)}{content.suffix}"
+        mark_of(path).write_text(json.dumps({"size": upload.size}), encoding="utf-8")
+        piece.rename(path)
+        self._db.execute("update uploads set path=? where id=?", (str(path), upload.id))
+        return replace(upload, path=path)
+
+    def waits_for_its_end(self, upload: Upload) -> bool:
+        """Whether an upload is a video that can only be reconstructed once all of it is here."""
+        piece = self.path(upload)
+        with suppress(OSError), piece.open("rb") as file:
+            content = content_of(file.read(HEAD_BYTES))
+            return content is not None and content.kind == "video" and can_begin(piece) is False
+        return False
+
+    def growing(self) -> list[Upload]:
+        """Uploads that are reconstructed while they come."""
+        return self._select("where sha256 is null and path is not null")
+
     async def complete(self, upload: Upload) -> Stored:
         """Store a file all of whose bytes are there, once for each content. Raises InputError, OSError."""
         async with self._storing:  # the same file may arrive twice at the same time
             return await self._complete(upload)
 
     async def _complete(self, upload: Upload) -> Stored:
-        piece = self._piece(upload.id)
+        piece = self.path(upload)
         hashed, digest = self._hashes.pop(upload.id, (0, None))
         if hashed == upload.size and digest is not None:
             sha256 = str(digest.hexdigest())
         else:  # the server was started again in the meantime
             sha256 = await asyncio.to_thread(_file_hash, piece)
+        if upload.path is not None:
+            mark_of(upload.path).unlink(missing_ok=True)
+            self._db.execute("update uploads set sha256=? where id=?", (sha256, upload.id))
+            return Stored(upload.title, upload.path, upload.options, known=False)
         known = self._db.execute("select path from uploads where sha256=? and path is not null", (sha256,)).fetchone()
         if known is not None and Path(known[0]).exists():
             self.remove(upload)
@@ -175,12 +219,13 @@ class Uploads:
         """Remove a complete upload by the path that was reconstructed; other paths are left alone."""
         row = self._db.execute("select sha256 from uploads where path=?", (source,)).fetchone()
         if row is not None and row[0]:
-            shutil.rmtree(self._places.uploads / str(row[0]), ignore_errors=True)
+            inside = Path(source).relative_to(self._places.uploads).parts[0]
+            shutil.rmtree(self._places.uploads / inside, ignore_errors=True)
             self._db.execute("delete from uploads where path=?", (source,))
 
     def _store(self, upload: Upload, sha256: str, content: Content) -> Path:
         """Move a complete file to a folder named by its hash, unpacked if it is a ZIP file."""
-        folder, piece = self._places.uploads / sha256, self._piece(upload.id)
+        folder, piece = self._places.uploads / sha256, self.path(upload)
         shutil.rmtree(folder, ignore_errors=True)  # of an upload that a kill ended here
         folder.mkdir(mode=0o700)
         stem = safe_name(upload.title.rpartition(".")[0] or upload.title)
@@ -195,16 +240,33 @@ class Uploads:
         inside = next((folder / stem).iterdir())
         return inside if inside.stem == "video" else folder / stem
 
-    def _piece(self, number: str) -> Path:
-        return self._places.uploads / f"{number}.piece"
+    def _may_be_known(self, upload: Upload) -> bool:
+        """Whether a stored file has the size and the first bytes of an upload."""
+        rows = self._db.execute(
+            "select path from uploads where size=? and path is not null and id<>?", (upload.size, upload.id)
+        )
+        with self.path(upload).open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        for (path,) in rows:
+            with suppress(OSError), Path(path).open("rb") as file:
+                if file.read(HEAD_BYTES) == head:
+                    return True
+        return False
+
+    def path(self, upload: Upload) -> Path:
+        """Where its bytes are written."""
+        return upload.path or self._places.uploads / f"{upload.id}.piece"
 
     def _select(self, condition: str, *values: str) -> list[Upload]:
-        rows = self._db.execute(f"select id, title, size, options, created from uploads {condition}", values)
-        return [Upload(number, title, size, json.loads(given), at) for number, title, size, given, at in rows]
+        rows = self._db.execute(f"select id, title, size, options, created, path from uploads {condition}", values)
+        return [
+            Upload(number, title, size, json.loads(given), at, Path(path) if path else None)
+            for number, title, size, given, at, path in rows
+        ]
 
     def _remove_stale(self) -> None:
         for upload in self._select("where sha256 is null"):
-            if time.time() - upload.created > KEPT_SECONDS or not self._piece(upload.id).exists():
+            if time.time() - upload.created > KEPT_SECONDS or not self.path(upload).exists():
                 self.remove(upload)
 
 

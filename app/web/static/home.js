@@ -6,10 +6,12 @@ import {zipOf} from "./zip.js";
 
 const $ = id => document.getElementById(id);
 const EXPORT_NAMES = {mesh: "Mesh (GLB)", points: "Points and cameras (GLB)", html: "Page to share (HTML)", colmap: "COLMAP (ZIP)", transforms: "nerfstudio (ZIP)",
-  trajectory: "Trajectory (ZIP)", depth: "Depth images (ZIP)", "mesh-ply": "Mesh (PLY)", "mesh-obj": "Mesh (OBJ)", rrd: "Rerun (RRD)"};
+  trajectory: "Trajectory (ZIP)", depth: "Depth images (ZIP)", "mesh-ply": "Mesh (PLY)", "mesh-obj": "Mesh (OBJ)", rrd: "Rerun (RRD)", mcap: "Foxglove (MCAP)", ros2bag: "ROS 2 bag (ZIP)"};
 const STEPS = {frames: "reconstructing", refining: "refining", points: "updating points", "dense depth": "dense depth", mesh: "making the mesh"};
 const IMAGE = /\.(jpe?g|png|webp|tiff?|bmp|heic|heif|avif|jp2)$/i;
 const uploads = [];
+const boxes = new Map();  // borders that cut the exports of a result, by its name
+const awaited = new Set();  // exports that this page downloads when they are done
 let state = null, timer = null, limits = {bytes: 0};
 
 // Messages and questions
@@ -97,10 +99,19 @@ function start(blob, title, chosen, fingerprint) {
   });
 }
 
+// Uploads that an earlier page began.
+function left() {
+  const own = new Set(uploads.map(upload => upload.id));
+  const found = state ? state.uploads.filter(upload => !own.has(upload.id) && upload.idle) : [];
+  return found.map(upload => make("div", {class: "bar upload", "data-state": "left"}, make("div", {class: "row"},
+    make("div", {}, make("div", {class: "name"}, upload.title), make("div", {class: "hint"}, `${bytes(upload.offset)} of ${bytes(upload.size)} are here. Choose the same file again, and it goes on.`)),
+    make("div", {class: "actions"}, make("button", {onclick: () => act("DELETE", `api/uploads/${upload.id}`)}, "Remove")))));
+}
+
 function showUploads() {
-  $("uploads").replaceChildren(...uploads.filter(upload => upload.state !== "cancelled").map(upload => {
+  $("uploads").replaceChildren(...left(), ...uploads.filter(upload => upload.state !== "cancelled").map(upload => {
     const left = upload.rate ? (upload.blob.size - upload.offset) / upload.rate : null;
-    const text = upload.state === "failed" ? upload.error : `${bytes(upload.offset)} of ${bytes(upload.blob.size)}${upload.rate ? `, ${bytes(upload.rate)}/s` : ""}${left ? `, ${clock(left)} left` : ""}${upload.error ? `; ${upload.error}` : ""}`;
+    const text = upload.state === "failed" ? upload.error : `${bytes(upload.offset)} of ${bytes(upload.blob.size)}${upload.rate ? `, ${bytes(upload.rate)}/s` : ""}${left ? `, ${clock(left)} left` : ""}${upload.error ? `; ${upload.error}` : ""}${upload.job ? ". It is reconstructed while it comes." : upload.waits ? ". It is reconstructed when all of it is here: the index of this file comes at its end." : ""}`;
     return make("div", {class: "bar upload", "data-state": upload.state},
       make("div", {class: "row"}, make("div", {}, make("div", {class: "name"}, upload.title), make("div", {class: upload.state === "failed" ? "error" : "hint"}, text)),
         make("div", {class: "actions"}, make("button", {onclick: () => { if (upload.state === "failed") upload.state = "cancelled"; else upload.cancel(); showUploads(); }}, upload.state === "failed" ? "Dismiss" : "Cancel"))),
@@ -112,14 +123,14 @@ function showUploads() {
 
 function jobText(job) {
   if (job.state === "queued") return "waits for its turn";
-  if (job.state === "stopped") return "stopped; what is finished is kept";
+  if (job.state === "stopped") return job.error || "stopped; what is finished is kept";
   if (job.state === "done") return job.file ? `${job.file}${job.bytes ? `, ${bytes(job.bytes)}` : ""}` : "done";
   if (job.state !== "running") return "";
   const p = job.progress || {};
   if (!p.step) return job.kind === "export" ? "exporting" : "starting";
   const count = p.total ? `${Math.round(p.done)} of ${Math.round(p.total)}` : `${Math.round(p.done)}`;
   const what = p.step === "refining" ? `refining, ${Math.round(p.done)} %` : p.step === "frames" ? `${job.kind === "export" ? "exporting" : "reconstructing"}: frame ${count}` : `${STEPS[p.step] || p.step}: ${count}`;
-  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text].filter(Boolean).join(", ");
+  return [what, p.fps ? `${p.fps.toFixed(1)} frames/s` : "", p.left !== null && p.left !== undefined ? `about ${clock(p.left)} left` : "", p.text, job.arrives === "now" ? "the upload goes on" : job.arrives ? "waits for the rest of its upload" : ""].filter(Boolean).join(", ");
 }
 
 const viewPath = name => `view/${encodeURIComponent(name)}/`;
@@ -138,7 +149,7 @@ function jobBar(job) {
   const p = job.progress || {};
   return make("div", {class: "bar job", "data-job": String(job.id), "data-state": job.state, "data-kind": job.kind},
     make("div", {class: "row"}, make("div", {}, make("div", {class: "name"}, kind + job.name), make("div", {class: "hint"}, jobText(job)),
-      job.error ? make("div", {class: "error"}, job.error) : null), make("div", {class: "actions"}, ...actions)),
+      job.error && job.state !== "stopped" ? make("div", {class: "error"}, job.error) : null), make("div", {class: "actions"}, ...actions)),
     job.state === "running" ? (p.total ? make("progress", {max: p.total, value: Math.min(p.done, p.total), "aria-label": "Progress"}) : make("progress", {"aria-label": "Progress"})) : null);
 }
 
@@ -148,14 +159,21 @@ function card(entry, jobs) {
   const busy = jobs.some(job => job.name === entry.name && (job.state === "queued" || job.state === "running"));
   const name = encodeURIComponent(entry.name);
   const facts = [`${entry.frames} frames`, entry.seconds ? clock(entry.seconds) : "", entry.metres ? "in metres" : "", busy ? "in work" : entry.interrupted ? "not complete" : entry.refined ? "refined" : ""].filter(Boolean).join(" · ");
+  const box = () => boxes.get(entry.name) || "";
+  const exportAs = async (format, download = false) => {
+    const job = await act("POST", `api/results/${name}/export`, {format, box: box()});
+    if (job && download) awaited.add(job.job);
+  };
   const menu = make("details", {class: "export-menu"}, make("summary", {class: "button"}, "Export"),
-    make("div", {class: "export-list"}, ...state.exports.map(format => make("button", {onclick: event => { event.target.closest("details").open = false; act("POST", `api/results/${name}/export`, {format}); }}, EXPORT_NAMES[format] || format))));
+    make("div", {class: "export-list"}, ...state.exports.map(format => make("button", {onclick: event => { event.target.closest("details").open = false; exportAs(format); }}, EXPORT_NAMES[format] || format)),
+      make("label", {class: "hint box"}, "Only what is in a box, by its borders in the viewer", make("input", {value: box(), placeholder: "whole scene", autocomplete: "off", onchange: event => boxes.set(entry.name, event.target.value.trim())}))));
   return make("article", {class: "card", "data-name": entry.name},
     make("a", {href: viewPath(entry.name), target: "_blank", rel: "noopener", "aria-label": `Open ${entry.name}`}, make("img", {class: "picture", alt: "", loading: "lazy", src: `api/results/${name}/picture?${Math.floor(entry.changed)}`, onerror: event => event.target.replaceWith(make("div", {class: "picture"}))})),
     make("div", {class: "inside"}, make("div", {class: "name"}, entry.name), make("div", {class: "hint"}, facts),
       entry.verdict ? make("div", {class: `verdict ${entry.verdict}`, title: entry.reason}, make("b", {}, entry.verdict), entry.reason ? `: ${entry.reason}` : "") : null,
       make("div", {class: "row"}, make("a", {class: "button primary", href: viewPath(entry.name), target: "_blank", rel: "noopener"}, "Open"), menu),
       make("div", {class: "links"},
+        make("button", {title: "Save one HTML file that shows the scene without a server", onclick: () => exportAs("html", true)}, "Share"),
         make("button", {disabled: busy, onclick: () => act("POST", `api/results/${name}/refine`)}, "Refine"),
         make("button", {disabled: busy, onclick: async () => { const answer = await ask({title: "Rename", yes: "Rename", input: entry.name}); if (answer) act("POST", `api/results/${name}/rename`, {name: answer.input}); }}, "Rename"),
         make("button", {disabled: busy, onclick: async () => {
@@ -169,6 +187,8 @@ const shownCards = new Map();
 function show() {
   $("limits").textContent = `Videos of any usual format, up to ${bytes(limits.bytes)}. Uploads go on after a cut connection.`;
   $("jobs").replaceChildren(...state.jobs.map(jobBar));
+  for (const job of state.jobs) if (awaited.has(job.id) && job.file) { awaited.delete(job.id); document.querySelector(`.job[data-job="${job.id}"] a[download]`).click(); }
+  showUploads();
   const places = new Map();
   for (const entry of state.results) {
     const key = JSON.stringify([entry, state.jobs.filter(job => job.name === entry.name).map(job => job.state)]);

@@ -105,6 +105,7 @@ async function overSocket() {
     await nextFrame();
     const taken = await picture();
     if (!taken || !running) continue;
+    if (socket.readyState !== WebSocket.OPEN) break;  // it closed in the meantime: no answer would come
     const head = new DataView(new ArrayBuffer(8));
     head.setFloat64(0, taken.at, true);
     const answer = new Promise(resolve => { waiting = resolve; });
@@ -171,7 +172,7 @@ async function stream() {
 function showView() {
   if (!showsView) return;
   const frame = $("view");
-  frame.src = `view/${encodeURIComponent(stats.name)}/`;
+  frame.src = `view/${encodeURIComponent(stats.name)}/#small`;
   $("view-box").hidden = false;
   $("toggle-view").hidden = false;
 }
@@ -181,7 +182,7 @@ function figures() {
   const seconds = (performance.now() - stats.began) / 1000;
   const recent = stats.delays.slice(-20).sort((a, b) => a - b);
   const delay = recent.length ? recent[recent.length >> 1] : 0;
-  $("figures").textContent = delay > SLOW_MS ? `${stats.acknowledged} frames · ${(delay / 1000).toFixed(1)} s behind` : `${clock(seconds)} · ${stats.acknowledged} frames`;
+  $("figures").textContent = delay > SLOW_MS ? `${stats.acknowledged} · ${(delay / 1000).toFixed(1)} s behind` : `${clock(seconds)} · ${stats.acknowledged} frames`;
 }
 
 async function begin() {
@@ -203,6 +204,7 @@ async function stop(reason = "") {
   running = false;
   stats.ended = performance.now();
   say("");
+  $("figures").textContent = `${stats.acknowledged} frames`;
   $("shutter").classList.remove("on"); $("shutter").ariaLabel = "Start scanning";
   if (socket) socket.close();
   try { lock?.release(); } catch { /* it is gone */ }

@@ -75,7 +75,7 @@ export class Upload {
       const part = this.blob.slice(this.offset, Math.min(this.offset + this.length, this.blob.size));
       const answer = await request("PATCH", `api/uploads/${this.id}?offset=${this.offset}`, part, {signal: this.stopper.signal, timeout: 600000});
       if (answer.name) { this.offset = this.blob.size; this.answer = answer; return; }
-      this.offset = answer.offset;
+      this.offset = answer.offset; this.job = answer.job ?? null; this.waits = answer.waits ?? false;
       const now = performance.now();
       this.rate = (this.offset - first) / ((now - began) / 1000);
       if (now - at < 1000) this.length = Math.min(2 * this.length, this.piece);

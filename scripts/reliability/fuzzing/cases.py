@@ -3,8 +3,11 @@
 A case passes if the program reads the input or refuses it with a `StreamReconError`.
 """
 
+import json
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -27,6 +30,7 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.sources.image_decoding import read_depth_image, read_image
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.source import open_source
@@ -74,6 +78,33 @@ def video(folder: Path, source: Path, draw: random.Random) -> None:
             opened.skip(draw.randrange(20))
         for _ in opened:
             pass
+
+
+def upload(folder: Path, source: Path, draw: random.Random) -> None:
+    """A video that comes in two parts, of which the first one is decoded while the second one is awaited."""
+    files = sorted((source / "videos").iterdir())
+    chosen = draw.choice(files)
+    path, data = folder / f"v{chosen.suffix}", broken_bytes(chosen.read_bytes(), draw, chosen.read_bytes())
+    cut = draw.randrange(len(data) + 1)
+    path.write_bytes(data[:cut])
+    mark_of(path).write_text(json.dumps({"size": draw.choice([len(data), len(data), cut, 0])}))
+    can_begin(path)
+
+    def come() -> None:
+        time.sleep(draw.random() / 10)
+        with path.open("ab") as file:
+            file.write(data[cut:])
+        mark_of(path).unlink()
+
+    rest = threading.Thread(target=come)
+    rest.start()
+    try:
+        with open_source(str(path), FrameChoice(max_frames=FRAMES)) as opened:
+            for _ in opened:
+                if draw.random() < 0.05:
+                    opened.interrupt()
+    finally:
+        rest.join()
 
 
 def image(folder: Path, source: Path, draw: random.Random) -> None:
@@ -171,6 +202,7 @@ def page(folder: Path, source: Path, draw: random.Random) -> None:
 
 CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "video": video,
+    "upload": upload,
     "image": image,
     "checkpoint": checkpoint,
     "preset": preset,

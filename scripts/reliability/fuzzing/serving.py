@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from fuzzing.mutate import WORDS, broken_bytes
+from stream_recon.app.sources import growing
 from stream_recon.app.web.access import Reach
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.places import Places
@@ -52,6 +53,7 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
     (folder / "outside.txt").write_text("mine")
     open_to_others = draw.random() < 0.3
     reach = Reach(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else Reach()
+    growing.MIN_BYTES = draw.choice((100, 200_000))  # short videos begin while they come, too
     app: Any = make_app(places, reach, jobs=0)
     headers = {"X-Stream-Recon": "1"} if draw.random() < 0.9 else {}
     cookies = {"stream-recon-8080": "a-token-of-a-test"} if draw.random() < 0.8 else {}

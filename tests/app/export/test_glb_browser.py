@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.export.formats import export
 from tests.app.export.rooms import write_room
-from tests.app.viewer.test_viewer_browser import CHROMIUM, DRIVER, FLAGS
+from tests.chromium import needs_browser
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here"),
-]
+pytestmark = [pytest.mark.browser, needs_browser]
 
 
 def coloured(driver: Any) -> NDArray[np.uint8]:
@@ -32,28 +29,19 @@ def by_channel(rgb: NDArray[np.uint8]) -> NDArray[np.intp]:
     return np.bincount(rgb.argmax(axis=1), minlength=3)
 
 
-def test_points_cameras_and_path_are_drawn_in_their_colours(tmp_path: Path) -> None:
-    webdriver = pytest.importorskip("selenium.webdriver")
+def test_points_cameras_and_path_are_drawn_in_their_colours(browser: Any, tmp_path: Path) -> None:
     write_room(tmp_path / "out", 12)
     target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb")
     server = viser.ViserServer(host="127.0.0.1", port=0, verbose=False)
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'chromium'}"):
-        options.add_argument(flag)
     try:
         server.scene.set_up_direction("+y")
         server.initial_camera.position, server.initial_camera.look_at = (0.0, 0.0, 3.5), (0.0, 0.0, -4.0)
         server.scene.add_glb("/scene", target.read_bytes())
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-        try:
-            driver.get(f"http://127.0.0.1:{server.get_port()}")
-            deadline = time.monotonic() + 60
-            # What is large comes in pieces: the last of the walls is waited for.
-            while (by_channel(seen := coloured(driver)) < [200, 200, 2000]).any() and time.monotonic() < deadline:
-                time.sleep(0.5)
-        finally:
-            driver.quit()
+        browser.get(f"http://127.0.0.1:{server.get_port()}")
+        deadline = time.monotonic() + 60
+        # What is large comes in pieces: the last of the walls is waited for.
+        while (by_channel(seen := coloured(browser)) < [200, 200, 2000]).any() and time.monotonic() < deadline:
+            time.sleep(0.5)
     finally:
         server.stop()
     # Walls are blue, red and green, as `boxroom` paints them; the page's tone mapping makes all a little paler.

@@ -9,21 +9,13 @@ import pytest
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
-from tests.app.viewer.test_viewer_browser import (  # noqa: F401
-    CHROMIUM,
-    DRIVER,
-    browser,
-    coloured_share,
-    open_folder,
-    page_text,
-    stays,
-    wait_for,
-)
+from tests.app.viewer.test_viewer_browser import coloured_share, open_folder, page_text, stays, wait_for
+from tests.chromium import needs_browser
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here"),
+    needs_browser,
 ]
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
@@ -37,7 +29,7 @@ def viewer() -> Iterator[Viewer]:
         yield viewer
 
 
-def opened(browser: Any, viewer: Viewer) -> Any:  # noqa: F811
+def opened(browser: Any, viewer: Viewer) -> Any:
     """Open the page, wait until it shows the room, and give its `Page`."""
     browser.get(viewer.url)
     wait_for(lambda: viewer.state.pages)
@@ -46,21 +38,21 @@ def opened(browser: Any, viewer: Viewer) -> Any:  # noqa: F811
     return page
 
 
-def use(browser: Any, label: str) -> None:  # noqa: F811
+def use(browser: Any, label: str) -> None:
     """Switch a checkbox of the panel."""
     box = f"//label[contains(., '{label}')]/following::input[@type='checkbox'][1]"
     found = wait_for(lambda: browser.find_elements("xpath", box))[0]
     browser.execute_script("arguments[0].click()", found)
 
 
-def click_scene(browser: Any, x: int, y: int) -> None:  # noqa: F811
+def click_scene(browser: Any, x: int, y: int) -> None:
     """Click the scene at an offset in pixels from its middle."""
     chains = pytest.importorskip("selenium.webdriver").ActionChains
     canvas = max(browser.find_elements("tag name", "canvas"), key=lambda e: e.size["width"])
     chains(browser).move_to_element_with_offset(canvas, x, y).click().perform()
 
 
-def test_what_is_cut_away_is_not_drawn(browser: Any, viewer: Viewer) -> None:  # noqa: F811
+def test_what_is_cut_away_is_not_drawn(browser: Any, viewer: Viewer) -> None:
     page = opened(browser, viewer)
     panel, whole = page.tools.panel, coloured_share(browser)
     page.panel._cameras.value = page.panel._path.value = False
@@ -95,7 +87,7 @@ def test_what_is_cut_away_is_not_drawn(browser: Any, viewer: Viewer) -> None:  #
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) -> None:  # noqa: F811
+def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) -> None:
     if phone:
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:
@@ -123,7 +115,7 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_a_plan_is_seen_from_above_and_everything_comes_back(browser: Any, viewer: Viewer) -> None:  # noqa: F811
+def test_a_plan_is_seen_from_above_and_everything_comes_back(browser: Any, viewer: Viewer) -> None:
     page = opened(browser, viewer)
     usual = page.client.camera.fov
     page.tools.panel.plan.value = True
@@ -142,7 +134,7 @@ def test_a_plan_is_seen_from_above_and_everything_comes_back(browser: Any, viewe
     wait_for(lambda: coloured_share(browser) > 0.1)
 
 
-def test_the_whole_screen_and_a_picture_are_a_click_away(browser: Any, viewer: Viewer) -> None:  # noqa: F811
+def test_the_whole_screen_and_a_picture_are_a_click_away(browser: Any, viewer: Viewer) -> None:
     opened(browser, viewer)
     viewer.name("kitchen")
     open_folder(browser, "Tools")

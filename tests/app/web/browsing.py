@@ -1,54 +1,16 @@
-"""A real server and a real browser for tests of the web page, and a connection that can be cut."""
+"""A real server for tests of the web page, and a connection that can be cut."""
 
 import contextlib
 import re
 import select
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--ignore-certificate-errors",
-    "--window-size=1024,700",
-]
-needs_browser = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here")
-
-
-@contextlib.contextmanager
-def browser(profile: Path, *flags: str) -> Iterator[Any]:
-    """A headless Chromium, whose downloads go to ``profile/downloads``."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={profile / 'chromium'}", *flags):
-        options.add_argument(flag)
-    (profile / "downloads").mkdir(parents=True, exist_ok=True)
-    options.add_experimental_option("prefs", {"download.default_directory": str(profile / "downloads")})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 class ServerProcess:

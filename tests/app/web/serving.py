@@ -56,6 +56,8 @@ if b"broken" in content:
     print("stream-recon: error: it is broken: film again", file=sys.stderr)
     sys.exit(2)
 for done in range(1, 400 if b"long" in content else 3):
+    if b"waits" in content and done > 5:
+        time.sleep(60)
     progress.write_text(json.dumps({"step": "frames", "done": done, "total": 400, "left": 3.0, "fps": 9.5, "text": ""}))
     time.sleep(0.02)
 """

@@ -11,8 +11,10 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from stream_recon.app.web.commands import arguments
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import Places
+from stream_recon.app.web.runner import NICENESS
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, program, served, upload
 
@@ -47,6 +49,27 @@ def test_a_job_runs_and_tells_its_progress(tmp_path: Path) -> None:
         assert len((tmp_path / "data" / name / "starts.txt").read_text().splitlines()) == 2
 
 
+def test_jobs_yield_to_pages(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        upload(client, LONG)
+        until(lambda: job(client).get("progress"))
+        (child,) = (
+            path
+            for path in Path("/proc").glob("[0-9]*")
+            if str(tmp_path) in _words(path) and "reconstruct" in _words(path)
+        )
+        assert os.getpriority(os.PRIO_PROCESS, int(child.name)) >= NICENESS
+        group = child / "autogroup"
+        assert not group.exists() or group.read_text().rpartition("nice ")[2].strip() == str(NICENESS)
+
+
+def _words(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
     with served(tmp_path / "data") as client:
         upload(client, VIDEO + b"broken")
@@ -69,6 +92,30 @@ def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
         client.post("/api/jobs/1/stop")
         until(lambda: job(client, 3)["state"] == "running")
         assert job(client, 2)["state"] == "stopped"
+
+
+def test_exports_are_cut_by_a_box_of_the_viewer(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    places.make()
+    write_run(places.data / "hall")
+    with served(places.data, jobs=0) as client:
+        for form, box, status in (
+            ("mesh", "--box -1,1,0,2.5,-3,-0.5,30", 201),
+            ("html", " -1, 1, 0, 2.5, -3, -0.5 ", 201),
+            ("points", "", 201),
+            ("colmap", "-1,1,0,2,-3,0", 400),  # images cannot be cut
+            ("mesh", "1,2,3", 400),
+            ("mesh", "--overwrite", 400),
+            ("mesh", "1,2,3,4,5,6 -o /etc/passwd", 400),
+            ("mesh", ["1,2,3,4,5,6"], 400),
+        ):
+            answer = client.post("/api/results/hall/export", json={"format": form, "box": box})
+            assert answer.status_code == status, (form, box, answer.text)
+    store = JobStore(places.queue)
+    words = [arguments(job, places) for job in reversed(store.all())]
+    assert words[0][-1] == "--box=-1,1,0,2.5,-3,-0.5,30" and words[1][-1] == "--box=-1,1,0,2.5,-3,-0.5"
+    assert len(words) == 3 and not any(word.startswith("--box") for word in words[2])
+    store.close()
 
 
 def test_an_export_is_made_and_downloaded_while_a_run_goes_on(tmp_path: Path) -> None:

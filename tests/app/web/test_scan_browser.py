@@ -18,7 +18,8 @@ from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.guidance import BLURRED, DARK
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.web.places import Places
-from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
+from tests.app.web.browsing import Relay, ServerProcess, until
+from tests.chromium import chromium, needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
 BLOCKED_SOCKETS = (
@@ -81,7 +82,7 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with (
         ServerProcess(data, "--host", "0.0.0.0", "--tls") as server,
-        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+        chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         driver.get(server.url)  # the token becomes a cookie
         until(lambda: "GB" in driver.find_element("id", "limits").text, 30)
@@ -142,7 +143,7 @@ def test_frames_come_by_post_where_web_sockets_are_blocked(tmp_path: Path) -> No
     camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
     with (
         ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
-        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+        chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         driver.get(server.url)
         driver.execute_cdp_cmd(
@@ -159,7 +160,7 @@ def test_a_cut_network_goes_on_as_a_new_segment(tmp_path: Path) -> None:
     camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
     with (
         ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
-        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+        chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         relay = Relay(server.port)
         token = server.url.partition("?")[2]
@@ -196,7 +197,7 @@ def test_guidance_appears_and_goes(
     camera = camera_file(tmp_path / "camera.mjpeg", [*frames[:20], *map(damage, frames[20:30])], 15)
     with (
         ServerProcess(tmp_path / "data") as server,
-        browser(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
+        chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         begin(driver, f"{server.url}scan?view=off")
         until(lambda: any(said["text"] == line for said in stats(driver)["says"]), 60, "the line")

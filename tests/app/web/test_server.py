@@ -162,6 +162,32 @@ def test_a_page_that_never_reads_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_viewer_pages_that_never_read_are_dropped_and_leave_the_viewer_to_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "data" / "hall")
+    import viser
+
+    protocol = f"viser-v{viser.__version__}"
+    with ServerProcess(tmp_path / "data") as process, contextlib.ExitStack() as stack:
+        until(lambda: b"stream-recon-page" in get(process, "view/hall/"), 120)
+        head = (
+            f"GET /view/hall HTTP/1.1\r\nHost: 127.0.0.1:{process.port}\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            f"Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
+        )
+        for _ in range(4):
+            silent = stack.enter_context(socket.socket())
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", process.port))
+            silent.sendall(head.encode())
+        time.sleep(2)
+        address = f"ws://127.0.0.1:{process.port}/view/hall"
+        for _ in range(2):
+            with websockets.sync.client.connect(address, subprotocols=[protocol], max_size=None) as page:
+                assert len(page.recv(30)) > 0
+            assert json.loads(get(process, "api/state"))["results"][0]["name"] == "hall"
+
+
+@pytest.mark.slow
 def test_a_client_that_goes_away_in_the_middle_leaves_the_rest_unharmed(running: ServerProcess) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
 

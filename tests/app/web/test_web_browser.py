@@ -16,7 +16,8 @@ import pytest
 from stream_recon.app import web
 from stream_recon.app.web.places import Places
 from tests.app.result.test_writer import write_run
-from tests.app.web.browsing import Relay, ServerProcess, browser, needs_browser, until
+from tests.app.web.browsing import Relay, ServerProcess, until
+from tests.chromium import needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
 
@@ -62,50 +63,55 @@ def download(driver: Any, folder: Path, form: str, name: str) -> Path:
     return path
 
 
-def test_a_video_from_upload_to_download(tmp_path: Path) -> None:
+def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
     data, video = tmp_path / "data", long_sample(tmp_path)
-    with ServerProcess(data) as server, browser(tmp_path) as driver:
+    with ServerProcess(data) as server:
         relay = Relay(server.port, bytes_per_s=400_000)
-        driver.get(f"http://127.0.0.1:{relay.port}/")
-        until(lambda: "GB" in element(driver, "#limits").text)
+        browser.get(f"http://127.0.0.1:{relay.port}/")
+        until(lambda: "GB" in element(browser, "#limits").text)
         passed = relay.passed
-        choose(driver, video, 24)
+        choose(browser, video, 24)
         until(lambda: relay.passed - passed > 500_000, 30, "the upload")
         relay.cut()
-        until(lambda: element(driver, '.upload[data-state="interrupted"]'), 30, "the cut")
-        (piece,) = Places(data).uploads.glob("*.piece")
+        until(lambda: element(browser, '.upload[data-state="interrupted"]'), 30, "the cut")
+        # Its job has begun where enough has come; then it has its own folder.
+        (piece,) = (*Places(data).uploads.glob("*.piece"), *Places(data).uploads.glob("*/*.mp4"))
         kept = piece.stat().st_size
         assert 0 < kept < video.stat().st_size
         before = relay.passed
         relay.restore()
-        until(lambda: count(driver, ".job"), 60, "the job")
+        until(lambda: count(browser, ".job") and not count(browser, ".upload"), 60, "the end of the upload")
         # It went on where it was cut, and did not begin again.
         assert relay.passed - before < video.stat().st_size - kept + 300_000
         relay.close()
-        driver.get(server.url)
-        until(lambda: "frame" in element(driver, ".job .hint").text, 120, "the progress")
-        until(lambda: element(driver, ".job a.primary").text == "Watch", 60)
-        watch_while_it_runs(driver, element(driver, ".job a.primary").get_attribute("href"))
-        until(lambda: not count(driver, '.job[data-kind="reconstruct"]'), 600, "the end of the run")
-        until(lambda: element(driver, ".card .verdict b").text, 30)
-        name = element(driver, ".card").get_attribute("data-name")
+        browser.get(server.url)
+        until(lambda: "frame" in element(browser, ".job .hint").text, 120, "the progress")
+        until(lambda: element(browser, ".job a.primary").text == "Watch", 60)
+        watch_while_it_runs(browser, element(browser, ".job a.primary").get_attribute("href"))
+        until(lambda: not count(browser, '.job[data-kind="reconstruct"]'), 600, "the end of the run")
+        until(lambda: element(browser, ".card .verdict b").text, 30)
+        name = element(browser, ".card").get_attribute("data-name")
         assert name == "walkthrough-recon"
         record = json.loads((data / name / "run.json").read_text())
         assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24
 
-        mesh = pytest.importorskip("trimesh").load(download(driver, tmp_path / "downloads", "2", "walkthrough.glb"))
+        mesh = pytest.importorskip("trimesh").load(download(browser, tmp_path / "downloads", "2", "walkthrough.glb"))
         assert len(mesh.geometry)
-        path = download(driver, tmp_path / "downloads", "4", "walkthrough-colmap.zip")
+        path = download(browser, tmp_path / "downloads", "4", "walkthrough-colmap.zip")
         with zipfile.ZipFile(path) as file:
             file.extractall(tmp_path / "colmap")
         (model,) = (tmp_path / "colmap").rglob("sparse/0")
+        element(browser, ".card .links button").click()  # the page to share, in one click
+        shared = tmp_path / "downloads" / "walkthrough.html"
+        until(shared.exists, 120, "the page to share")
+        assert b"<html" in shared.read_bytes()[:2000].lower()
         assert pytest.importorskip("pycolmap").Reconstruction(str(model)).num_images() > 1
 
         stored = [path for path in Places(data).uploads.rglob("*") if path.is_file()]
-        choose(driver, video, 24)
-        until(lambda: "is here already" in element(driver, "#message").text, 30, "the recognition")
+        choose(browser, video, 24)
+        until(lambda: "is here already" in element(browser, "#message").text, 30, "the recognition")
         assert [path for path in Places(data).uploads.rglob("*") if path.is_file()] == stored
-        assert not count(driver, '.job[data-kind="reconstruct"]')
+        assert not count(browser, '.job[data-kind="reconstruct"]')
 
 
 def watch_while_it_runs(driver: Any, address: str) -> None:
@@ -118,49 +124,49 @@ def watch_while_it_runs(driver: Any, address: str) -> None:
     driver.switch_to.window(start)
 
 
-def test_a_job_survives_a_kill_of_the_server(tmp_path: Path) -> None:
+def test_a_job_survives_a_kill_of_the_server(browser: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with browser(tmp_path) as driver:
-        with ServerProcess(data) as server:
-            driver.get(server.url)
-            until(lambda: "GB" in element(driver, "#limits").text)
-            choose(driver, SAMPLE, 40)
-            frames = data / "walkthrough-recon" / "trajectory.txt"
-            until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 12, 300, "the first frames")
-            os.kill(server.process.pid, signal.SIGKILL)
-        with ServerProcess(data) as server:
-            driver.get(server.url)
-            until(lambda: count(driver, ".job"), 30, "the job")
-            until(lambda: not count(driver, ".job"), 600, "the end of the job")
+    with ServerProcess(data) as server:
+        browser.get(server.url)
+        until(lambda: "GB" in element(browser, "#limits").text)
+        choose(browser, SAMPLE, 40)
+        frames = data / "walkthrough-recon" / "trajectory.txt"
+        until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 12, 300, "the first frames")
+        os.kill(server.process.pid, signal.SIGKILL)
+    with ServerProcess(data) as server:
+        browser.get(server.url)
+        until(lambda: count(browser, ".job"), 30, "the job")
+        until(lambda: not count(browser, ".job"), 600, "the end of the job")
         record = json.loads((data / "walkthrough-recon" / "run.json").read_text())
         assert record["interrupted"] is False and record["frames"]["reconstructed"] == 40 and record["refinement"]
 
 
-def test_the_page_needs_no_room_beside_it(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server, browser(tmp_path) as driver:
+def test_the_page_needs_no_room_beside_it(browser: Any, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
         for path in ("", "scan"):
             for width, height in ((390, 844), (1400, 900), (320, 568)):
                 size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-                driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-                driver.get(server.url + path)
-                assert driver.execute_script("return document.documentElement.scrollWidth") <= width, (path, width)
+                browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                browser.get(server.url + path)
+                assert browser.execute_script("return document.documentElement.scrollWidth") <= width, (path, width)
 
 
-def test_a_viewer_talks_to_its_own_server_alone(tmp_path: Path) -> None:
+def test_a_viewer_talks_to_its_own_server_alone(browser: Any, tmp_path: Path) -> None:
     """The viewer's library connects to the server that its address names, and runs what that sends."""
     write_run(tmp_path / "data" / "hall")
     with (
         ServerProcess(tmp_path / "data") as server,
-        browser(tmp_path) as driver,
         socket.create_server(("127.0.0.1", 0)) as evil,
     ):
         evil.settimeout(10)
-        driver.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
-        until(lambda: count(driver, "#root *"), 90, "the viewer")
+        browser.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
+        until(lambda: count(browser, "#root *"), 90, "the viewer")
         with pytest.raises(TimeoutError):
             evil.accept()
-        driver.get(f"{server.url}view/hall/")
-        until(lambda: "5 frames" in element(driver, "body").text, 90, "the result")
+        for small in ("", "#small"):  # as next to the picture of a scan
+            browser.get("about:blank")
+            browser.get(f"{server.url}view/hall/{small}")
+            until(lambda: "5 frames" in element(browser, "body").text, 90, "the result")
 
 
 PACK = """
@@ -174,10 +180,10 @@ import("./static/zip.js").then(async ({zipOf}) => {
 """
 
 
-def test_photographs_are_packed_by_the_page(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "data") as server, browser(tmp_path) as driver:
-        driver.get(server.url)
-        packed = driver.execute_async_script(PACK)
+def test_photographs_are_packed_by_the_page(browser: Any, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        browser.get(server.url)
+        packed = browser.execute_async_script(PACK)
         assert isinstance(packed, list), packed
         with zipfile.ZipFile(io.BytesIO(bytes(packed))) as file:
             assert file.testzip() is None
@@ -185,11 +191,11 @@ def test_photographs_are_packed_by_the_page(tmp_path: Path) -> None:
             assert file.read("b/2.jpg") == bytes((0xFF ^ i * 7) & 255 for i in range(70000))
         for number in (1, 2, 10):
             (tmp_path / f"{number}.jpg").write_bytes(SAMPLE_PICTURE + bytes([number]))
-        driver.execute_script("document.querySelector('.options').open = true")
+        browser.execute_script("document.querySelector('.options').open = true")
         names = "\n".join(str(tmp_path / f"{number}.jpg") for number in (10, 1, 2))
-        until(lambda: "GB" in element(driver, "#limits").text)
-        element(driver, "#files").send_keys(names)
-        until(lambda: count(driver, ".job"), 60, "the job")
+        until(lambda: "GB" in element(browser, "#limits").text)
+        element(browser, "#files").send_keys(names)
+        until(lambda: count(browser, ".job"), 60, "the job")
         stored = sorted(Places(tmp_path / "data").uploads.glob("*/*/*.jpg"))
         assert [path.name for path in stored] == ["000000.jpg", "000001.jpg", "000002.jpg"]
         assert [path.read_bytes()[-1] for path in stored] == [1, 2, 10]

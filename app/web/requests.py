@@ -1,0 +1,77 @@
+"""Parts of endpoints: bodies of requests within bounds, and errors as one line of JSON."""
+
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from stream_recon.app.web.uploads import OffsetError
+from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
+
+MAX_JSON_BYTES = 65_536
+
+
+def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) -> Any:
+    """Decorator of endpoints: errors that a user can act on become one line of JSON."""
+
+    async def answer(routes: Any, request: Request) -> Response:
+        try:
+            return await endpoint(routes, request)
+        except OffsetError as error:
+            return JSONResponse({"error": str(error), "offset": error.offset}, 409)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except InputError as error:
+            return JSONResponse({"error": str(error)}, 415)
+        except StreamReconError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except OSError as error:
+            return JSONResponse({"error": f"the system refuses an operation: {error.strerror}"}, 507)
+
+    return answer
+
+
+async def json_of(request: Request) -> dict[str, Any]:
+    """A request's JSON object; empty without a body. Raises ConfigError."""
+    check_length(request, MAX_JSON_BYTES)
+    data = b""
+    async for block in body_of(request):
+        data += block
+        if len(data) > MAX_JSON_BYTES:
+            raise ConfigError("the request is too large")
+    try:
+        given = json.loads(data) if data else {}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError("the request is no JSON") from error
+    if not isinstance(given, dict):
+        raise ConfigError("the request is no JSON object")
+    return given
+
+
+async def body_of(request: Request) -> AsyncIterator[bytes]:
+    """Parts of a request's body."""
+    async for block in request.stream():
+        yield block
+
+
+def check_length(request: Request, most: int) -> None:
+    """Raises ConfigError where the request announces a larger body."""
+    given = request.headers.get("content-length", "0")
+    if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) > most:
+        raise ConfigError(f"a request of this kind has at most {most} bytes")
+
+
+def number(text: str | None) -> float:
+    """A parameter's number; 0 where it is none."""
+    try:
+        return finite(float(text or 0))
+    except ValueError:
+        return 0.0
+
+
+def finite(value: float) -> float:
+    """The value, or 0 where it is infinite or no number."""
+    return value if math.isfinite(value) else 0.0
