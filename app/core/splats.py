@@ -135,7 +135,9 @@ def splats_bytes(splats: Splats) -> bytes:
 
 def _read(file: BinaryIO) -> Splats:
     count, names = _header(file)
-    degree = next((d for d in COEFFICIENTS if set(property_names(d)) - {"nx", "ny", "nz"} == names.keys() - _NORMALS), None)
+    degree = next(
+        (d for d in COEFFICIENTS if set(property_names(d)) - {"nx", "ny", "nz"} == names.keys() - _NORMALS), None
+    )
     if degree is None:
         raise ValueError("it has other values than splats have")
     content = file.read(count * 4 * len(names))

@@ -78,3 +78,14 @@ def load_scene(folder: Path) -> Scene:
             int(model["counts"][1]),
             float(model["seconds"]),
         )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one training, over the images that were held out and registered."""
+
+    psnr: float
+    ssim: float
+    psnr_of: dict[str, float]
+    gaussians: int
+    seconds: float
