@@ -1,8 +1,8 @@
 """Gaussian splats of a scene, and their file in the PLY layout of 3D Gaussian splatting (Kerbl et al. 2023).
 
 A file holds, for each splat: ``x, y, z``; normals, which are 0; ``f_dc_0..2``, the colour of degree 0 of its spherical
-harmonics; ``f_rest_*``, those of higher degree, all of red, then green, then blue; ``opacity`` as a logit; ``scale_0..2``
-as logarithms; ``rot_0..3``, a quaternion w, x, y, z. All are little-endian float32.
+harmonics; ``f_rest_*``, those of higher degree, all of red, then green, then blue; ``opacity`` as a logit; ``scale_*`` as
+logarithms; ``rot_*``, a quaternion w, x, y, z. All are little-endian float32.
 """
 
 import io
@@ -135,9 +135,8 @@ def splats_bytes(splats: Splats) -> bytes:
 
 def _read(file: BinaryIO) -> Splats:
     count, names = _header(file)
-    degree = next(
-        (d for d in COEFFICIENTS if set(property_names(d)) - {"nx", "ny", "nz"} == names.keys() - _NORMALS), None
-    )
+    known = (d for d in COEFFICIENTS if set(property_names(d)) - _NORMALS == names.keys() - _NORMALS)
+    degree = next(known, None)
     if degree is None:
         raise ValueError("it has other values than splats have")
     content = file.read(count * 4 * len(names))
@@ -175,7 +174,7 @@ def _header(file: BinaryIO) -> tuple[int, dict[str, int]]:
         line = file.readline(LONGEST_HEADER)
         read += len(line)
         words = line.decode("ascii", "replace").split()
-        if number == 0 and words != ["ply"] or read > LONGEST_HEADER:
+        if (number == 0 and words != ["ply"]) or read > LONGEST_HEADER:
             break
         if words[:1] == ["format"] and words[1:] != ["binary_little_endian", "1.0"]:
             raise ValueError("it is not binary and little-endian")

@@ -71,7 +71,7 @@ class SplatModel:
 
     @torch.no_grad()
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Put copies of the rows ``source`` [k] in place of the rows ``target`` [k]; both begin anew in the optimizer."""
+        """Put copies of the rows ``source`` [k] in place of the rows ``target`` [k]; moments become 0."""
         for name, values in self.gaussians.items():
             values[target] = values[source]
             for moments in self._moments(name):

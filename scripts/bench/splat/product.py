@@ -1,4 +1,4 @@
-"""The program's own trainer on the images of an export, and a measure of floaters that serves the plain trainer, too."""
+"""The program's own trainer on the images of an export, and a measure of floaters."""
 
 from pathlib import Path
 from typing import Any
