@@ -1,8 +1,8 @@
 """Gaussian splats of a scene, and their file in the PLY layout of 3D Gaussian splatting (Kerbl et al. 2023).
 
-A file holds, for each splat: ``x, y, z``; normals, which are 0; ``f_dc_0..2``, the colour of degree 0 of its spherical
-harmonics; ``f_rest_*``, those of higher degree, all of red, then green, then blue; ``opacity`` as a logit; ``scale_*`` as
-logarithms; ``rot_*``, a quaternion w, x, y, z. All are little-endian float32.
+A file holds, for each splat: ``x, y, z``; normals, which are 0; ``f_dc_*``, the colour of degree 0 of its spherical
+harmonics; ``f_rest_*``, those of higher degree, all of red, then green, then blue; ``opacity`` as a logit; ``scale_*``
+as logarithms; ``rot_*``, a quaternion w, x, y, z. All are little-endian float32.
 """
 
 import io
