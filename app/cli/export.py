@@ -22,10 +22,12 @@ MIN_SIDE, MAX_SIDE = 16, 7680
 def export_command(
     folder: Folder,
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap"],
+        Literal[
+            "trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap", "splats"
+        ],
         option(
             "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
-            "(Rerun), ros2bag, mcap (Foxglove)."
+            "(Rerun), ros2bag, mcap (Foxglove), splats (.ply or .spz)."
         ),
     ],
     output: Annotated[

@@ -15,6 +15,7 @@ from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
 from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
+from stream_recon.app.cli.splat import require_splats, splat_options, train_folder
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -50,6 +51,8 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    splat: bool = False
+    """Gaussian splats are trained at the end."""
     keep_map: bool = True
     dense_side: int | None = shared.DENSE_SIDE
     """Longer side of dense depth maps; None: none are made."""
@@ -104,6 +107,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.result.run_record import RunInfo, evidence_record
     from stream_recon.app.sources.source import open_source
 
+    if job.splat:
+        require_splats()
     preset = job.model.load_preset()
     dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
     if job.onto is not None and not job.keep_map:
@@ -177,7 +182,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     finisher = Finisher(
                         folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
                     )
-                    finished = _finish(finisher, steps, job)
+                    finished = _finish(finisher, steps, job, viewer)
                     if publisher and (steps.scale or steps.onto):
                         publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
@@ -204,8 +209,14 @@ def _listeners(viewer: "Viewer | None", device: str, is_live_dense: bool) -> Ite
         yield [live]
 
 
-def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:
+def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob, viewer: "Viewer | None") -> bool:
+    """Do the last steps; False where Ctrl-C ended one."""
     finished = finisher.run(steps)
+    if finished and job.splat:
+        from stream_recon.app.result.splats import CHECKPOINT_NAME
+
+        options = splat_options(resume=job.resume and (finisher.folder / CHECKPOINT_NAME).exists())
+        finished = train_folder(finisher.folder, options, viewer).is_complete
     if finished:
         job.on_finished(finisher.folder)
     return finished
@@ -216,10 +227,11 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.pipeline.finish import Finisher
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.splats import current_splats
 
     out, err = result_consoles()
     out.print(f"result: {folder}")
-    if not steps:
+    if not steps and not (job.splat and current_splats(read_result(folder)) is None):
         out.print("it is complete: nothing is left to do")
         print_ending(folder, out)
         return DONE
@@ -232,7 +244,8 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
-            finished = _finish(Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map), steps, job)
+            finisher = Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map)
+            finished = _finish(finisher, steps, job, viewer)
             if finished:
                 print_ending(folder, out)
         if viewer and job.view:
