@@ -50,9 +50,8 @@ def splat_command(
 ) -> int:
     """Train Gaussian splats from a result, on an NVIDIA GPU.
 
-    They become splats.ply of the result, and 'export --format splats' gives them to other programs. Needs gsplat (pip
-    install 'stream-recon[splat]') and nvcc, with which gsplat compiles its kernels at the first start, for some
-    minutes. Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
+    They become splats.ply of the result, and 'export --format splats' gives them to other programs. Needs the extra
+    'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes. Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
     from stream_recon.app.cli.reconstruct_run import at_terminal
     from stream_recon.app.export.target import check_target

@@ -47,7 +47,7 @@ INCONSISTENT = 0.15
 CONFIRMED = 0.005
 """Share of the pixels that stereo confirms; in a right walk through snow it was 0.02."""
 SPLATS_PSNR = 13.0
-"""PSNR in dB of held-out images, drawn from splats, below which these show another scene. Right results had 17 to 35."""
+"""PSNR in dB of held-out images, drawn from splats, below which they show another scene. Right results had 16 to 35."""
 FEW_KEYFRAMES = 3
 """Fewest keyframes that can be checked."""
 FAILED = 2

@@ -29,7 +29,7 @@ def read_checkpoint(path: Path, trainer: Trainer, key: str) -> None:
         with safe_open(path, "pt") as file:
             if (file.metadata() or {}).get(KEY) != key:
                 raise ConfigError(f"{path} is of other options, or of other poses: leave out --resume to begin again")
-            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}
+            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         trainer.load(state)
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise OutputError(f"{path} is missing or damaged: leave out --resume to begin again ({error})") from error

@@ -18,8 +18,8 @@ SHELL_OPACITY = 0.9
 """Opacity to begin with of what is far behind all others."""
 RATES = {"means": 1.6e-4, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3, "shN": 2.5e-3 / 20}
 """Steps of the parameters, as in 3D Gaussian splatting (Kerbl et al. 2023); of positions in the trainer's unit."""
-LARGEST_SIZE = 0.1
-"""Largest standard deviation to begin with, in the trainer's unit."""
+LARGEST_SIZE = 0.03
+"""Largest standard deviation to begin with, as a share of the scene's radius."""
 
 
 class SplatModel:
@@ -41,7 +41,8 @@ class SplatModel:
         means = (np.concatenate([scene.points, far]).astype(np.float64) - scene.centre) / scene.unit
         colours = np.concatenate([scene.colours, far_colours])
         n, m = len(means), len(scene.points)
-        size = neighbour_distance(means[:m]).clip(1e-6, LARGEST_SIZE)
+        largest = LARGEST_SIZE * scene.radius / scene.unit
+        size = neighbour_distance(means[:m]).clip(1e-6, largest)
         if len(far):
             size = np.concatenate([size, neighbour_distance(means[m:])])
         opacity = np.full(n, FIRST_OPACITY, np.float32)
@@ -142,6 +143,6 @@ class SplatModel:
 def neighbour_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Root mean square distance [N] of each point's three nearest neighbours."""
     if len(points) < 2:
-        return np.full(len(points), LARGEST_SIZE)
+        return np.ones(len(points))
     near = cKDTree(points).query(points, k=min(4, len(points)), workers=-1)[0][:, 1:]
     return np.sqrt(np.square(near).mean(axis=1))

@@ -13,13 +13,13 @@ SIZE = (32, 24)
 K = np.array([[28.0, 0, 16], [0, 28, 12], [0, 0, 1]])
 
 
-def blob_splats(count: int = 40) -> Splats:
+def blob_splats(count: int = 60) -> Splats:
     """Blobs on a wavy wall that fills the view."""
     rng = np.random.default_rng(1)
     x, y = rng.uniform(-3, 3, count), rng.uniform(-2.2, 2.2, count)
     means = np.stack([x, y, 4 + 0.4 * np.sin(2 * x)], axis=1).astype(np.float32)
     sh = ((rng.uniform(0.1, 1, (count, 1, 3)) - 0.5) / SH_0).astype(np.float32)
-    scales = np.log(rng.uniform(0.25, 0.6, (count, 3))).astype(np.float32)
+    scales = np.log(rng.uniform(0.3, 0.6, (count, 3))).astype(np.float32)
     quats = rng.normal(size=(count, 4)).astype(np.float32)
     return Splats(means, scales, quats, np.full(count, 3.0, np.float32), sh)
 
@@ -39,7 +39,7 @@ def tensors(splats: Splats) -> dict[str, torch.nn.Parameter]:
 
 @torch.no_grad()
 def blob_scene(images: int = 10) -> TrainingScene:
-    """Images of the blobs with depth that is confirmed everywhere, and points of them all, grey."""
+    """Images of the blobs with depth that is confirmed everywhere, and points of them all in pale colours."""
     truth = blob_splats()
     gaussians = tensors(truth)
     poses = np.tile(np.eye(4), (images, 1, 1))
@@ -61,7 +61,7 @@ def blob_scene(images: int = 10) -> TrainingScene:
         depth,
         np.where(depth > 0, 3, 0).astype(np.uint8),
         truth.means,
-        np.full((len(truth), 3), 128, np.uint8),
+        np.rint(255 * (0.5 * truth.rgb + 0.25)).astype(np.uint8),
     )
 
 
