@@ -51,7 +51,8 @@ def splat_command(
     """Train Gaussian splats from a result, on an NVIDIA GPU.
 
     They become splats.ply of the result, and 'export --format splats' gives them to other programs. Needs the extra
-    'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes. Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
+    'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes.
+    Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
     from stream_recon.app.cli.reconstruct_run import at_terminal
     from stream_recon.app.export.target import check_target

@@ -59,11 +59,11 @@ def _fraction_bits(means: NDArray[np.float32]) -> int:
 
 def _fixed_point(means: NDArray[np.float32], bits: int) -> bytes:
     fixed = np.rint(means.astype(np.float64) * (1 << bits)).clip(-FIXED_LIMIT, FIXED_LIMIT).astype("<i4")
-    return fixed.reshape(-1, 1).view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return bytes(fixed.reshape(-1, 1).view(np.uint8).reshape(-1, 4)[:, :3].tobytes())
 
 
 def _levels(values: NDArray[np.floating]) -> bytes:
-    return np.rint(values).clip(0, 255).astype(np.uint8).tobytes()
+    return bytes(np.rint(values).clip(0, 255).astype(np.uint8).tobytes())
 
 
 def _rotations(quats: NDArray[np.float32]) -> bytes:

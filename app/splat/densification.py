@@ -57,7 +57,7 @@ class Densification:
         factor = NOISE * RATES["means"] * means_rate * share[:, None]
         R = rotations(g["quats"])
         local = torch.einsum("nji,nj->ni", R, noise * factor) * torch.exp(2 * g["scales"])
-        g["means"] += torch.einsum("nij,nj->ni", R, local)
+        g["means"].add_(torch.einsum("nij,nj->ni", R, local))
 
     def _relocate(self, model: SplatModel) -> None:
         opacity = torch.sigmoid(model.gaussians["opacities"])

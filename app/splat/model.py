@@ -145,4 +145,4 @@ def neighbour_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(points) < 2:
         return np.ones(len(points))
     near = cKDTree(points).query(points, k=min(4, len(points)), workers=-1)[0][:, 1:]
-    return np.sqrt(np.square(near).mean(axis=1))
+    return np.asarray(np.sqrt(np.square(near).mean(axis=1)), np.float64)

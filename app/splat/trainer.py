@@ -228,8 +228,8 @@ class Trainer:
         if not weight and not options.normal_weight:
             return torch.zeros((), device=self.device)
         depth, certainty = self._depths[number].float() / self.scene.unit, self._certainties[number]
-        drawn = F.interpolate(drawing.depth[None, None], depth.shape, mode="bilinear", antialias=False)[0, 0]
-        loss = weight * depth_loss(drawn, depth, certainty)
+        drawn = F.interpolate(drawing.depth[None, None], depth.shape, mode="bilinear")[0, 0]
+        loss: Tensor = weight * depth_loss(drawn, depth, certainty)
         if options.normal_weight:
             focal, centre = torch.diagonal(self.small_K)[:2], self.small_K[:2, 2]
             loss = loss + options.normal_weight * normal_loss(drawn, depth, certainty, focal, centre)

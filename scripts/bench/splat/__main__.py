@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from bench.splat.scene import MODEL_NAME, Scene, load_scene
-from bench.splat.train import STEPS, Figures, train_one
+from bench.splat.scene import MODEL_NAME, Figures, Scene, load_scene
+from bench.splat.train import STEPS, train_one
 
 
 def row(scene: Scene, figures: Figures, common: set[str]) -> dict[str, Any]:

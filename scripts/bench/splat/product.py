@@ -44,7 +44,7 @@ def load_training_scene(folder: Path) -> TrainingScene:
         arrays: dict[str, Any] = dict(stored)
     ends = arrays.pop("ends").tolist()
     parts = np.split(arrays.pop("jpegs"), ends[:-1])
-    images = [cv2.imdecode(part, cv2.IMREAD_COLOR)[..., ::-1] for part in parts]
+    images = [np.asarray(cv2.imdecode(part, cv2.IMREAD_COLOR))[..., ::-1] for part in parts]
     return TrainingScene(images=np.stack(images), **{**arrays, "every": int(arrays["every"])})
 
 
