@@ -73,8 +73,8 @@ def test_training_explains_images_it_has_not_seen(tmp_path: Path) -> None:
     write_scene(tmp_path / "room" / "ours")
     scene = load_scene(tmp_path / "room" / "ours")
     assert scene.names[0] == "frame_000000.png" and scene.held_out.sum() == 2
-    before = train(scene, torch.device("cpu"), 1, render_plainly)
-    after = train(scene, torch.device("cpu"), 90, render_plainly)
+    _, before = train(scene, torch.device("cpu"), 1, render_plainly)
+    _, after = train(scene, torch.device("cpu"), 90, render_plainly)
     assert set(after.psnr_of) == {"frame_000000.png", "frame_000008.png"}
     assert after.psnr > before.psnr + 3
     assert after.ssim > before.ssim

@@ -1,5 +1,6 @@
 """What a splat is trained on: images, their pinhole camera and poses, and points to begin with."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,3 +90,7 @@ class Figures:
     psnr_of: dict[str, float]
     gaussians: int
     seconds: float
+    memory_gb: float = math.nan
+    """Peak memory of the GPU."""
+    floaters: float = math.nan
+    """Mean opacity in free space, see `bench.splat.product.floaters`."""

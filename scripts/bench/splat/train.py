@@ -8,6 +8,8 @@ steps, positions' rate falling to a hundredth in 30,000 steps, Gaussians cloned,
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,16 +19,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from bench.splat.product import MODEL, SCENE_NAME, floaters, load_training_scene, train_product
 from bench.splat.scene import Figures, Scene, load_scene
 from stream_recon.app.core.splats import SH_0
 from stream_recon.app.splat.losses import image_loss, ssim
 from stream_recon.app.splat.model import RATES, neighbour_distance
-from stream_recon.app.splat.rasterizer import Gaussians, gsplat_rasterization
+from stream_recon.app.splat.rasterizer import Gaussians, draw_gsplat, gsplat_rasterization
+from stream_recon.app.splat.trainer import Trainer, TrainOptions
 
 STEPS = 7_000
 SCHEDULE = 30_000
 SH_DEGREE, SH_EVERY = 3, 1_000
 FIRST_OPACITY = 0.1
+COMPARED = "refined-dense"
+"""Model of the same poses as the program's own training, whose floaters are compared."""
 
 Optimizers = dict[str, torch.optim.Optimizer]
 
@@ -51,7 +57,22 @@ def train_one(folder: Path, device: str, steps: int) -> Figures:
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     name = f"{folder.parent.name}/{folder.name}"
-    return train(load_scene(folder), torch.device(device), steps, tell=lambda line: print(f"{name} {line}", flush=True))
+    on, beside = torch.device(device), folder.parent / MODEL
+    trained_here = (folder / SCENE_NAME).is_file()
+    if trained_here:
+        trainer, figures = train_product(load_training_scene(folder), TrainOptions(steps=steps), on)
+        gaussians = trainer.model.gaussians
+    else:
+        tell = partial(print, name, flush=True)
+        gaussians, figures = train(load_scene(folder), on, steps, tell=tell)
+    memory = torch.cuda.max_memory_allocated(on) / 1e9 if on.type == "cuda" else math.nan
+    figures = replace(figures, memory_gb=memory)
+    if not trained_here and not (folder.name == COMPARED and (beside / SCENE_NAME).is_file()):
+        return figures
+    scene = load_training_scene(beside)
+    if not trained_here:
+        trainer = Trainer(scene, TrainOptions(), on, draw_gsplat)
+    return replace(figures, floaters=floaters(scene, gaussians, trainer))
 
 
 def train(
@@ -60,8 +81,8 @@ def train(
     steps: int = STEPS,
     render: Render = render_gsplat,
     tell: Callable[[str], None] = lambda line: None,
-) -> Figures:
-    """Train on a scene's images but the held-out ones, and measure on these."""
+) -> tuple[Gaussians, Figures]:
+    """Train on a scene's images but the held-out ones, and measure on these. The Gaussians are in `normalised` axes."""
     from gsplat import DefaultStrategy
 
     begin = time.perf_counter()
@@ -98,7 +119,7 @@ def train(
             tell(f"step {step + 1}: loss {loss.item():.4f}, {len(gaussians['means'])} Gaussians")
     seconds = time.perf_counter() - begin
     psnr, similar = measure(scene, images, gaussians, cameras, K, render)
-    return Figures(
+    return gaussians, Figures(
         float(np.mean(list(psnr.values()))) if psnr else math.nan,
         float(np.mean(similar)) if similar else math.nan,
         psnr,
