@@ -40,9 +40,7 @@ def test_a_page_without_a_server_shows_the_splats_of_a_result(tmp_path: Path) ->
     folder = tmp_path / "out"
     write_room(folder, 12, source=False)
     result = read_result(folder)
-    points = np.median(
-        [camera.T_world_camera[:3, 3] + 2 * camera.T_world_camera[:3, 2] for camera in result.cameras], 0
-    )
+    ahead = [camera.T_world_camera[:3, 3] + 2 * camera.T_world_camera[:3, 2] for camera in result.cameras]
     (folder / SPLATS_NAME).write_bytes(splats_bytes(magenta_wall(np.median(ahead, axis=0), 1.0)))
     record = json.loads((folder / "run.json").read_text())
     replace_json(folder / "run.json", {**record, "splats": {"revision": revision_of(result)}})
