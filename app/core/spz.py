@@ -39,7 +39,8 @@ def spz_bytes(splats: Splats, *, antialiased: bool = False) -> bytes:
     parts = [
         HEADER.pack(MAGIC, VERSION, len(splats), degree, bits, flags, 0),
         _fixed_point(splats.means * FLIPPED, bits),
-        _levels(255 * splats.alpha),
+        # Readers turn 0 and 255 into infinite logits.
+        _levels((255 * splats.alpha).clip(1, 254)),
         _levels(255 * (COLOUR_RANGE * splats.sh[:, 0] + 0.5)),
         _levels(16 * (splats.scales + 10)),
         _rotations(splats.quats),

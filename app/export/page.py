@@ -91,7 +91,8 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
         from stream_recon.app.viewer.splats import add_splats
 
         splats = job_splats(job).most_visible(MAX_SPLATS)
-        add_splats(server.scene, splats)
+        if len(splats):
+            add_splats(server.scene, splats)
         # A hidden parent hides all surfaces, until a user switches them on.
         scene.add_frame("/surface", show_axes=False, visible=False)
         what = f"{len(splats)} splats, {what}"

@@ -109,6 +109,10 @@ def small_motion(twist: Tensor) -> Tensor:
     wx, wy, wz, tx, ty, tz = twist.unbind()
     zero, one = torch.zeros_like(wx), torch.ones_like(wx)
     generator = torch.stack([zero, -wz, wy, wz, zero, -wx, -wy, wx, zero]).reshape(3, 3)
-    R = torch.linalg.matrix_exp(generator)
+    # Never 0, so that its square root has a gradient.
+    angle = (twist[:3].square().sum() + 1e-16).sqrt()
+    half = torch.sin(angle / 2) / angle
+    R = torch.eye(3, device=twist.device) + torch.sin(angle) / angle * generator
+    R = R + 2 * half.square() * generator @ generator
     top = torch.cat([R, torch.stack([tx, ty, tz])[:, None]], dim=1)
     return torch.cat([top, torch.stack([zero, zero, zero, one])[None]])

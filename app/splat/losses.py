@@ -1,5 +1,7 @@
 """Differences of a drawn image from the photograph, and of its depth and surface from dense depth maps."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,8 +21,8 @@ EDGE = 0.05
 def image_loss(drawn: Tensor, wanted: Tensor, kept: Tensor | None) -> Tensor:
     """0.8 L1 + 0.2 (1 - SSIM) of images [h, w, 3] from 0 to 1, at the pixels ``kept`` [h, w]; None: at all."""
     if kept is not None:
-        # What is left out is alike in both, so that windows across its border say nothing of it either.
-        drawn = torch.where(kept[..., None], drawn, wanted)
+        # Black in both, so that windows across its border say nothing of what is left out either.
+        drawn, wanted = drawn * kept[..., None], wanted * kept[..., None]
         share = kept.float().mean().clamp_min(1e-3)
     else:
         share = torch.ones((), device=drawn.device)
@@ -49,10 +51,16 @@ def depth_loss(drawn: Tensor, depth: Tensor, certainty: Tensor) -> Tensor:
 
     Inverse depth: an error far away moves the image less than one nearby.
     """
-    weight = torch.tensor(CERTAINTY_WEIGHTS, device=drawn.device)[certainty.long()] * (depth > SMALLEST_DEPTH)
+    weight = _certainty_weights(drawn.device)[certainty.long()] * (depth > SMALLEST_DEPTH)
     wanted = depth.clamp_min(SMALLEST_DEPTH)
     different = (wanted / drawn.clamp_min(SMALLEST_DEPTH) - 1).abs().clamp_max(1.0)
     return (weight * different).sum() / weight.sum().clamp_min(1.0)
+
+
+@cache
+def _certainty_weights(device: torch.device) -> Tensor:
+    # Kept, because each copy to a GPU waits for it.
+    return torch.tensor(CERTAINTY_WEIGHTS, device=device)
 
 
 def normal_loss(drawn: Tensor, depth: Tensor, certainty: Tensor, focal: Tensor, centre: Tensor) -> Tensor:

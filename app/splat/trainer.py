@@ -168,7 +168,8 @@ class Trainer:
         for number in np.flatnonzero(self.scene.held_out).tolist():
             drawn, wanted = self.drawn(number), self.image(number)
             if self._kept is not None:
-                drawn = torch.where(self._kept[number][..., None], drawn, wanted)
+                kept = self._kept[number][..., None]
+                drawn, wanted = drawn * kept, wanted * kept
             error = F.mse_loss(drawn, wanted)
             if self._kept is not None:
                 error = error / self._kept[number].float().mean().clamp_min(1e-3)

@@ -10,8 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from stream_recon.app.cli.main import app
+from stream_recon.app.core.box import Box
 from stream_recon.app.core.splats import read_splats
 from stream_recon.app.export.formats import export
+from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, current_splats
@@ -69,8 +71,11 @@ def test_splats_are_recorded_exported_and_shown(room: Path, tmp_path: Path) -> N
         target, told = export(room, "splats", tmp_path / name)
         assert target.stat().st_size > 100 and f"{report.splats} splats" in told.summary
     assert np.array_equal(read_splats(tmp_path / "x.ply").means, read_splats(path).means)
-    page, _ = export(room, "html", tmp_path / "x.html")
-    assert page.stat().st_size > 1000
+    box = Box((0, -9, -9), (9, 9, 9))
+    export(room, "splats", tmp_path / "cut.ply", ExportOptions(box=box))
+    assert 0 < len(read_splats(tmp_path / "cut.ply")) < report.splats
+    _, told = export(room, "html", tmp_path / "x.html")
+    assert f"{report.splats} splats" in told.summary
 
 
 def test_splats_of_other_poses_do_not_count(room: Path, tmp_path: Path) -> None:
