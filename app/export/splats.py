@@ -14,7 +14,8 @@ SUFFIXES = (".ply", ".spz")
 
 
 def write_splats_file(job: ExportJob, path: Path) -> ExportReport:
-    """Write the file. Raises StreamReconError: there are no splats. OSError for system errors."""
+    """Write the file. Raises StreamReconError: there are no frames or no splats. OSError for system errors."""
+    job.cameras("all")  # as all exports, where a result has no frames
     splats = job_splats(job)
     content = spz_bytes(splats) if path.name.endswith(SUFFIXES[1]) else splats_bytes(splats)
     path.write_bytes(content)
