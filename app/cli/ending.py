@@ -16,6 +16,7 @@ CONTENT = {
     "dense": "per keyframe: depth by stereo, image",
     "points.ply": "coloured cloud",
     "mesh.glb": "textured mesh",
+    "splats.ply": "Gaussian splats",
     "tracks.npz": "triangulated points and their observations",
     "map.npz": "features by which images of the place are localized",
     "changes.ply": "points that are new (green) and gone (red)",

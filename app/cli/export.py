@@ -13,6 +13,7 @@ from stream_recon.configs.schema import points_overrides
 
 if TYPE_CHECKING:
     from stream_recon.app.export.render.camera_path import CameraPath
+    from stream_recon.app.export.render.film import Painter
 
 MIN_SIDE, MAX_SIDE = 16, 7680
 """Pixels of a video's side: encoders take no less, and 8K is the largest that players show."""
@@ -22,10 +23,12 @@ MIN_SIDE, MAX_SIDE = 16, 7680
 def export_command(
     folder: Folder,
     format: Annotated[
-        Literal["trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap"],
+        Literal[
+            "trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap", "splats"
+        ],
         option(
             "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
-            "(Rerun), ros2bag, mcap (Foxglove)."
+            "(Rerun), ros2bag, mcap (Foxglove), splats (.ply or .spz)."
         ),
     ],
     output: Annotated[
@@ -107,8 +110,11 @@ def render_command(
     fps: Annotated[float, option("Frame rate of the video.", min=1, max=120)] = 30.0,
     size: Annotated[str, option("Size of the video in pixels.", metavar="WxH")] = "1920x1080",
     points: Annotated[int, option("Most points that are drawn, about.", min=1)] = 1_500_000,
+    show: Annotated[
+        Literal["points", "splats"], option("What is drawn; splats need an NVIDIA GPU and gsplat.")
+    ] = "points",
 ) -> int:
-    """Render a video of a flight through a result's points.
+    """Render a video of a flight through a result's points or Gaussian splats.
 
     It is written in H.264 where ffmpeg or OpenCV can do that.
     """
@@ -116,11 +122,28 @@ def render_command(
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
     options = FilmOptions(_known_path(flight or camera_path), _size(size), seconds, fps, points)
+    paint = _splat_painter(folder) if show == "splats" else None
     out, err = result_consoles()
-    with step_bars(out, err) as show:
-        summary = render_film(folder, video, options, overwrite=overwrite, progress=show)
+    with step_bars(out, err) as bar:
+        summary = render_film(folder, video, options, overwrite=overwrite, progress=bar, paint=paint)
     out.print(f"{video}: {summary}")
     return DONE
+
+
+def _splat_painter(folder: Path) -> "Painter":
+    """What draws a result's splats. Raises StreamReconError: there are none, or no GPU."""
+    from stream_recon.app.export.job import ExportJob
+    from stream_recon.app.export.splats import job_splats
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.splat.rasterizer import require_gsplat
+
+    splats = job_splats(ExportJob(read_result(folder)))
+    require_gsplat()
+    import torch
+
+    from stream_recon.app.splat.film import splat_painter
+
+    return splat_painter(splats, torch.device("cuda"))
 
 
 def _known_path(name: str) -> "CameraPath":

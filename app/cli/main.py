@@ -28,6 +28,7 @@ from stream_recon.app.cli.merge import merge_command
 from stream_recon.app.cli.plan import plan_command
 from stream_recon.app.cli.reconstruct import reconstruct_command
 from stream_recon.app.cli.serve import serve_command
+from stream_recon.app.cli.splat import splat_command
 from stream_recon.app.cli.view import view_command
 from stream_recon.configs.errors import InputError
 
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve_command,
     "refine": refine_command,
     "scale": scale_command,
+    "splat": splat_command,
     "localize": localize_command,
     "merge": merge_command,
     "export": export_command,

@@ -94,6 +94,7 @@ DENSE_SIDE = 384
 """Default of ``--dense-side``; the same as in `stream_recon.app.pipeline.dense`, which loads more."""
 
 KeepMap = Annotated[bool, option("Keep the features by which the place is recognized.", "--map/--no-map", panel=OUTPUT)]
+Splat = Annotated[bool, option("Train Gaussian splats at the end; see 'splat --help'.", "--splat", panel=OUTPUT)]
 Mesh = Annotated[bool, option("Make a textured mesh at the end.", "--mesh/--no-mesh", panel=OUTPUT)]
 
 Host = Annotated[str, option("Address of the viewer; 0.0.0.0 admits other machines.", panel=VIEWER)]

@@ -32,11 +32,14 @@ from stream_recon.configs.schema import Preset
 if TYPE_CHECKING:
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
+    from stream_recon.app.splat.trainer import TrainProgress
 
 MIN_SHARE = 0.02
 """Share done of a step from which its time left is estimated."""
 COMPILING = "first frames: kernels for this GPU are compiled, up to half a minute at the first start"
 """What a run on a GPU waits for."""
+SPLAT_STEPS = 20
+"""Steps of a training of splats between two updates."""
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
 
@@ -226,6 +229,16 @@ class TerminalObserver(RunObserver):
         """A bar for each step of a command, and its status on the page with the time left."""
         left = self._update("steps", step, done, total)
         self._status(f"{step}: {_counted(done, total)}{left}")
+
+    def on_splats(self, progress: "TrainProgress") -> None:
+        """Training of splats: steps, and how well they show images that they have not seen."""
+        if progress.step % SPLAT_STEPS and progress.step < progress.steps:
+            return
+        left = self._update("splats", "splats", progress.step, progress.steps)
+        measured = "" if progress.psnr is None else f", held-out PSNR {progress.psnr:.1f} dB"
+        text = f"{progress.splats} splats{measured}"
+        self._note(text)
+        self._status(f"training splats: step {_counted(progress.step, progress.steps)}{left}; {text}")
 
     def on_verdict(self, verdict: Verdict) -> None:
         self.stop()

@@ -16,6 +16,7 @@ from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
 from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.scan_load import RunLoad, load_of_rest, load_of_scan
+from stream_recon.app.cli.splat import require_splats, splat_options, train_folder
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -51,6 +52,8 @@ class ReconstructJob:
     keep_depth: Literal["all", "keyframes", "none"] = "all"
     max_disk: str | None = None
     mesh: bool = True
+    splat: bool = False
+    """Gaussian splats are trained at the end."""
     keep_map: bool = True
     dense_side: int | None = shared.DENSE_SIDE
     """Longer side of dense depth maps; None: none are made."""
@@ -106,6 +109,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
     from stream_recon.app.sources.scan_folder import is_scan
     from stream_recon.app.sources.source import open_source
 
+    if job.splat:
+        require_splats()
     preset = job.model.load_preset()
     dense = None if job.dense_side is None else DenseOptions(job.dense_side, job.model.device)
     if job.onto is not None and not job.keep_map:
@@ -185,7 +190,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
                     finisher = Finisher(
                         folder, again, observer, others, viewer, max_bytes=limit.max_bytes, keep_map=job.keep_map
                     )
-                    finished = _finish(finisher, steps, job)
+                    finished = _finish(finisher, steps, job, viewer)
                     if publisher and (steps.scale or steps.onto):
                         publisher.revise(revision_since_causal(read_result(folder).cameras))
             elif summary.verdict and summary.frames_reconstructed:
@@ -219,8 +224,14 @@ def _listeners(
         yield [live]
 
 
-def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob) -> bool:
+def _finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob, viewer: "Viewer | None") -> bool:
+    """Do the last steps; False where Ctrl-C ended one."""
     finished = finisher.run(steps)
+    if finished and job.splat:
+        from stream_recon.app.result.splats import CHECKPOINT_NAME
+
+        options = splat_options(resume=job.resume and (finisher.folder / CHECKPOINT_NAME).exists())
+        finished = train_folder(finisher.folder, options, viewer).is_complete
     if finished:
         job.on_finished(finisher.folder)
     return finished
@@ -231,10 +242,11 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.pipeline.finish import Finisher
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.splats import current_splats
 
     out, err = result_consoles()
     out.print(f"result: {folder}")
-    if not steps:
+    if not steps and not (job.splat and current_splats(read_result(folder)) is None):
         out.print("it is complete: nothing is left to do")
         print_ending(folder, out)
         return DONE
@@ -247,7 +259,8 @@ def _finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "Fini
             show_result(viewer, result, lambda _: None)
             viewer.finish()
         with TerminalObserver(out, err, viewer) as observer:
-            finished = _finish(Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map), steps, job)
+            finisher = Finisher(folder, open_again, observer, page=viewer, keep_map=job.keep_map)
+            finished = _finish(finisher, steps, job, viewer)
             if finished:
                 print_ending(folder, out)
         if viewer and job.view:

@@ -178,10 +178,12 @@ def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
 
 def offer_result(viewer: "Viewer", folder: Path) -> None:
     """Show a result's mesh, and offer its files for download."""
+    from stream_recon.app.core.splats import read_splats
     from stream_recon.app.export.view import gltf_axes
     from stream_recon.app.result.cloud import POINTS_NAME
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.app.result.splats import current_splats
     from stream_recon.configs.errors import StreamReconError
 
     viewer.offer_cloud(folder / POINTS_NAME)
@@ -196,6 +198,10 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
     if axes is not None:
         viewer.show_mesh(mesh, axes.T)
         viewer.offer("mesh", lambda _: mesh)
+    splats = current_splats(result)
+    if splats is not None:
+        with suppress(StreamReconError):
+            viewer.show_splats(read_splats(splats))
     viewer.offer("page", partial(_page, folder))
     viewer.offer("colmap", partial(_colmap_zip, folder))
     viewer.offer("around", partial(_film, folder, "orbit"))

@@ -13,6 +13,7 @@ from stream_recon.app.export.page import write_page
 from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording
 from stream_recon.app.export.robot_recordings import write_mcap, write_ros2_bag
+from stream_recon.app.export.splats import SUFFIXES, write_splats_file
 from stream_recon.app.export.target import README_NAME, check_readme, check_target, readme, staged_file, staged_folder
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
@@ -45,6 +46,7 @@ FORMATS = {
         Format("ros2bag", write_ros2_bag),
         Format("mcap", write_mcap, (".mcap",)),
         Format("mesh", write_mesh, (".ply", ".obj", ".glb"), cuts=True),
+        Format("splats", write_splats_file, SUFFIXES, cuts=True),
     )
 }
 

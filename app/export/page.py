@@ -17,9 +17,11 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import OrderedPoints, ordered_points, uniform_indices
+from stream_recon.app.export.splats import job_splats
 from stream_recon.app.export.surface_images import surface_images
 from stream_recon.app.export.view import gltf_axes, world_up
 from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.splats import current_splats
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ MAX_POINTS = 1_800_000
 """Most points: at 13 bytes each a file of less than 30 MB, and no more than browsers draw smoothly."""
 POINTS_WITH_SURFACES = 300_000
 """Most points beside surfaces, which are hidden at first."""
+MAX_SPLATS = 500_000
+"""Most splats, of 32 bytes each."""
 MAX_FRUSTA = 24
 """Most frusta: more hide the scene."""
 HALF_RANGE = 1024
@@ -67,6 +71,7 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
     """Add the scene to a server; returns what it has beside points."""
     scene = server.scene
     what = _add_surface(server, job)
+    has_splats = current_splats(job.result) is not None
     if what != "no surface" and len(found.xyz) > POINTS_WITH_SURFACES:
         kept = uniform_indices(len(found.xyz), POINTS_WITH_SURFACES)
     else:
@@ -80,8 +85,17 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
         point_shape="rounded",
         point_shading="flat",
         precision="float16" if near else "float32",
-        visible=what == "no surface",
+        visible=what == "no surface" and not has_splats,
     )
+    if has_splats:
+        from stream_recon.app.viewer.splats import add_splats
+
+        splats = job_splats(job).most_visible(MAX_SPLATS)
+        if len(splats):
+            add_splats(server.scene, splats)
+        # A hidden parent hides all surfaces, until a user switches them on.
+        scene.add_frame("/surface", show_axes=False, visible=False)
+        what = f"{len(splats)} splats, {what}"
     cameras = [found.cameras[k] for k in uniform_indices(len(found.cameras), MAX_FRUSTA)]
     lines = frusta(cameras, job.view, FRUSTUM_SHARE * found.extent).reshape(-1, 2, 3)
     scene.add_line_segments("/cameras", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen")

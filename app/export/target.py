@@ -26,7 +26,9 @@ EXPORT_FILES = re.compile(
 """Names of all files in folders of exports; with any other file, a folder is not replaced."""
 LEFT_SECONDS = 86_400.0
 """Time without a change after which an unfinished export is one that was killed."""
-RESULT_FILES = frozenset({"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", "map.npz", RUN_NAME})
+RESULT_FILES = frozenset(
+    {"points.ply", "cameras.json", "trajectory.txt", "tracks.npz", "map.npz", "splats.ply", RUN_NAME}
+)
 """Names of a result's files, which no export replaces."""
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT
+from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
 
 Level = Literal["good", "doubtful", "failed"]
 LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
@@ -46,6 +46,8 @@ INCONSISTENT = 0.15
 """Share of frames of low tracking quality."""
 CONFIRMED = 0.005
 """Share of the pixels that stereo confirms; in a right walk through snow it was 0.02."""
+SPLATS_PSNR = 13.0
+"""PSNR in dB of held-out images, drawn from splats, below which they show another scene. Right results had 16 to 35."""
 FEW_KEYFRAMES = 3
 """Fewest keyframes that can be checked."""
 FAILED = 2
@@ -264,6 +266,12 @@ class _Evidence:
         confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < CONFIRMED:
             yield _Finding(f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
+        splats = _table(self._record, SPLATS)
+        psnr = _number(splats, "psnr")
+        revision = _table(self._record, "revisions").get("cameras", 0)
+        done = splats.get("steps") == splats.get("wanted_steps") and splats.get("revision") == revision
+        if psnr is not None and done and psnr < SPLATS_PSNR:
+            yield _Finding(f"splats show images that they have not seen at {psnr:.0f} dB only", OVERLAP)
 
 
 def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -43,12 +43,16 @@ from stream_recon.app.result.run_record import (
     RunSummary,
     run_record,
 )
+from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 
 logger = logging.getLogger(__name__)
 
-FILE_NAMES = (TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME)
+FILE_NAMES = (
+    *(TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME),
+    *(SPLATS_NAME, CHECKPOINT_NAME),
+)
 """Files of a result besides ``run.json``."""
 
 

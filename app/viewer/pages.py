@@ -50,8 +50,9 @@ class PageScene:
         """Hide, replace and show what the options ask for."""
         lowest = options.points.min_rank if options.shows_points else max(options.points.min_rank, STAND_IN_RANK)
         layers = {
-            "/points": options.shows_points or bool(scene.bare),
+            "/points": options.shows_points or (options.shows_surfaces and bool(scene.bare)),
             "/surface": options.shows_surfaces,
+            "/splats": options.shows_splats,
             "/cameras": options.cameras,
             "/path": options.path,
             "/map/points": options.matches,

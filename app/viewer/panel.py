@@ -12,12 +12,12 @@ from stream_recon.app.viewer.document import PICTURE_LABEL
 from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
-Show = Literal["Surface", "Points", "Both"]
+Show = Literal["Surface", "Points", "Both", "Splats"]
 WAITING = "Waiting for the first frames"
 """Status before the run has another one."""
 VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
 OTHER_COLOUR = "#868e96"
-HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0}
+HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0, "Splats": 0}
 """Percentages of each frame's pixels, the least sure, that a page hides at first."""
 SAVES = {
     "points": "Points (PLY)",
@@ -48,11 +48,15 @@ class PageOptions:
 
     @property
     def shows_points(self) -> bool:
-        return self.show != "Surface" or self.comparison
+        return self.show in ("Points", "Both") or self.comparison
 
     @property
     def shows_surfaces(self) -> bool:
-        return self.show != "Points" and not self.comparison
+        return self.show in ("Surface", "Both") and not self.comparison
+
+    @property
+    def shows_splats(self) -> bool:
+        return self.show == "Splats" and not self.comparison
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,12 @@ class PagePanel:
                     switch.visible = wanted
         if self._map_folder.visible != (has_map or revised):
             self._map_folder.visible = has_map or revised
+
+    def offer_splats(self, exist: bool) -> None:
+        """Let the page show splats once they exist, which it then does."""
+        if exist and "Splats" not in self._show.options:
+            self._show.options = (*self._show.options, "Splats")
+            self._show.value = "Splats"
 
     def start_following(self) -> None:
         """Move the view along with the camera, until a user changes that."""

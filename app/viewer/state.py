@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.splats import Splats
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
@@ -17,6 +18,7 @@ from stream_recon.app.viewer.pages import Page
 from stream_recon.app.viewer.panel import SAVES, PageOptions, PanelEvents, SharedPanel, set_theme
 from stream_recon.app.viewer.points import FILE_NAME, RankedPoints, ply_bytes, ranked_points, send_bytes
 from stream_recon.app.viewer.scene import SceneMesh, ViewerScene
+from stream_recon.app.viewer.splats import SplatLayer
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
@@ -47,6 +49,7 @@ class ViewerState:
         self.timeline = Timeline()
         self.surfaces = SurfaceStore(self.timeline)
         self.scene = ViewerScene(server)
+        self.splats = SplatLayer(server)
         self.cameras = ViewerCameras(server, self.timeline)
         self.cameras.on_misplaced = events.changed
         self.map_layer = MapLayer()
@@ -114,6 +117,10 @@ class ViewerState:
             return
         self.scene.mesh = mesh
 
+    def show_splats(self, splats: Splats, most: int) -> None:
+        """Show Gaussian splats; the first ones are what pages show then."""
+        self.splats.show(splats, most)
+
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
         """Send changes to the clients. True if revised points or surfaces are left for the next update.
 
@@ -132,6 +139,7 @@ class ViewerState:
         for page, chosen in zip(pages, options, strict=True):
             page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
             page.panel.show_frames(self.timeline)
+            page.panel.offer_splats(self.splats.count > 0)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)
@@ -214,6 +222,8 @@ class ViewerState:
         if options.shows_points:
             shown = self.store.count(options.points)
             parts.append(count_text(shown, max(self.cloud_points or 0, shown)))
+        if options.shows_splats:
+            parts.append(f"{self.splats.count:,} of {self.splats.total:,} splats")
         line = f"showing {' and '.join(parts)} · {len(self.timeline):,} frames"
         return line + (f" · {skipped:,} without points, to keep up" if skipped else "")
 

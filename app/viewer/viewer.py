@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
+from stream_recon.app.core.splats import Splats
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.document import PageBody
@@ -26,6 +27,7 @@ from stream_recon.app.viewer.panel import WAITING, PanelEvents
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
+from stream_recon.app.viewer.splats import MAX_SHOWN
 from stream_recon.app.viewer.state import ViewerState
 from stream_recon.app.viewer.update_queue import DenseUpdate, FrameUpdate, UpdateQueue
 from stream_recon.configs.schema import PointsConfig
@@ -187,6 +189,15 @@ class Viewer:
                 self._requests.append(partial(self.state.show_mesh, mesh))
                 self._touched = True
                 self._wake.notify()
+
+    def show_splats(self, splats: Splats, most: int = MAX_SHOWN) -> None:
+        """Show Gaussian splats in place of the last ones: the ``most`` that are seen most."""
+        self._queue_request(self.state.show_splats, splats, most)
+        self._touch()
+
+    def offer_stop(self, stop: Callable[[], None] | None) -> None:
+        """Offer a button that ends a training, which calls ``stop`` in a thread of the server; None: no longer."""
+        self._queue_request(self.state.splats.offer_stop, stop)
 
     def show_verdict(self, level: str, text: str) -> None:
         """Show whether the result is ``good``, ``doubtful`` or ``failed``, with a line that says why."""

@@ -1,6 +1,6 @@
 """Benchmarks of speed, memory and accuracy: `python scripts/bench` lists them.
 
-Nothing is imported here: training of splats needs this package and gsplat, and nothing of stream-recon.
+Nothing is imported here: training of splats needs gsplat, and little of stream-recon.
 """
 
 from pathlib import Path

@@ -29,6 +29,9 @@ LINE_STEPS = 24
 MAX_THREADS = 8
 """Most threads that draw frames: each needs memory for all points."""
 
+Painter = Callable[[NDArray[np.float64], Intrinsics, tuple[int, int]], NDArray[np.uint8]]
+"""Draws the image [h, w, 3] of a pinhole camera with a pose [4, 4] and a size (width, height)."""
+
 
 @dataclass(frozen=True)
 class FilmOptions:
@@ -50,12 +53,14 @@ def render_film(
     *,
     overwrite: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    paint: Painter | None = None,
 ) -> str:
     """Write a video of a result, which a run may still be writing to; returns a line that describes it.
 
     Args:
         target: a file NAME.mp4.
         overwrite: replace an existing file.
+        paint: draws the scene; None: its points are drawn.
         progress: called with the step's name, the number done and the total; an exception from it ends the work.
 
     Raises StreamReconError: nothing to show, no disk space, or a file at ``target``; nothing is written then.
@@ -69,20 +74,23 @@ def render_film(
         camera = _camera(options.size)
 
         def image_at(keypoint: CameraKeypoint) -> NDArray[np.uint8]:
+            if paint is not None:
+                return paint(keypoint.T_world_camera, camera, options.size)
             shown = min(keypoint.shown, len(scene.cameras))
             points = scene.points.first(int(scene.point_ends[shown - 1]))
             if options.camera_path != "trajectory":
                 points = points.joined(trajectory_points(scene, shown))
             return draw(points, invert_pose(keypoint.T_world_camera), camera, options.size, NEAREST * scene.extent)
 
-        threads = min(os.cpu_count() or 1, MAX_THREADS)
+        threads = 1 if paint is not None else min(os.cpu_count() or 1, MAX_THREADS)
         keypoints = ((keypoint,) for keypoint in camera_keypoints(scene, options.camera_path, frames, options.fps))
         with VideoEncoder(part, options.size, options.fps) as encoder, ThreadPoolExecutor(threads) as pool:
             for done, image in enumerate(in_order(pool, image_at, keypoints, threads), start=1):
                 encoder.write(image)
                 progress("frames", done, frames)
     width, height = options.size
-    return f"{frames} frames of {width}x{height} pixels, {encoder.codec}, {len(scene.points.xyz)} points."
+    what = "from splats" if paint is not None else f"{len(scene.points.xyz)} points"
+    return f"{frames} frames of {width}x{height} pixels, {encoder.codec}, {what}."
 
 
 def trajectory_points(scene: RenderScene, shown: int) -> Points:

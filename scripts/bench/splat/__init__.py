@@ -1,7 +1,7 @@
 """Quality of Gaussian splats trained from an export, compared with structure from motion.
 
-`prepare` writes the models on any machine. `python -m bench.splat DIR` trains on them; it needs a GPU, gsplat and this
-package, and nothing of stream-recon.
+`prepare` writes the models on any machine. `python -m bench.splat DIR` trains on them; it needs a GPU and
+gsplat. "trained here" is the program's own trainer.
 """
 
 import subprocess

@@ -9,14 +9,15 @@ import multiprocessing
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.splat.scene import MODEL_NAME, Scene, load_scene
-from bench.splat.train import STEPS, Figures, train_one
+from bench.splat.product import MODEL, SCENE_NAME
+from bench.splat.scene import MODEL_NAME, Figures, Scene, load_scene
+from bench.splat.train import COMPARED, STEPS, train_one
 
 
 def row(scene: Scene, figures: Figures, common: set[str]) -> dict[str, Any]:
@@ -32,6 +33,8 @@ def row(scene: Scene, figures: Figures, common: set[str]) -> dict[str, Any]:
         "gaussians": figures.gaussians,
         "model seconds": scene.seconds,
         "training seconds": figures.seconds,
+        "memory, GB": figures.memory_gb,
+        "opacity in free space": figures.floaters,
     }
 
 
@@ -48,7 +51,7 @@ def table(scenes: dict[Path, Scene], done: dict[Path, Figures]) -> list[dict[str
 def print_table(rows: list[dict[str, Any]]) -> None:
     print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
     for values in rows:
-        digits = {"ssim": 3, "model seconds": 0, "training seconds": 0}
+        digits = {"ssim": 3, "opacity in free space": 4, "model seconds": 0, "training seconds": 0}
         shown = (f"{v:.{digits.get(k, 2)}f}" if isinstance(v, float) else str(v) for k, v in values.items())
         print("| " + " | ".join(shown) + " |")
 
@@ -61,6 +64,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(), help="folder for figures.json")
     arguments = parser.parse_args()
     scenes = {path.parent: load_scene(path.parent) for path in sorted(arguments.root.glob(f"*/*/{MODEL_NAME}"))}
+    for path in sorted(arguments.root.glob(f"*/{MODEL}/{SCENE_NAME}")):
+        same = scenes.get(path.parent.with_name(COMPARED))
+        if same is not None:
+            scenes[path.parent] = replace(same, folder=path.parent)
     if not scenes:
         parser.error(f"no {MODEL_NAME} under {arguments.root}/SCENE/MODEL: prepare some first")
     if not torch.cuda.is_available():

@@ -18,8 +18,11 @@ import cv2
 import numpy as np
 import pycolmap
 
+from bench.splat.product import MODEL, save_training_scene
 from bench.splat.scene import HELD_OUT_EVERY, Scene
 from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.splat.scene import SceneOptions, scene_of
 
 DENSE = 100_000
 QUALITY = 95
@@ -31,7 +34,8 @@ def prepare(video: Path, out: Path, every: int) -> None:
     """Write the models of every ``every``-th frame of a video under ``out/NAME/``.
 
     ``refined``: our export; ``refined-dense``: with points of depth maps; ``network``: without refinement (its points
-    are of depth maps), on images whose lens the refinement has undone; ``sfm``: structure from motion. ``work`` keeps
+    are of depth maps), on images whose lens the refinement has undone; ``trained here``: what the program's own
+    trainer starts from; ``sfm``: structure from motion. ``work`` keeps
     their inputs.
     """
     work = out / video.stem / "work"
@@ -53,6 +57,8 @@ def prepare(video: Path, out: Path, every: int) -> None:
         if name == "refined":
             copy_images(target / "images", names, out / video.stem / IMAGES)
         write_scene(target / "sparse" / "0", out / video.stem / name, names, seconds)
+    chosen = SceneOptions(frames=str(every), most_images=len(names), max_side=max(image_size(target / "images")))
+    save_training_scene(scene_of(read_result(refined), chosen), out / video.stem / MODEL)
     seconds = core_seconds(structure_from_motion, work / "export-refined" / "images", work / "sfm")
     write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", names, seconds)
 
@@ -98,6 +104,13 @@ def structure_from_motion(images: Path, out: Path) -> None:
         raise SystemExit("structure from motion found no model")
     best = max(models, key=lambda number: models[number].num_reg_images())
     (out / "models" / str(best)).rename(out / "sparse")
+
+
+def image_size(folder: Path) -> tuple[int, int]:
+    """Height and width of a folder's images."""
+    image = cv2.imread(str(next(folder.iterdir())))
+    assert image is not None
+    return image.shape[0], image.shape[1]
 
 
 def copy_images(images: Path, names: Sequence[str], out: Path) -> None:

@@ -1,5 +1,6 @@
 """What a splat is trained on: images, their pinhole camera and poses, and points to begin with."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,3 +79,18 @@ def load_scene(folder: Path) -> Scene:
             int(model["counts"][1]),
             float(model["seconds"]),
         )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one training, over the images that were held out and registered."""
+
+    psnr: float
+    ssim: float
+    psnr_of: dict[str, float]
+    gaussians: int
+    seconds: float
+    memory_gb: float = math.nan
+    """Peak memory of the GPU."""
+    floaters: float = math.nan
+    """Mean opacity in free space, see `bench.splat.product.floaters`."""

@@ -8,29 +8,32 @@ steps, positions' rate falling to a hundredth in 30,000 steps, Gaussians cloned,
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench.splat.scene import Scene, load_scene
+from bench.splat.product import MODEL, SCENE_NAME, floaters, load_training_scene, train_product
+from bench.splat.scene import Figures, Scene, load_scene
+from stream_recon.app.core.splats import SH_0
+from stream_recon.app.splat.losses import image_loss, ssim
+from stream_recon.app.splat.model import RATES, neighbour_distance
+from stream_recon.app.splat.rasterizer import Gaussians, draw_gsplat, gsplat_rasterization
+from stream_recon.app.splat.trainer import Trainer, TrainOptions
 
 STEPS = 7_000
 SCHEDULE = 30_000
 SH_DEGREE, SH_EVERY = 3, 1_000
-SH_0 = 0.28209479177387814
-SSIM_SHARE = 0.2
 FIRST_OPACITY = 0.1
-RATES = {"means": 1.6e-4, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3, "shN": 2.5e-3 / 20}
-NEAR, FAR = 0.01, 1e10
+COMPARED = "refined-dense"
+"""Model of the same poses as the program's own training, whose floaters are compared."""
 
-Gaussians = dict[str, torch.nn.Parameter]
 Optimizers = dict[str, torch.optim.Optimizer]
 
 
@@ -42,37 +45,11 @@ class Render(Protocol):
     ) -> tuple[Tensor, dict[str, Any]]: ...
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Of one training, over the images that were held out and registered."""
-
-    psnr: float
-    ssim: float
-    psnr_of: dict[str, float]
-    gaussians: int
-    seconds: float
-
-
 def render_gsplat(
     gaussians: Gaussians, T_camera_world: Tensor, K: Tensor, size: tuple[int, int], sh_degree: int
 ) -> tuple[Tensor, dict[str, Any]]:
-    from gsplat import rasterization
-
-    image, _, info = rasterization(
-        gaussians["means"],
-        gaussians["quats"],
-        torch.exp(gaussians["scales"]),
-        torch.sigmoid(gaussians["opacities"]),
-        torch.cat([gaussians["sh0"], gaussians["shN"]], 1),
-        T_camera_world[None],
-        K[None],
-        *size,
-        near_plane=NEAR,
-        far_plane=FAR,
-        sh_degree=sh_degree,
-        packed=False,
-    )
-    return image, info
+    drawn, _, info = gsplat_rasterization(gaussians, T_camera_world, K, size, sh_degree)
+    return drawn[..., :3], info
 
 
 def train_one(folder: Path, device: str, steps: int) -> Figures:
@@ -80,7 +57,22 @@ def train_one(folder: Path, device: str, steps: int) -> Figures:
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     name = f"{folder.parent.name}/{folder.name}"
-    return train(load_scene(folder), torch.device(device), steps, tell=lambda line: print(f"{name} {line}", flush=True))
+    on, beside = torch.device(device), folder.parent / MODEL
+    trained_here = (folder / SCENE_NAME).is_file()
+    if trained_here:
+        trainer, figures = train_product(load_training_scene(folder), TrainOptions(steps=steps), on)
+        gaussians = trainer.model.gaussians
+    else:
+        tell = partial(print, name, flush=True)
+        gaussians, figures = train(load_scene(folder), on, steps, tell=tell)
+    memory = torch.cuda.max_memory_allocated(on) / 1e9 if on.type == "cuda" else math.nan
+    figures = replace(figures, memory_gb=memory)
+    if not trained_here and not (folder.name == COMPARED and (beside / SCENE_NAME).is_file()):
+        return figures
+    scene = load_training_scene(beside)
+    if not trained_here:
+        trainer = Trainer(scene, TrainOptions(), on, draw_gsplat)
+    return replace(figures, floaters=floaters(scene, gaussians, trainer))
 
 
 def train(
@@ -89,8 +81,8 @@ def train(
     steps: int = STEPS,
     render: Render = render_gsplat,
     tell: Callable[[str], None] = lambda line: None,
-) -> Figures:
-    """Train on a scene's images but the held-out ones, and measure on these."""
+) -> tuple[Gaussians, Figures]:
+    """Train on a scene's images but the held-out ones, and measure on these. The Gaussians are in `normalised` axes."""
     from gsplat import DefaultStrategy
 
     begin = time.perf_counter()
@@ -116,7 +108,7 @@ def train(
         wanted = images[number][None].float() / 255
         image, info = render(gaussians, cameras[number], K, scene.size, min(step // SH_EVERY, SH_DEGREE))
         strategy.step_pre_backward(gaussians, optimizers, state, step, info)
-        loss = (1 - SSIM_SHARE) * F.l1_loss(image, wanted) + SSIM_SHARE * (1 - ssim(image, wanted))
+        loss = image_loss(image[0], wanted[0], None)
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers.values():
             optimizer.step()
@@ -127,7 +119,7 @@ def train(
             tell(f"step {step + 1}: loss {loss.item():.4f}, {len(gaussians['means'])} Gaussians")
     seconds = time.perf_counter() - begin
     psnr, similar = measure(scene, images, gaussians, cameras, K, render)
-    return Figures(
+    return gaussians, Figures(
         float(np.mean(list(psnr.values()))) if psnr else math.nan,
         float(np.mean(similar)) if similar else math.nan,
         psnr,
@@ -147,7 +139,7 @@ def measure(
         wanted = images[number][None].float() / 255
         image = render(gaussians, cameras[number], K, scene.size, SH_DEGREE)[0].clamp(0, 1)
         psnr[scene.names[number]] = -10 * math.log10(max(F.mse_loss(image, wanted).item(), 1e-12))
-        similar.append(ssim(image, wanted, padding=0).item())
+        similar.append(ssim(image[0], wanted[0], padding=0).item())
     return psnr, similar
 
 
@@ -167,8 +159,7 @@ def normalised(
 
 def first_gaussians(points: NDArray[np.floating], colours: NDArray[np.uint8], device: torch.device) -> Gaussians:
     """A Gaussian at each point, as large as its three nearest neighbours are far."""
-    near = cKDTree(points).query(points, k=4)[0][:, 1:]
-    size = np.sqrt(np.square(near).mean(axis=1)).clip(1e-7)
+    size = neighbour_distance(np.asarray(points, np.float64)).clip(1e-7)
     n, bands = len(points), (SH_DEGREE + 1) ** 2
     sh = torch.zeros(n, bands, 3)
     sh[:, 0] = (torch.from_numpy(colours.astype(np.float32)) / 255 - 0.5) / SH_0
@@ -189,19 +180,3 @@ def make_optimizers(gaussians: Gaussians, extent: float) -> Optimizers:
         name: torch.optim.Adam([gaussians[name]], lr=rate * (extent if name == "means" else 1), eps=1e-15, fused=True)
         for name, rate in RATES.items()
     }
-
-
-def ssim(one: Tensor, other: Tensor, padding: int = 5) -> Tensor:
-    """Structural similarity of images [1, h, w, 3] in 0 to 1, in windows of 11 pixels (Wang et al. 2004)."""
-    at = torch.arange(-5, 6, device=one.device, dtype=torch.float32)
-    line = torch.exp(-at.square() / (2 * 1.5**2))
-    line = line / line.sum()
-    x, y = one.permute(0, 3, 1, 2), other.permute(0, 3, 1, 2)
-    stack = torch.cat([x, y, x * x, y * y, x * y])  # [5, 3, h, w]
-    blurred = F.conv2d(stack, line.view(1, 1, 1, 11).expand(3, 1, 1, 11), padding=(0, padding), groups=3)
-    blurred = F.conv2d(blurred, line.view(1, 1, 11, 1).expand(3, 1, 11, 1), padding=(padding, 0), groups=3)
-    mx, my, xx, yy, xy = blurred
-    c1, c2 = 0.01**2, 0.03**2
-    top = (2 * mx * my + c1) * (2 * (xy - mx * my) + c2)
-    similarity: Tensor = top / ((mx * mx + my * my + c1) * (xx - mx * mx + yy - my * my + c2))
-    return similarity.mean()

@@ -8,9 +8,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.splats import Splats, splats_bytes
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import FORMATS
-from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RUN_NAME, SPLATS, RunSummary
+from stream_recon.app.result.splats import SPLATS_NAME, revision_of
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.boxroom import HALF, room_result
 from tests.app.fake_engine import run_info
@@ -52,6 +56,17 @@ def write_room(
     if finish:
         writer.finish(RunSummary(interrupted=False, frames_reconstructed=count))
     return results
+
+
+def write_splats(folder: Path) -> None:
+    """Gaussian splats of a result: a few at its walls."""
+    sides = np.concatenate([np.eye(3), -np.eye(3)]).astype(np.float32)
+    count = len(sides)
+    quats, scales = np.tile(np.array([1, 0, 0, 0], np.float32), (count, 1)), np.full((count, 3), -3, np.float32)
+    splats = Splats(HALF * sides, scales, quats, np.full(count, 2, np.float32), np.zeros((count, 1, 3), np.float32))
+    (folder / SPLATS_NAME).write_bytes(splats_bytes(splats))
+    result = read_result(folder)
+    replace_json(folder / RUN_NAME, {**result.run, SPLATS: {"revision": revision_of(result)}})
 
 
 def off_the_walls(xyz: NDArray[np.floating]) -> NDArray[np.float64]:

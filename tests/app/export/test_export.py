@@ -14,7 +14,7 @@ from stream_recon.app.export import depth as depth_export
 from stream_recon.app.export.formats import FORMATS, default_target, export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
-from tests.app.export.rooms import FORMATS_HERE, SIZE, off_the_walls, pixel_grid, room_frames, write_room
+from tests.app.export.rooms import FORMATS_HERE, SIZE, off_the_walls, pixel_grid, room_frames, write_room, write_splats
 
 FOLDERS = [name for name, form in FORMATS.items() if not form.suffixes]
 
@@ -23,6 +23,7 @@ FOLDERS = [name for name, form in FORMATS.items() if not form.suffixes]
 def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("room") / "out"
     write_room(folder)
+    write_splats(folder)
     return folder
 
 
@@ -141,6 +142,8 @@ def test_a_changed_source_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS_HERE)
 def test_an_unfinished_run_is_exported(tmp_path: Path, name: str) -> None:
     write_room(tmp_path / "out", 4, finish=False)
+    if name == "splats":
+        write_splats(tmp_path / "out")
     target, _ = export(tmp_path / "out", name, target_for(tmp_path, name))
     assert target.exists()
     assert "not finished" in " ".join(next(tmp_path.rglob("*README.txt")).read_text().split())

@@ -1,0 +1,190 @@
+"""Command ``splat``: Gaussian splats trained from a result."""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.options import VIEWER, Folder, Host, Overwrite, Port, PublicAddress, Token, option
+from stream_recon.app.cli.view import ViewerChoice, offer_result, result_name, show_result
+from stream_recon.configs.errors import StreamReconError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stream_recon.app.splat.job import SplatOptions, SplatReport
+    from stream_recon.app.viewer.viewer import Viewer
+
+STEPS, MAX_SPLATS, MAX_SIDE = 7_000, 500_000, 640
+"""Defaults of the options."""
+LIVE_SPLATS = 150_000
+"""Most splats that a page gets while they are trained: 5 MB every few seconds."""
+
+
+@reported
+def splat_command(
+    folder: Folder,
+    steps: Annotated[int, option("Steps of the training.", min=1)] = STEPS,
+    output: Annotated[
+        Path | None,
+        option("Write them also to FILE.ply or, a tenth as large, FILE.spz.", "--output", "-o", metavar="FILE"),
+    ] = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[bool, option("Continue a stopped training.", "--resume")] = False,
+    frames: Annotated[
+        str | None, option("Images that are used, up to 300; default: keyframes.", metavar="keyframes|all|N")
+    ] = None,
+    max_side: Annotated[int, option("Longer side of the images in pixels.", min=32)] = MAX_SIDE,
+    max_splats: Annotated[int, option("Most splats; fewer where the GPU has less memory.", min=1)] = MAX_SPLATS,
+    viewer: Annotated[bool, option("Serve a live view.", "--viewer/--no-viewer", panel=VIEWER)] = True,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    token: Token = True,
+    public_address: PublicAddress = None,
+    keep_open: Annotated[
+        bool, option("Keep the viewer open at the end; always at a terminal.", "--keep-open", panel=VIEWER)
+    ] = False,
+) -> int:
+    """Train Gaussian splats from a result, on an NVIDIA GPU.
+
+    They become splats.ply of the result, and 'export --format splats' gives them to other programs. Needs the extra
+    'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes.
+    Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
+    """
+    from stream_recon.app.cli.reconstruct_run import at_terminal
+    from stream_recon.app.export.target import check_target
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.configs.errors import ConfigError
+
+    result = read_result(folder)
+    if output is not None:
+        if output.suffix not in (".ply", ".spz"):
+            raise ConfigError(f"-o {output}: use NAME.ply or NAME.spz")
+        check_target(output, overwrite, is_file=True)
+    require_splats()
+    out, err = result_consoles()
+    with ExitStack() as stack:
+        view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
+        page = stack.enter_context(view.open(result.points, out, err)) if view else None
+        if page is not None:
+            page.name(result_name(folder))
+            # Frames come while the training begins.
+            threading.Thread(target=_show_all, args=(page, folder), daemon=True).start()
+        options = splat_options(steps, max_splats, frames, max_side, resume=resume)
+        report = train_folder(folder, options, page)
+        if output is not None:
+            _export(folder, output, overwrite, out)
+        if page is not None and view is not None and report.is_complete:
+            view.wait(page, folder, out)
+    return DONE if report.is_complete else INTERRUPTED
+
+
+def require_splats() -> None:
+    """Check that splats can be trained here, before anything long begins. Raises ResourceError."""
+    from stream_recon.app.splat.rasterizer import require_gsplat
+
+    require_gsplat()
+
+
+def splat_options(
+    steps: int = STEPS,
+    max_splats: int = MAX_SPLATS,
+    frames: str | None = None,
+    max_side: int = MAX_SIDE,
+    *,
+    resume: bool = False,
+) -> "SplatOptions":
+    """Options of a training."""
+    from stream_recon.app.splat.job import SplatOptions
+    from stream_recon.app.splat.scene import SceneOptions
+    from stream_recon.app.splat.trainer import TrainOptions
+
+    return SplatOptions(TrainOptions(steps, max_splats), SceneOptions(frames, max_side), resume)
+
+
+def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = None) -> "SplatReport":
+    """Train the splats of a result, shown in the terminal and on a page. Raises StreamReconError."""
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.core.splats import Splats
+    from stream_recon.app.pipeline.process import stop_on_signals
+    from stream_recon.app.pipeline.verdict import recorded_verdict
+    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.splat.job import SplatEvents, make_splats
+    from stream_recon.app.splat.trainer import TrainProgress
+
+    out, err = result_consoles()
+    with stop_on_signals() as stop, TerminalObserver(out, err, page) as observer:
+        finish = _Finish(lambda: stop.requested)
+
+        class Events(SplatEvents):
+            def on_scene(self, done: int, total: int) -> None:
+                if finish.requested():
+                    raise KeyboardInterrupt
+                observer.on_step("images", done, total)
+
+            def on_step(self, progress: TrainProgress) -> None:
+                observer.on_splats(progress)
+
+            def on_splats(self, splats: Splats) -> None:
+                if page is not None:
+                    page.show_splats(splats, LIVE_SPLATS)
+
+        if page is not None:
+            page.offer_stop(finish.ask)
+        try:
+            report = make_splats(folder, options, Events(), finish.requested)
+        finally:
+            if page is not None:
+                page.offer_stop(None)
+        observer.on_message(described(report, folder))
+        verdict = recorded_verdict(read_result(folder).run)
+        if verdict is not None:
+            observer.on_verdict(verdict)
+    return report
+
+
+@dataclass
+class _Finish:
+    """Whether the terminal or a page asks to end the training."""
+
+    signalled: Callable[[], bool]
+    asked: bool = False
+
+    def ask(self) -> None:
+        self.asked = True
+
+    def requested(self) -> bool:
+        return self.asked or self.signalled()
+
+
+def described(report: "SplatReport", folder: Path) -> str:
+    """A training in one line."""
+    from stream_recon.app.result.splats import SPLATS_NAME
+
+    measured = "no image held out"
+    if report.psnr is not None and report.ssim is not None:
+        measured = f"{report.held_out} held-out images: PSNR {report.psnr:.1f} dB, SSIM {report.ssim:.3f}"
+    state = f"{report.steps} steps"
+    if not report.is_complete:
+        state = f"stopped after {report.steps} of {report.wanted_steps} steps, --resume continues"
+    return f"splats: {folder / SPLATS_NAME}, {report.splats} splats, {state}, {report.seconds:.0f} s; {measured}"
+
+
+def _show_all(page: "Viewer", folder: Path) -> None:
+    """Show a result's frames and mesh beside its splats."""
+    from stream_recon.app.result.folder import read_result
+
+    with suppress(StreamReconError):
+        show_result(page, read_result(folder), lambda _: None)
+        page.finish()
+        offer_result(page, folder)
+
+
+def _export(folder: Path, target: Path, overwrite: bool, out: "Console") -> None:
+    from stream_recon.app.export.formats import export
+
+    path, report = export(folder, "splats", target, overwrite=overwrite)
+    out.print(f"{path}: {report.summary}")

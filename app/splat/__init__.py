@@ -1,0 +1,1 @@
+"""Gaussian splats trained from a result: scene, losses, densification, free space, files and views."""

@@ -1,0 +1,148 @@
+"""The Gaussians under training with their optimizers, whose rows are replaced and added together."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from stream_recon.app.core.splats import COEFFICIENTS, SH_0, Splats
+from stream_recon.app.splat.rasterizer import Gaussians
+from stream_recon.app.splat.scene import TrainingScene, shell_points
+
+FIRST_OPACITY = 0.5
+"""Opacity to begin with: the points lie on surfaces."""
+SHELL_OPACITY = 0.9
+"""Opacity to begin with of what is far behind all others."""
+RATES = {"means": 1.6e-4, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3, "shN": 2.5e-3 / 20}
+"""Steps of the parameters, as in 3D Gaussian splatting (Kerbl et al. 2023); of positions in the trainer's unit."""
+LARGEST_SIZE = 0.03
+"""Largest standard deviation to begin with, as a share of the scene's radius."""
+
+
+class SplatModel:
+    """Gaussians in the trainer's world, and an Adam optimizer for each of their parameters."""
+
+    def __init__(self, gaussians: dict[str, Tensor], device: torch.device) -> None:
+        self.gaussians: Gaussians = {
+            name: torch.nn.Parameter(value.to(device).contiguous()) for name, value in gaussians.items()
+        }
+        self.optimizers = {
+            name: torch.optim.Adam([self.gaussians[name]], lr=rate, eps=1e-15, fused=device.type == "cuda")
+            for name, rate in RATES.items()
+        }
+
+    @classmethod
+    def of(cls, scene: TrainingScene, device: torch.device, sh_degree: int) -> "SplatModel":
+        """A Gaussian at each point of a scene, as large as its nearest neighbours are far."""
+        far, far_colours = shell_points(scene)
+        means = (np.concatenate([scene.points, far]).astype(np.float64) - scene.centre) / scene.unit
+        colours = np.concatenate([scene.colours, far_colours])
+        n, m = len(means), len(scene.points)
+        largest = LARGEST_SIZE * scene.radius / scene.unit
+        size = neighbour_distance(means[:m]).clip(1e-6, largest)
+        if len(far):
+            size = np.concatenate([size, neighbour_distance(means[m:])])
+        opacity = np.full(n, FIRST_OPACITY, np.float32)
+        opacity[m:] = SHELL_OPACITY
+        rng = np.random.default_rng(0)
+        sh = np.zeros((n, COEFFICIENTS[sh_degree], 3), np.float32)
+        sh[:, 0] = (colours.astype(np.float32) / 255 - 0.5) / SH_0
+        values = {
+            "means": means.astype(np.float32),
+            "scales": np.repeat(np.log(size).astype(np.float32)[:, None], 3, axis=1),
+            "quats": rng.normal(size=(n, 4)).astype(np.float32),
+            "opacities": np.log(opacity / (1 - opacity)),
+            "sh0": sh[:, :1],
+            "shN": sh[:, 1:],
+        }
+        return cls({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}, device)
+
+    def __len__(self) -> int:
+        return len(self.gaussians["means"])
+
+    def step(self, means_rate: float) -> None:
+        """Move all parameters along their gradients; ``means_rate``: factor of the positions' rate."""
+        self.optimizers["means"].param_groups[0]["lr"] = RATES["means"] * means_rate
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Put copies of the rows ``source`` [k] in place of the rows ``target`` [k]; moments become 0."""
+        for name, values in self.gaussians.items():
+            values[target] = values[source]
+            for moments in self._moments(name):
+                moments[target] = 0
+                moments[source] = 0
+
+    @torch.no_grad()
+    def append(self, source: Tensor) -> None:
+        """Add copies of the rows ``source`` [k]."""
+        for name in self.gaussians:
+            for moments in self._moments(name):
+                moments[source] = 0
+            self._exchange(name, lambda values: torch.cat([values, values[source]]), len(source))
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Keep the rows [k] alone."""
+        for name in self.gaussians:
+            self._exchange(name, lambda values: values[rows].contiguous(), 0)
+
+    def splats(self, scene: TrainingScene) -> Splats:
+        """The Gaussians in the scene's world, on the CPU."""
+        parts = {name: value.detach().float().cpu().numpy() for name, value in self.gaussians.items()}
+        sh = np.concatenate([parts["sh0"], parts["shN"]], axis=1)
+        own = Splats(parts["means"], parts["scales"], parts["quats"], parts["opacities"], sh)
+        return own.scaled(scene.centre, scene.unit)
+
+    def state(self) -> dict[str, Tensor]:
+        """All parameters and the state of their optimizers, by name."""
+        found = {name: value.detach() for name, value in self.gaussians.items()}
+        for name, optimizer in self.optimizers.items():
+            for key, value in optimizer.state.get(self.gaussians[name], {}).items():
+                found[f"{name}.{key}"] = torch.as_tensor(value)
+        return found
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor], device: torch.device) -> "SplatModel":
+        """The model of `state`. Raises KeyError where something is missing."""
+        model = cls({name: state[name] for name in RATES}, device)
+        for name, optimizer in model.optimizers.items():
+            values = model.gaussians[name]
+            if f"{name}.step" in state:
+                optimizer.state[values] = {
+                    key: state[f"{name}.{key}"].to(device) for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+        return model
+
+    def _moments(self, name: str) -> list[Tensor]:
+        state = self.optimizers[name].state.get(self.gaussians[name], {})
+        return [state[key] for key in ("exp_avg", "exp_avg_sq") if key in state]
+
+    def _exchange(self, name: str, change: Callable[[Tensor], Tensor], added: int) -> None:
+        """Exchange a parameter; what is ``added`` at its end has no moments."""
+        old = self.gaussians[name]
+        new = self.gaussians[name] = torch.nn.Parameter(change(old.detach()))
+        optimizer = self.optimizers[name]
+        state = optimizer.state.pop(old, {})
+        for key in ("exp_avg", "exp_avg_sq"):
+            if key in state:
+                state[key] = change(state[key])
+                if added:
+                    state[key][-added:] = 0
+        optimizer.param_groups[0]["params"] = [new]
+        if state:
+            optimizer.state[new] = state
+
+
+def neighbour_distance(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Root mean square distance [N] of each point's three nearest neighbours."""
+    if len(points) < 2:
+        return np.ones(len(points))
+    near = cKDTree(points).query(points, k=min(4, len(points)), workers=-1)[0][:, 1:]
+    return np.asarray(np.sqrt(np.square(near).mean(axis=1)), np.float64)
