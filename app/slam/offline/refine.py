@@ -99,6 +99,8 @@ class RefineOptions:
     """The frames are photographs in no order."""
     known_intrinsics: bool = False
     """The frames' focal length is exact, and there is no distortion."""
+    refined_before: bool = False
+    """The frames' poses and depth are those of refined parts, which are adjusted together."""
     progress: Progress = lambda share, what: None
     on_state: Callable[[IntermediateState], None] | None = None
     """Called after each pass."""
@@ -163,7 +165,7 @@ class _Refiner:
         none = np.zeros(len(keyframes), bool)
         self._show(candidate.fit, found, none)
         with stage("judgement"):
-            selection = test.select(candidate.fit, report)
+            selection = test.select(candidate.fit, report, refined_before=self._options.refined_before)
         if selection.fallback.all():
             return self.unchanged(selection.reason)
         selection = selection.with_untied(candidate.untied)
