@@ -252,9 +252,7 @@ class LocalizationMap:
         return replace(self.lens, focal=self.lens.focal * factor, cx=width / 2, cy=height / 2)
 
 
-def _first_pose(
-    found: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale
-) -> PoseStart | None:
+def _first_pose(found: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale) -> PoseStart | None:
     """The pose that most matches agree with, of the known camera, the map's own one, or one of usual fields of view."""
     if known is not None:
         return ransac_pose(found, [known])

@@ -127,7 +127,7 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
 
     def errors(x: FloatArray) -> FloatArray:
         T, camera = state(x)
-        return np.nan_to_num(project_world(camera, T, found.points) - found.uv, nan=1e3) * relative
+        return np.asarray(np.nan_to_num(project_world(camera, T, found.points) - found.uv, nan=1e3) * relative)
 
     def residuals(x: FloatArray) -> FloatArray:
         error = errors(x)

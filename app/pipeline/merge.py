@@ -19,8 +19,9 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.export.source_images import source_of
-from stream_recon.app.localization.alignment import SAME_FOCAL, Alignment, align_results
+from stream_recon.app.localization.alignment import SAME_FOCAL
 from stream_recon.app.localization.localize import LocalizationMap
+from stream_recon.app.localization.placing import PlacedResult, place_results
 from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.listeners import RunObserver
@@ -59,12 +60,16 @@ class MergeInput:
     """One of the results to merge."""
 
     result: ResultFolder
-    place: LocalizationMap
 
     @staticmethod
     def open(folder: Path) -> "MergeInput":
         """Raises OutputError, and InputError where the result has no map."""
-        return MergeInput(read_result(folder), LocalizationMap.open(folder))
+        LocalizationMap.open(folder)
+        return MergeInput(read_result(folder))
+
+    def place(self) -> LocalizationMap:
+        """Its map. Raises OutputError."""
+        return LocalizationMap.open(self.result.folder)
 
     @property
     def name(self) -> str:
@@ -111,7 +116,12 @@ def merge_results(
     check_output(target, overwrite=False)
     _remove_stale(target)
     inputs = [MergeInput.open(folder) for folder in folders]
-    placed = _place_all(inputs, observer.on_message)
+
+    def say(number: int, found: PlacedResult) -> None:
+        line = f"{inputs[number].name} lies in {inputs[found.known].name}: {found.keyframes} keyframes agree"
+        observer.on_message(line)
+
+    placed = place_results([each.place for each in inputs], say)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     if len(placed) < 2:
         raise InputError(f"{', '.join(each.name for each in inputs)} share no view: there is nothing to merge")
@@ -140,36 +150,6 @@ def merge_results(
             lock.release()
         shutil.rmtree(work, ignore_errors=True)
     return MergeReport(target, [each.name for each, _ in chosen], left_out, frames)
-
-
-@dataclass(frozen=True)
-class PlacedResult:
-    """One of the results in the world of the first one."""
-
-    S_first_own: Similarity
-    is_same_camera: bool
-    """Whether its images fit into that world with the first one's focal length."""
-
-
-def _place_all(inputs: Sequence[MergeInput], say: Callable[[str], None]) -> dict[int, PlacedResult]:
-    """The results that are tied to the first one, by number."""
-    placed = {0: PlacedResult(Similarity.identity(), True)}
-    waiting = list(range(1, len(inputs)))
-    fresh = [0]
-    while fresh and waiting:
-        found: dict[int, tuple[int, Alignment]] = {}
-        for known in fresh:
-            for other in waiting:
-                alignment = align_results(inputs[known].place, inputs[other].place)
-                if alignment is not None and (other not in found or alignment.points > found[other][1].points):
-                    found[other] = (known, alignment)
-        for other, (known, alignment) in found.items():
-            S, same = placed[known].S_first_own @ alignment.S_first_second, alignment.is_same_camera
-            placed[other] = PlacedResult(S, same and placed[known].is_same_camera)
-            say(f"{inputs[other].name} lies in {inputs[known].name}: {alignment.keyframes} keyframes agree")
-        fresh = list(found)
-        waiting = [other for other in waiting if other not in placed]
-    return placed
 
 
 def _changes_to_first(chosen: Sequence[tuple[MergeInput, PlacedResult]]) -> list[CameraChange | None]:

@@ -132,6 +132,7 @@ class ViewerState:
         for page, chosen in zip(pages, options, strict=True):
             page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
             page.panel.show_frames(self.timeline)
+            page.panel.layers.offer(self.scene.place)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)

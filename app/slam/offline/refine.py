@@ -149,7 +149,11 @@ class _Refiner:
         with stage("matches"):
             found = PairMatches()
             if not self._unordered:
-                self._data = align_segments(self._data, self._lens, workers)
+                if self._options.refined_before:  # they are in one world
+                    every = {view.segment for view in self._data.views}
+                    self._data = replace(self._data, views=segments.joined(self._data.views, every))
+                else:
+                    self._data = align_segments(self._data, self._lens, workers)
                 report.segments = len(np.unique(self._data.keyframe_segment))
                 found = match_all_keyframes(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
