@@ -150,7 +150,8 @@ class Town(Walk):
             S, (T, scale) = placed[video].S_first_own, self._own[video]
             z = grid.z * np.float32(scale * S.scale)
             for pose in S.move_pose(T):
-                views.append(FrameData(len(views), pose, FOCAL, DepthGrid(grid.u, grid.v, z), 100.0, segment=segment))
+                depth = DepthGrid(grid.u, grid.v, z * np.float32(np.exp(0.05 * self._random.normal())))
+                views.append(FrameData(len(views), pose, FOCAL, depth, 100.0, segment=segment))
             features += [f.scaled(S.scale) for f in self._keyframes(video)]
         return views, WarmStart([k for k in range(len(views)) if k % FRAMES % EVERY == 0], features)
 
