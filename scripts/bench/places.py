@@ -193,7 +193,13 @@ class House:
                 continue
             boxes += [(a, 0, 0, b, low, HEIGHT), (a, high, 0, b, ROOM_SIDE, HEIGHT), (a, low, DOOR[2], b, high, HEIGHT)]
         self._boxes = np.array(boxes)
-        self._textures = [_texture(random) for _ in range(40)]
+        # Each face has another one. Floor and ceiling reach over all rooms: one that came again would make these alike.
+        self._textures: dict[int, NDArray[np.float32]] = {}
+
+    def _texture(self, face: int) -> NDArray[np.float32]:
+        if face not in self._textures:
+            self._textures[face] = _texture(np.random.default_rng([SEED, face]), 2048 if face < 6 else 512)
+        return self._textures[face]
 
     def picture(self, T_world_camera: FloatArray) -> FloatArray:
         """What a camera sees [h, w, 3], from 0 to 1."""
@@ -216,18 +222,18 @@ class House:
         for each in np.unique(face):
             axis = each % 3
             a, b = ((point[..., k] * 110).astype(np.float32) for k in range(3) if k != axis)
-            texture = self._textures[each % len(self._textures)]
-            seen = cv2.remap(texture, a, b, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+            seen = cv2.remap(self._texture(int(each)), a, b, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
             image = np.where((face == each)[..., None], seen * (0.75 + 0.1 * axis), image)
         return np.asarray(image * (0.5 + 0.6 * light[..., None]))
 
 
-def _texture(random: np.random.Generator) -> NDArray[np.float32]:
-    """Texture [512, 512, 3] of patches and grain about a base colour."""
+def _texture(random: np.random.Generator, side: int) -> NDArray[np.float32]:
+    """Texture [side, side, 3] of patches and grain about a base colour."""
     base = random.uniform(0.35, 0.75, 3)
-    grey = np.zeros((512, 512), np.float32)
-    for cells, size in ((8, 0.09), (32, 0.1), (128, 0.12), (256, 0.08)):
-        grey += cv2.resize(random.normal(0, size, (cells, cells)).astype(np.float32), (512, 512))
+    grey = np.zeros((side, side), np.float32)
+    for pixels, size in ((64, 0.09), (16, 0.1), (4, 0.12), (2, 0.08)):
+        cells = random.normal(0, size, (side // pixels, side // pixels)).astype(np.float32)
+        grey += cv2.resize(cells, (side, side))
     return np.clip(base * (1 + grey[..., None]), 0, 1).astype(np.float32)
 
 
