@@ -10,12 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
-from stream_recon.app.cli.options import Folder, Intrinsics, MaxFrames, Stride, option, source_camera
+from stream_recon.app.cli.options import (
+    VIEWER,
+    Folder,
+    Host,
+    Intrinsics,
+    MaxFrames,
+    Port,
+    Stride,
+    Token,
+    option,
+    source_camera,
+)
+from stream_recon.app.cli.place import show_layers, show_located
+from stream_recon.app.cli.view import ViewerChoice, offer_result, result_name, show_result
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
     from stream_recon.app.core.types import Frame
     from stream_recon.app.localization.localize import Localization, NotLocalized
+    from stream_recon.app.viewer.viewer import Viewer
 
 
 @reported
@@ -31,6 +45,12 @@ def localize_command(
     intrinsics: Intrinsics = None,
     stride: Stride = 1,
     max_frames: MaxFrames = None,
+    viewer: Annotated[
+        bool, option("Show the result with the images where they were taken, until Ctrl-C.", "--viewer", panel=VIEWER)
+    ] = False,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    token: Token = True,
 ) -> int:
     """Find where images were taken in the place of a result.
 
@@ -47,7 +67,11 @@ def localize_command(
     place = LocalizationMap.open(folder)
     choice = FrameChoice(stride=stride, max_frames=max_frames, camera=source_camera(intrinsics))
     total, here, delays, sigmas = 0, 0, [], []
-    with open_source(source, choice) as frames, _lines(json_file, overwrite, out) as write:
+    with (
+        open_source(source, choice) as frames,
+        _lines(json_file, overwrite, out) as write,
+        _page(folder, ViewerChoice(host, port, keep_open=True, token=token) if viewer else None) as page,
+    ):
         film: FilmLocalizer | None = None
         for frame in frames:
             started = time.monotonic()
@@ -62,17 +86,42 @@ def localize_command(
             if not isinstance(found, NotLocalized):
                 here += 1
                 sigmas.append(found.position_sigma)
+                if page is not None:
+                    show_located(page, frame, found)
         for warning in frames.warnings:
             err.print(f"warning: {warning}", soft_wrap=True)
-    delays.sort()
-    sigmas.sort()
-    spread = f", typical standard deviation {sigmas[len(sigmas) // 2]:.2g}" if sigmas else ""
-    slow = delays[min(int(0.95 * len(delays)), len(delays) - 1)]
-    err.print(
-        f"{here} of {total} images show this place{spread}; delay {delays[len(delays) // 2]:.2f} s, 95 % within "
-        f"{slow:.2f} s"
-    )
+        delays.sort()
+        sigmas.sort()
+        spread = f", typical standard deviation {sigmas[len(sigmas) // 2]:.2g}" if sigmas else ""
+        slow = delays[min(int(0.95 * len(delays)), len(delays) - 1)]
+        err.print(
+            f"{here} of {total} images show this place{spread}; delay {delays[len(delays) // 2]:.2f} s, 95 % within "
+            f"{slow:.2f} s"
+        )
+        if page is not None:
+            err.print(f"The viewer stays open at {page.url}; Ctrl-C ends it.")
+            page.wait()
     return DONE
+
+
+@contextmanager
+def _page(folder: Path, view: ViewerChoice | None) -> "Iterator[Viewer | None]":
+    """The page of a result, on which pictures can be shown; None where no viewer was chosen."""
+    if view is None:
+        yield None
+        return
+    from stream_recon.app.result.folder import read_result
+
+    result = read_result(folder)
+    _, err = result_consoles()
+    with view.open(result.points, err, err) as viewer:  # standard output has the poses
+        viewer.name(result_name(folder))
+        viewer.status(f"{result.run['source']}: where pictures were taken")
+        show_result(viewer, result, lambda _: None)
+        viewer.finish()
+        offer_result(viewer, folder)
+        show_layers(viewer, result)
+        yield viewer
 
 
 @contextmanager

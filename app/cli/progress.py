@@ -30,6 +30,7 @@ from stream_recon.app.web.progress import ProgressFile
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
+    from stream_recon.app.pipeline.live_onto import OntoBackEnd
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
     from stream_recon.app.splat.trainer import TrainProgress
@@ -122,7 +123,7 @@ class TerminalObserver(RunObserver):
     """
 
     def __init__(self, out: Console, err: Console, page: LiveView | None = None) -> None:
-        self.back_end: OnlineBackEnd | ProcessBackEnd | None = None
+        self.back_end: OnlineBackEnd | ProcessBackEnd | OntoBackEnd | None = None
         """Its map is shown in the viewer."""
         self._out, self._err, self._page = out, err, page
         self._shown_map: object = None

@@ -157,7 +157,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
         known = job.frames.camera is not None
-        options = RunOptions(load.mapping, job.mask_sky, known, process_allowed=True)
+        options = RunOptions(load.mapping, job.mask_sky, known, process_allowed=True, onto=job.onto)
         session = stack.enter_context(Session(engine, source, open_again, options, output))
         out.print(f"result: {folder}")
         if source.live:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
+from stream_recon.app.cli.place import show_layers
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         count = show_result(viewer, result, damaged.append)
         viewer.finish()
         offer_result(viewer, folder)
+        show_layers(viewer, result)
         show_surfaces(viewer, result)
         verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, align
-from stream_recon.app.localization.localize import MIN_SHARE, LocalizationMap
-from stream_recon.app.localization.pose import Correspondences, ransac_pose
+from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
+from stream_recon.app.localization.pose import Correspondences, fit_pose, ransac_pose
 
 FIRST_TRIED = 24
 """Keyframes that are tried first, spread over the result: without a match among them few others have one."""
@@ -20,6 +20,12 @@ MIN_KEYFRAMES = 3
 """Least number of such keyframes that agree with one similarity: single ones may show a repeated structure."""
 MAX_ERROR = 0.08
 """Distance of matched points, as a share of their distance from the camera, up to which they agree."""
+SAME_FOCAL = 0.015
+"""Relative difference of focal lengths up to which two results have one camera."""
+CORRELATED = 5
+"""Keyframes whose focal lengths count as one measurement."""
+SURE = 2.0
+"""Standard deviations by which focal lengths of two cameras differ."""
 ROUNDS = 5
 """Fits of the similarity to the points that agree."""
 
@@ -34,6 +40,8 @@ class Alignment:
     """Keyframes of the second result that agree."""
     points: int
     """Matched points that agree."""
+    is_same_camera: bool = False
+    """Whether the second result's images fit into the first one's world with the first one's focal length."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,10 @@ class _Shared:
     first: NDArray[np.float64]  # [M, 3], in the first result's world
     second: NDArray[np.float64]  # [M, 3], in the second's
     distance: NDArray[np.float64]  # [M], from the camera in the first's
+    focal: float = 1.0
+    """Focal length by the first's points, as a multiple of the first's own one."""
+    focal_sigma: float = 0.0
+    """Standard deviation of its logarithm."""
 
 
 def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | None:
@@ -63,10 +75,10 @@ def _spread(count: int, most: int) -> list[int]:
 def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]) -> list[_Shared]:
     found = []
     for row in rows:
-        features, own = second.keyframe(row)
-        if not len(features):
+        own = second.keyframe(row)
+        if not len(own.features):
             continue
-        matched: Correspondences = first.match(features)
+        matched: Correspondences = first.match(own.features)
         start = ransac_pose(matched, [second.lens])
         if start is None:
             continue
@@ -75,7 +87,9 @@ def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]
         if support < max(MIN_SUPPORT, MIN_SHARE * len(np.unique(matched.feature))):
             continue
         distance = np.linalg.norm(agreeing.points - start.T_world_camera[:3, 3], axis=1)
-        found.append(_Shared(agreeing.points, own[agreeing.feature], distance))
+        fit = fit_pose(agreeing, start.T_world_camera, start.lens, FOCAL_SIGMA)
+        focal = fit.lens.focal / first.lens.focal
+        found.append(_Shared(agreeing.points, own.points[agreeing.feature], distance, focal, fit.focal_sigma))
     return found
 
 
@@ -103,7 +117,17 @@ def fit_similarity(shared: Sequence[_Shared]) -> Alignment | None:
         return None
     good = [each for each in shared if _agrees(final, each)]
     agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
-    return Alignment(final, len(good), agreeing) if len(good) >= MIN_KEYFRAMES else None
+    return Alignment(final, len(good), agreeing, _has_one_focal(good)) if len(good) >= MIN_KEYFRAMES else None
+
+
+def _has_one_focal(shared: Sequence[_Shared]) -> bool:
+    """Whether the focal length by the first's points is the first's own one, as far as it can be known."""
+    ratio = np.log([each.focal for each in shared])
+    weight = 1 / np.maximum([each.focal_sigma for each in shared], 1e-3) ** 2
+    mean = float((weight * ratio).sum() / weight.sum())
+    # The points' errors are common to neighbouring keyframes.
+    error = float(np.sqrt(CORRELATED / weight.sum()))
+    return abs(mean) < max(SAME_FOCAL, SURE * error)
 
 
 def _errors(

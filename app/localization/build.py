@@ -48,7 +48,7 @@ def build_map(
     words = learn_vocabulary(features)
     if words is None or result.refinement_id is None:
         return None
-    tracked = _TrackedDepth(read_tracks(folder), scale)
+    tracked = TrackedDepth(read_tracks(folder), scale)
     chosen = [_chosen(f, tracked.has_depth(index, f.uv)) for index, f in zip(frames, features, strict=True)]
     descriptors = np.concatenate([f.descriptors for f in chosen])
     vectors = np.stack([vlad(f, words.astype(np.float16).astype(np.float32)) for f in features])
@@ -98,8 +98,8 @@ def _chosen(features: Features, tracked: NDArray[np.bool_]) -> Features:
     return Features(features.uv[kept], features.descriptors[kept], features.z[kept])
 
 
-class _TrackedDepth:
-    """Depth of features that belong to triangulated points."""
+class TrackedDepth:
+    """Triangulated points of features. ``scale``: of the working images whose pixels are asked for."""
 
     def __init__(self, tracks: SparseTracks | None, scale: Scale) -> None:
         self._rows: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
@@ -137,7 +137,7 @@ def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
     lens = lens_of(content)
     tracks = read_tracks(result.folder)
     scale: Scale | None = None
-    tracked: _TrackedDepth | None = None
+    tracked: TrackedDepth | None = None
     for row, index in enumerate(content.frame.tolist()):
         camera = cameras.get(index)
         if camera is None or camera.source_size is None:
@@ -145,7 +145,7 @@ def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
         if scale is None or tracked is None:
             size = (int(content.size[0]), int(content.size[1]))
             scale = Scale(size[0] / camera.source_size[0], size)
-            tracked = _TrackedDepth(tracks, scale)
+            tracked = TrackedDepth(tracks, scale)
         part = slice(int(content.start[row]), int(content.start[row + 1]))
         uv = content.uv[part].astype(np.float64) / UV_STEPS
         points, known = tracked.points(index, uv)

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.localization.build import features_of, lens_of
-from stream_recon.app.localization.pose import Correspondences, PoseFit, fit_pose, ransac_pose
+from stream_recon.app.localization.build import TrackedDepth, features_of, lens_of
+from stream_recon.app.localization.pose import Correspondences, PoseFit, PoseStart, fit_pose, ransac_pose
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import Scale, project_world, unproject
 from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
@@ -29,9 +30,14 @@ from stream_recon.app.slam.matching.matching import match
 from stream_recon.configs.errors import InputError
 
 CANDIDATES = 8
-"""Similar keyframes that an image is matched with."""
+"""Similar keyframes that an image is matched with first."""
 SPACING = 2
 """Least spacing of these in keyframes: neighbours give nearly the same matches."""
+MORE_CANDIDATES = 24
+"""Similar keyframes, neighbours too, that an image with less than `CLEAR` agreeing matches is matched with in all."""
+CLEAR = 80
+OWN_SHARE = 0.5
+"""Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
 GUIDED = 6
 """Keyframes that are matched again from the first pose."""
 GUIDED_PX = 20.0
@@ -48,6 +54,8 @@ FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
 """Fields of view along the longer side that are tried for an unknown camera."""
 OWN_FOCAL_SIGMA, FOCAL_SIGMA = 0.01, 0.3
 """Priors of the log focal length: about that of the map's camera, and about that of the best field of view."""
+TRACKED_SIGMA, DEPTH_SIGMA = 0.01, 0.04
+"""Standard deviations of the depth of triangulated points, and of the depth of others, as a share."""
 CACHED = 256
 """Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
 
@@ -73,6 +81,15 @@ class NotLocalized:
     """An image that does not show the place, or not enough of it."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class MapKeyframe:
+    """Features of a keyframe that have depth."""
+
+    features: Features
+    points: FloatArray  # [N, 3], in the world
+    spread: FloatArray  # [N, 3], standard deviation of the points along their rays
 
 
 @dataclass(frozen=True)
@@ -105,8 +122,8 @@ class LocatedImage:
 class LocalizationMap:
     """The place of a refined result, in which images are localized."""
 
-    def __init__(self, content: FeatureMap, cameras: Sequence[Camera]) -> None:
-        self._content = content
+    def __init__(self, content: FeatureMap, cameras: Sequence[Camera], tracked: TrackedDepth) -> None:
+        self._content, self._tracked = content, tracked
         self._cameras = {camera.index: camera for camera in cameras}
         self._words = content.words.astype(np.float32)
         vectors = content.vectors.astype(np.float32) / VECTOR_STEPS
@@ -123,7 +140,9 @@ class LocalizationMap:
         content = read_map(folder, result.refinement_id)
         if content is None or not len(content.frame):
             raise InputError(f"{folder} has no map: stream-recon refine {folder} makes it")
-        return cls(content, result.cameras)
+        width = max((camera.source_size or (1, 1))[0] for camera in result.cameras)
+        size = (int(content.size[0]), int(content.size[1]))
+        return cls(content, result.cameras, TrackedDepth(read_tracks(folder), Scale(size[0] / width, size)))
 
     def __len__(self) -> int:
         """Number of keyframes."""
@@ -140,9 +159,15 @@ class LocalizationMap:
         features = detect(grey, None)
         if len(features) < MIN_INLIERS:
             return NotLocalized("the image has too little texture")
-        found = self.match(features)
         own = self._own_lens(scale)
-        start = ransac_pose(found, [known] if known is not None else [own, *_lenses(scale)])
+        rows = self._similar(features, CANDIDATES, SPACING)
+        found = self._matched(features, rows)
+        start = _first_pose(found, known, own, scale)
+        if start is None or len(np.unique(found.feature[start.inliers])) < CLEAR:
+            rest = [row for row in self._similar(features, MORE_CANDIDATES, 1) if row not in rows]
+            if rest:
+                found = found.with_more(self._matched(features, rest))
+                start = _first_pose(found, known, own, scale)
         if start is None:
             return NotLocalized("no pose agrees with its matches")
         support = len(np.unique(found.feature[start.inliers]))
@@ -169,43 +194,48 @@ class LocalizationMap:
         best = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
         return tuple(self._content.frame[best].tolist())
 
-    def _similar(self, features: Features) -> list[int]:
-        """Rows of the keyframes most similar to an image, best first."""
+    def _similar(self, features: Features, count: int, spacing: int) -> list[int]:
+        """Rows of the keyframes most similar to an image, best first, and at least ``spacing`` apart."""
         vector = vlad(features, self._words) - self._mean
         similarity = self._vectors @ (vector / max(float(np.linalg.norm(vector)), 1e-9))
         rows = np.arange(len(similarity))
-        return [int(r) for r in non_maximum_suppression(rows, similarity, -1.0, CANDIDATES, SPACING)]
+        return [int(r) for r in non_maximum_suppression(rows, similarity, -1.0, count, spacing)]
 
-    def _keyframe(self, row: int) -> tuple[Features, FloatArray]:
-        """A keyframe's features that have depth, and their points [N, 3] in the world."""
-        camera = self._cameras.get(int(self._content.frame[row]))
+    def _keyframe(self, row: int) -> "MapKeyframe":
+        index = int(self._content.frame[row])
+        camera = self._cameras.get(index)
         features = features_of(self._content, row)
         if camera is None:
-            return NO_FEATURES, np.zeros((0, 3))
+            return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
         rays = unproject(self.lens, kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
-        return kept, np.asarray(local @ T[:3, :3].T + T[:3, 3])
+        turned = np.asarray(local @ T[:3, :3].T)
+        sigma = np.where(self._tracked.has_depth(index, kept.uv), TRACKED_SIGMA, DEPTH_SIGMA)
+        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None])
 
     def match(self, features: Features) -> Correspondences:
         """Unguided matches of an image's features with the points of similar keyframes."""
+        return self._matched(features, self._similar(features, CANDIDATES, SPACING))
+
+    def _matched(self, features: Features, rows: Sequence[int]) -> Correspondences:
         parts = []
-        for row in self._similar(features):
-            kept, points = self.keyframe(row)
-            pairs = match(features, kept)
-            parts.append((pairs[:, 0], points[pairs[:, 1]], np.full(len(pairs), row)))
+        for row in rows:
+            known = self.keyframe(row)
+            pairs = match(features, known.features)
+            parts.append((pairs[:, 0], known, pairs[:, 1], row))
         return _joined(parts, features)
 
     def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int]) -> Correspondences:
         """Matches near where points are predicted by a pose."""
         parts = []
         for row in rows:
-            kept, points = self.keyframe(row)
-            predicted = project_world(fit.lens, fit.T_world_camera, points)
-            pairs = match(kept, features, predicted, GUIDED_PX)
-            parts.append((pairs[:, 1], points[pairs[:, 0]], np.full(len(pairs), row)))
+            known = self.keyframe(row)
+            predicted = project_world(fit.lens, fit.T_world_camera, known.points)
+            pairs = match(known.features, features, predicted, GUIDED_PX)
+            parts.append((pairs[:, 1], known, pairs[:, 0], row))
         return _joined(parts, features)
 
     def _best_rows(self, found: Correspondences) -> list[int]:
@@ -222,6 +252,17 @@ class LocalizationMap:
         return replace(self.lens, focal=self.lens.focal * factor, cx=width / 2, cy=height / 2)
 
 
+def _first_pose(found: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale) -> PoseStart | None:
+    """The pose that most matches agree with, of the known camera, the map's own one, or one of usual fields of view."""
+    if known is not None:
+        return ransac_pose(found, [known])
+    start = ransac_pose(found, [own])
+    if start is not None and len(start.inliers) >= OWN_SHARE * len(found):
+        return start
+    other = ransac_pose(found, _lenses(scale))
+    return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
+
+
 def _lenses(scale: Scale) -> list[CameraModel]:
     """Cameras of several fields of view."""
     width, height = scale.size
@@ -234,13 +275,16 @@ def scaled_camera(k: Intrinsics, scale: Scale) -> CameraModel:
     return CameraModel(float(np.sqrt(k.fx * k.fy)) * scale.factor, k.cx * scale.factor, k.cy * scale.factor)
 
 
-def _joined(
-    parts: Sequence[tuple[NDArray[np.integer], FloatArray, NDArray[np.integer]]], features: Features
-) -> Correspondences:
+_Part = tuple[NDArray[np.integer], MapKeyframe, NDArray[np.integer], int]
+"""Features of an image, and the keyframe with its features and its number that they match."""
+
+
+def _joined(parts: Sequence[_Part], features: Features) -> Correspondences:
     feature = np.concatenate([part[0] for part in parts]).astype(np.intp)
-    points = np.concatenate([part[1] for part in parts])
-    row = np.concatenate([part[2] for part in parts]).astype(np.intp)
-    return Correspondences(feature, features.uv[feature].astype(np.float64), points, row)
+    points = np.concatenate([known.points[theirs] for _, known, theirs, _ in parts])
+    spread = np.concatenate([known.spread[theirs] for _, known, theirs, _ in parts])
+    row = np.concatenate([np.full(len(theirs), row, np.intp) for _, _, theirs, row in parts])
+    return Correspondences(feature, features.uv[feature].astype(np.float64), points, spread, row)
 
 
 def _cells(uv: NDArray[np.floating], size: tuple[int, int]) -> int:

@@ -38,6 +38,7 @@ class Correspondences:
     feature: NDArray[np.intp]  # [M]
     uv: FloatArray  # [M, 2], working pixels
     points: FloatArray  # [M, 3], in the world
+    spread: FloatArray  # [M, 3], standard deviation of the point along its keyframe's ray
     row: NDArray[np.intp]  # [M], keyframe of the point
 
     def __len__(self) -> int:
@@ -45,7 +46,12 @@ class Correspondences:
 
     def take(self, chosen: NDArray[np.intp]) -> "Correspondences":
         """The matches at ``chosen``."""
-        return Correspondences(self.feature[chosen], self.uv[chosen], self.points[chosen], self.row[chosen])
+        return Correspondences(*(values[chosen] for values in vars(self).values()))
+
+    def with_more(self, more: "Correspondences") -> "Correspondences":
+        """These matches, then others."""
+        both = zip(vars(self).values(), vars(more).values(), strict=True)
+        return Correspondences(*(np.concatenate(pair) for pair in both))
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,14 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
         T[:3, 3] = T_start[:3, 3] + distance * x[3:6]
         return T, replace(lens, focal=lens.focal * float(np.exp(x[6]))) if focal_sigma else lens
 
+    # A point whose depth is uncertain counts less, the more so the further the camera is from its keyframe.
+    apart = project_world(lens, T_start, found.points + found.spread) - project_world(lens, T_start, found.points)
+    uncertain = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=1e3)
+    relative = (TYPICAL_PX / np.hypot(TYPICAL_PX, uncertain))[:, None]
+
     def errors(x: FloatArray) -> FloatArray:
         T, camera = state(x)
-        return np.nan_to_num(project_world(camera, T, found.points) - found.uv, nan=1e3)
+        return np.asarray(np.nan_to_num(project_world(camera, T, found.points) - found.uv, nan=1e3) * relative)
 
     def residuals(x: FloatArray) -> FloatArray:
         error = errors(x)

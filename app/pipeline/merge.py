@@ -19,8 +19,9 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.export.source_images import source_of
-from stream_recon.app.localization.alignment import Alignment, align_results
+from stream_recon.app.localization.alignment import SAME_FOCAL
 from stream_recon.app.localization.localize import LocalizationMap
+from stream_recon.app.localization.placing import PlacedResult, place_results
 from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.listeners import RunObserver
@@ -45,8 +46,9 @@ from stream_recon.app.result.writer import check_output
 from stream_recon.app.sources.joined import CameraChange
 from stream_recon.configs.errors import InputError, OutputError
 
-SAME_FOCAL = 0.01
-"""Relative difference of focal lengths up to which two results have one camera."""
+MAX_FOCAL_CHANGE = 0.15
+"""Difference of log focal lengths, by each result's own refinement, above which there are two cameras: a walk straight
+ahead hardly measures it."""
 SAME_PX = 1.0
 """Radial distortion at the image's corner, in pixels, up to which a camera is a pinhole camera."""
 PAUSE_SECONDS = 1.0
@@ -58,12 +60,16 @@ class MergeInput:
     """One of the results to merge."""
 
     result: ResultFolder
-    place: LocalizationMap
 
     @staticmethod
     def open(folder: Path) -> "MergeInput":
         """Raises OutputError, and InputError where the result has no map."""
-        return MergeInput(read_result(folder), LocalizationMap.open(folder))
+        LocalizationMap.open(folder)
+        return MergeInput(read_result(folder))
+
+    def place(self) -> LocalizationMap:
+        """Its map. Raises OutputError."""
+        return LocalizationMap.open(self.result.folder)
 
     @property
     def name(self) -> str:
@@ -110,7 +116,12 @@ def merge_results(
     check_output(target, overwrite=False)
     _remove_stale(target)
     inputs = [MergeInput.open(folder) for folder in folders]
-    placed = _place_all(inputs, observer.on_message)
+
+    def say(number: int, found: PlacedResult) -> None:
+        line = f"{inputs[number].name} lies in {inputs[found.known].name}: {found.keyframes} keyframes agree"
+        observer.on_message(line)
+
+    placed = place_results([each.place for each in inputs], say)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     if len(placed) < 2:
         raise InputError(f"{', '.join(each.name for each in inputs)} share no view: there is nothing to merge")
@@ -141,54 +152,37 @@ def merge_results(
     return MergeReport(target, [each.name for each, _ in chosen], left_out, frames)
 
 
-def _place_all(inputs: Sequence[MergeInput], say: Callable[[str], None]) -> dict[int, Similarity]:
-    """Similarities that take the results' worlds to that of the first one; without results that nothing ties to it."""
-    placed = {0: Similarity.identity()}
-    waiting = list(range(1, len(inputs)))
-    fresh = [0]
-    while fresh and waiting:
-        found: dict[int, tuple[int, Alignment]] = {}
-        for known in fresh:
-            for other in waiting:
-                alignment = align_results(inputs[known].place, inputs[other].place)
-                if alignment is not None and (other not in found or alignment.points > found[other][1].points):
-                    found[other] = (known, alignment)
-        for other, (known, alignment) in found.items():
-            placed[other] = placed[known] @ alignment.S_first_second
-            say(f"{inputs[other].name} lies in {inputs[known].name}: {alignment.keyframes} keyframes agree")
-        fresh = list(found)
-        waiting = [other for other in waiting if other not in placed]
-    return placed
-
-
-def _common_changes(inputs: Sequence[MergeInput]) -> list[CameraChange | None]:
-    """Conversions of the results' images to the first one's camera; None for all where they have one camera."""
-    first = inputs[0]
-    lenses = [each.camera.lens for each in inputs]
+def _changes_to_first(chosen: Sequence[tuple[MergeInput, PlacedResult]]) -> list[CameraChange | None]:
+    """Conversions of the results' images to the first one's camera; None where they are its images already."""
+    first = chosen[0][0]
+    lens, target = first.camera.lens, first.camera.pinhole
     corner = np.array([[first.camera.cx, first.camera.cy]]) / first.camera.fx
-    same = all(
-        each.size == first.size
-        and abs(lens.focal / lenses[0].focal - 1) < SAME_FOCAL
-        and float(np.abs(lens.distorted(corner) - corner).max()) * lens.focal < SAME_PX
-        for each, lens in zip(inputs, lenses, strict=True)
-    )
-    if same:
-        return [None] * len(inputs)
-    return [CameraChange(lens, first.camera.pinhole, first.size) for lens in lenses]
+
+    def change(each: MergeInput, place: PlacedResult) -> CameraChange | None:
+        own = each.camera.lens
+        ratio = abs(float(np.log(own.focal / lens.focal)))
+        same = each.size == first.size and (ratio < SAME_FOCAL or (place.is_same_camera and ratio < MAX_FOCAL_CHANGE))
+        # One camera has one focal length, which the joint refinement finds.
+        source = replace(own, focal=lens.focal) if same else own
+        distorted = float(np.abs(source.distorted(corner) - corner).max()) * source.focal
+        return None if same and distorted < SAME_PX else CameraChange(source, target, first.size)
+
+    return [change(each, place) for each, place in chosen]
 
 
 def _write_joined(
-    work: Path, chosen: Sequence[tuple[MergeInput, Similarity]], on_progress: Callable[[int, int], None]
+    work: Path, chosen: Sequence[tuple[MergeInput, PlacedResult]], on_progress: Callable[[int, int], None]
 ) -> int:
     """Write the frames of all results into a folder in one world, before any refinement; returns their number."""
-    changes = _common_changes([each for each, _ in chosen])
+    changes = _changes_to_first(chosen)
     cameras: list[Camera] = []
     parts: list[dict[str, Any]] = []
     total = sum(len(each.result) for each, _ in chosen)
     first, start, without_depth = 0, 0.0, 0
     with output_errors(work):
         (work / DEPTH_FOLDER).mkdir(exist_ok=True)
-    for segment, ((each, S), change) in enumerate(zip(chosen, changes, strict=True)):
+    for segment, ((each, place), change) in enumerate(zip(chosen, changes, strict=True)):
+        S = place.S_first_own
         parts.append(
             {
                 "name": each.name,

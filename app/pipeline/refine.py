@@ -23,7 +23,7 @@ from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, PARTS, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
@@ -109,6 +109,7 @@ def refine_result(
             initial_poses=_initial_poses(result, images.scale),
             unordered=result.run.get("unordered") is True,
             known_intrinsics=bool(result.run.get("options", {}).get("camera")),
+            refined_before=PARTS in result.run.get("options", {}),
             progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if page else None,
         )

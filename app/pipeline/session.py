@@ -28,6 +28,7 @@ from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 
 if TYPE_CHECKING:
+    from stream_recon.app.pipeline.live_onto import OntoBackEnd
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
@@ -45,6 +46,8 @@ class RunOptions:
     """The results' focal length is that of a known camera."""
     process_allowed: bool = False
     """The back end may run in a separate process, which imports the main module again."""
+    onto: Path | None = None
+    """Result of the same place, in whose world the run goes on once it is recognized; needs a back end."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,9 @@ class Session(ExitStack):
             overlap_error = self._engine.resume(first, later)
         self.resumed = _resume_state(partial, overlap_error)
 
-    def _make_back_end(self, partial: PartialResult | None) -> "OnlineBackEnd | ProcessBackEnd | None":
+    def _make_back_end(self, partial: PartialResult | None) -> "OnlineBackEnd | ProcessBackEnd | OntoBackEnd | None":
         options = self._options
-        return make_back_end(
+        back_end = make_back_end(
             options.mapping,
             # A resumed run gets single results from the start, in the coordinate frame of the earlier ones.
             1 if partial is not None else self._engine.preset.stream.scale_frames,
@@ -157,6 +160,18 @@ class Session(ExitStack):
             separate_process=options.process_allowed
             and self._engine.device != "cpu"
             and usable_cores() >= PROCESS_CORES,
+        )
+        if options.onto is None or back_end is None:
+            return back_end
+        from stream_recon.app.localization.localize import LocalizationMap
+        from stream_recon.app.pipeline.live_onto import OntoBackEnd
+
+        return OntoBackEnd(
+            back_end,
+            LocalizationMap.open(options.onto),
+            live=self.source.live,
+            known_intrinsics=options.known_intrinsics,
+            earlier=() if partial is None else partial.cameras,
         )
 
     def reconstruct(

@@ -67,6 +67,7 @@ class PageScene:
             layers |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
             layers["/cameras/current"] = False
         hidden = {name for name, shown in layers.items() if not shown} | self._late_chunks(store, last) | self._empty
+        hidden |= scene.place.hidden(options.layers, scene.frame_nodes)
         if not options.shows_points and scene.bare:
             # Surfaces alone: points stand in where limits have removed them.
             covered = [chunk.first for chunk in store.chunks if chunk.first not in scene.bare]

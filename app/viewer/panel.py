@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stream_recon.app.viewer.document import PICTURE_LABEL
+from stream_recon.app.viewer.place_layers import ALL_LAYERS, LayerChoice, LayerSwitches
 from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
@@ -45,6 +46,7 @@ class PageOptions:
     loops: bool = False
     comparison: bool = False
     """The causal cloud next to the revised one."""
+    layers: LayerChoice = ALL_LAYERS
 
     @property
     def shows_points(self) -> bool:
@@ -138,6 +140,7 @@ class PagePanel:
         self._add_frames(gui)
         self._add_comparison(gui)
         self._add_saves(gui)
+        self.layers = LayerSwitches(gui, events.changed)
         self._scrubber.on_update(self._scrub)
         self._show.on_update(lambda _: self._recall_hidden())
         self._light.on_update(lambda _: self._set_theme())
@@ -225,6 +228,7 @@ class PagePanel:
             matches=bool(self._matches.value),
             loops=bool(self._loops.value),
             comparison=bool(self._comparison.value),
+            layers=self.layers.choice(),
         )
 
     def offer_map(self, has_map: bool, revised: bool) -> None:

@@ -26,6 +26,7 @@ from stream_recon.app.viewer.nodes import (
     wxyz,
 )
 from stream_recon.app.viewer.panel import PageOptions
+from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
@@ -76,11 +77,21 @@ class ViewerScene:
         self._path = LineNode(server, "/path")
         self.map_nodes = MapLayerNodes(server)
         self.comparison = ComparisonLayer(server)
+        self.place = PlaceLayers(server)
 
     @property
     def shown(self) -> int:
         """Number of points of all steps."""
         return sum(node.shown for node in self.nodes.values())
+
+    @property
+    def frame_nodes(self) -> list[str]:
+        """Names of the nodes that belong to frames; each ends with the ordinal of one."""
+        points = [node.name for node in self.nodes.values()]
+        surfaces, cameras = (
+            [f"/{kind}/{k}" for k in nodes] for kind, nodes in (("surface", self.surfaces), ("cameras", self.frusta))
+        )
+        return [*points, *surfaces, *cameras]
 
     def sync(
         self,

@@ -140,6 +140,7 @@ class ViewerState:
             page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
             page.panel.show_frames(self.timeline)
             page.panel.offer_splats(self.splats.count > 0)
+            page.panel.layers.offer(self.scene.place)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)

@@ -24,6 +24,7 @@ from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, ou
 from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import WAITING, PanelEvents
+from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
@@ -222,6 +223,11 @@ class Viewer:
             self._map_layer = layer
             self._touched = True
             self._wake.notify()
+
+    def show_place(self, change: Callable[[PlaceLayers, float], None]) -> None:
+        """Change the layers of other pictures and results; ``change`` gets them and the typical depth."""
+        self._queue_request(lambda: change(self.state.scene.place, self.state.cameras.typical_depth))
+        self._touch()
 
     def status(self, text: str) -> None:
         """Show a text (Markdown) at the top of the panel."""

@@ -117,7 +117,7 @@ class Walk:
         self._depth = np.full((168, 224), 4.4, np.float32)
 
     def features(self, positions: Sequence[int]) -> list[Features]:
-        return [self._seen(k) for k in positions]
+        return [self.seen(k) for k in positions]
 
     def views(self) -> list[FrameData]:
         grid = DepthReader(self._depth, np.ones((168, 224), np.uint8), self._transform, self.scale).grid()
@@ -134,8 +134,9 @@ class Walk:
         for k in positions:
             yield k, grey, partial(DepthReader, self._depth, usable, self._transform, self.scale)
 
-    def _seen(self, k: int) -> Features:
-        random = np.random.default_rng(k)
+    def seen(self, k: int, draw: int = 0) -> Features:
+        """Features of a frame, with another noise for each ``draw``."""
+        random = np.random.default_rng([k, draw] if draw else k)
         T, (width, height) = self.truth[k], SIZE
         near = np.array(self._tree.query_ball_point(T[:3, 3], 8.0), np.intp)
         local = (self._points[near] - T[:3, 3]) @ T[:3, :3]

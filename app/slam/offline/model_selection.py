@@ -48,6 +48,9 @@ SURE = 3.0
 MARGIN = 0.1
 """Share of the image; smaller differences are not worth the seams of a run that falls back: at 0.05 a run of three
 keyframes tripled the error of a walk."""
+AS_GOOD = 0.01
+"""Share of the image by which a joint adjustment of refined parts may be worse than these: each part alone fits its own
+matches a little better, by 0.0005 to 0.0015 in real halves."""
 MAJORITY = 0.5
 """Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
 ONE_SIDED = 0.03
@@ -164,21 +167,23 @@ class Selection:
         return Selection(self.fallback | untied, why)
 
 
-def select(evidence: Evidence, cut_off: NDArray[np.bool_]) -> Selection:
+def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -> Selection:
     """Keyframes that fall back to the network: none, some, or all.
 
-    ``cut_off`` [N]: those beyond breaks of the map, see `beyond_breaks`.
+    Args:
+        cut_off: [N], those beyond breaks of the map, see `beyond_breaks`.
+        least: mean evidence that a map must exceed.
     """
     count = len(cut_off)
     every = np.ones(count, bool)
     total = evidence.total
-    if total.mean() <= 0:
+    if total.mean() <= least:
         return Selection(every, _in_words(evidence, every))
     worse = worse_runs(evidence) | cut_off
     rest = ~worse
     if rest.mean() < MAJORITY:
         return Selection(every, _in_words(evidence, worse))
-    if total[rest].mean() <= 0:
+    if total[rest].mean() <= least:
         return Selection(every, _in_words(evidence, rest))
     lost = evidence.lost_share(rest)
     if lost > MAX_LOST:
@@ -287,8 +292,8 @@ class HeldOutTest:
         """Held-out error of a solution; None: of the network."""
         return HeldOutError.measure(self._candidate(fit), self._data.features, self._found.held_out)
 
-    def select(self, fit: BAState, report: RefinementReport) -> Selection:
-        """Keyframes that fall back to the network; the report gets the figures."""
+    def select(self, fit: BAState, report: RefinementReport, *, refined_before: bool = False) -> Selection:
+        """Keyframes that fall back to the network, or to poses ``refined_before``; the report gets the figures."""
         network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
@@ -299,7 +304,7 @@ class HeldOutTest:
         beyond = np.zeros(len(evidence.total), bool)
         if self._found.ordered:
             beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
-        return select(evidence, beyond)
+        return select(evidence, beyond, -AS_GOOD if refined_before else 0.0)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
         """Whether a solution is better than another one by more than a standard error of the same evidence."""

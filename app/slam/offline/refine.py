@@ -99,6 +99,8 @@ class RefineOptions:
     """The frames are photographs in no order."""
     known_intrinsics: bool = False
     """The frames' focal length is exact, and there is no distortion."""
+    refined_before: bool = False
+    """The frames' poses and depth are those of refined parts, which are adjusted together."""
     progress: Progress = lambda share, what: None
     on_state: Callable[[IntermediateState], None] | None = None
     """Called after each pass."""
@@ -147,7 +149,11 @@ class _Refiner:
         with stage("matches"):
             found = PairMatches()
             if not self._unordered:
-                self._data = align_segments(self._data, self._lens, workers)
+                if self._options.refined_before:  # they are in one world
+                    every = {view.segment for view in self._data.views}
+                    self._data = replace(self._data, views=segments.joined(self._data.views, every))
+                else:
+                    self._data = align_segments(self._data, self._lens, workers)
                 report.segments = len(np.unique(self._data.keyframe_segment))
                 found = match_all_keyframes(self._data, self._lens, workers, advance)
             report.pairs_tried, report.pairs_accepted = found.tried, len(found.matches)
@@ -164,7 +170,8 @@ class _Refiner:
         none = np.zeros(len(keyframes), bool)
         self._show(candidate.fit, found, none)
         with stage("judgement"):
-            selection = test.select(candidate.fit, report)
+            selection = test.select(candidate.fit, report, refined_before=self._options.refined_before)
+            is_alone = is_alone or self._options.refined_before
             if selection.fallback.all() and not is_alone and len(keyframes) <= MOST_UNORDERED:
                 # Matches of neighbours and loops were not enough: all pairs, and geometry alone, may be.
                 other, *evidence = self._from_structure(None, found, test)

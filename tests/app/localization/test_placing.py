@@ -1,0 +1,77 @@
+"""Placing of many results: which are aligned with which, composed similarities, and what stays out."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.localization import placing
+from stream_recon.app.localization.alignment import Alignment
+from stream_recon.app.localization.placing import PARTNERS, PlacedResult, place_results
+from stream_recon.app.slam.matching.features import Features
+
+COUNT, KEYFRAMES, EACH = 16, 4, 60
+
+
+class Place:
+    """A part of a street: each keyframe shows things of its own, and the first half those of the part before."""
+
+    def __init__(self, number: int, street: int) -> None:
+        self.number, self.street = number, street
+
+    def __len__(self) -> int:
+        return KEYFRAMES
+
+    def keyframe(self, row: int) -> Any:
+        part = self.number * KEYFRAMES // 2 + row
+        looks = np.abs(np.random.default_rng([self.street, part]).normal(size=(EACH, 128))).astype(np.float32)
+        looks /= np.linalg.norm(looks, axis=1, keepdims=True)
+        return SimpleNamespace(features=Features(np.zeros((EACH, 2), np.float32), looks, np.ones(EACH, np.float32)))
+
+
+@pytest.fixture
+def aligned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Pairs that are aligned. A result lies a metre before the one after it, and is twice as large."""
+    pairs = []
+
+    def align(first: Place, second: Place) -> Alignment | None:
+        pairs.append((first.number, second.number))
+        step = second.number - first.number
+        if first.street != second.street or abs(step) != 1:
+            return None
+        forward = Similarity(0.5, np.eye(3), np.array([1.0, 0.0, 0.0]))
+        return Alignment(forward if step > 0 else forward.inverse(), 5, 100, step > 0)
+
+    monkeypatch.setattr(placing, "align_results", align)
+    return pairs
+
+
+def test_a_street_is_placed_with_few_alignments(aligned: list[tuple[int, int]]) -> None:
+    told: list[int] = []
+    places: list[Any] = [Place(number, 0) for number in range(COUNT)]
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: told.append(number))
+    assert sorted(placed) == list(range(COUNT)) and sorted(told) == list(range(1, COUNT))
+    S = Similarity.identity()
+    for number in range(1, COUNT):
+        S = S @ Similarity(0.5, np.eye(3), np.array([1.0, 0.0, 0.0]))
+        assert np.allclose(placed[number].S_first_own.matrix, S.matrix)
+        assert placed[number].is_same_camera
+    assert len(aligned) < 3 * COUNT < COUNT * (COUNT - 1) / 2
+
+
+def test_results_of_another_street_stay_out(aligned: list[tuple[int, int]]) -> None:
+    places = [Place(number, number % 2) for number in range(COUNT)]
+    for place in places:
+        place.number //= 2
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    assert sorted(placed) == list(range(0, COUNT, 2))
+    assert len(aligned) <= COUNT * PARTNERS
+
+
+def test_few_results_are_all_tried(aligned: list[tuple[int, int]]) -> None:
+    places = [Place(number, 0) for number in (0, 2, 1)]
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    assert placed[2] == PlacedResult(placed[2].S_first_own, True, 0, 5)
+    assert placed[1].known == 2
