@@ -38,10 +38,12 @@ BANDS = np.array([6.0, 4.8, 2.4, 2.4], np.float32)
 edges, less leaves gaps."""
 FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
 """Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
+AWAY = 1.2
 LEVELS = 3
 """Number of volumes."""
 MAX_DEPTH = 3.0
 """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
+OVERLAP = 0.6
 COARSER_LEVEL = 3.0
 """Factor between the voxels, and between the largest depths, of two levels."""
 USUAL_MISSING = 0.1
@@ -142,7 +144,7 @@ def _volumes(
             chosen = (weight > 0) & (frame.depth < max_depth * factor)
             if level:
                 # Volumes overlap, so that no gap is between them.
-                chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
+                chosen &= frame.depth > OVERLAP * max_depth * factor / COARSER_LEVEL
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else bands[frame.certainty]
@@ -176,7 +178,7 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:
     for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
         if len(mesh.faces) and len(total.faces):
             centres = mesh.xyz[mesh.faces].mean(axis=1)
-            away = cKDTree(total.xyz).query(centres, distance_upper_bound=1.2 * volume.voxel)[0]
+            away = cKDTree(total.xyz).query(centres, distance_upper_bound=AWAY * volume.voxel)[0]
             mesh = subset(mesh, ~np.isfinite(away))
         total = joined(total, without_floaters(mesh))
     return total
