@@ -1,7 +1,9 @@
 """Fusion of a result's depth maps into volumes of several resolutions, and the mesh of their surfaces.
 
 Near surfaces are fused with small voxels. What is farther from the cameras goes into coarser volumes, since the error
-of depth grows with distance. Where a finer volume has a surface, the coarser ones' is left out.
+of depth grows with distance. The second volume takes what is near, too: where frames disagree by more than the finest
+truncation distance, as on walls without texture, only it has a surface. Where a finer volume has a surface, the coarser
+ones' is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,12 +40,15 @@ BANDS = np.array([6.0, 4.8, 2.4, 2.4], np.float32)
 edges, less leaves gaps."""
 FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
 """Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
-AWAY = 1.2
 LEVELS = 3
 """Number of volumes."""
+NEAREST = (0.0, 0.0, 0.2)
+"""Least depth in each volume, as a share of its largest one: volumes overlap, so that no gap is between them."""
+AWAY, RINGS = 1.2, 2
+"""Distance in voxels from a finer surface from which a coarser one is kept, and rings of triangles about these that
+are kept, too, so that no gap is between both."""
 MAX_DEPTH = 3.0
 """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
-OVERLAP = 0.6
 COARSER_LEVEL = 3.0
 """Factor between the voxels, and between the largest depths, of two levels."""
 USUAL_MISSING = 0.1
@@ -142,9 +147,7 @@ def _volumes(
             views.append(replace(seen, depth=seen.depth.astype(np.float16), rgb=seen.rgb[:0], weight=None))
         for level, (volume, factor) in enumerate(zip(volumes, factors, strict=True)):
             chosen = (weight > 0) & (frame.depth < max_depth * factor)
-            if level:
-                # Volumes overlap, so that no gap is between them.
-                chosen &= frame.depth > OVERLAP * max_depth * factor / COARSER_LEVEL
+            chosen &= frame.depth > NEAREST[level] * max_depth * factor
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else bands[frame.certainty]
@@ -177,9 +180,11 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:
     total = without_floaters(meshes[0])
     for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
         if len(mesh.faces) and len(total.faces):
-            centres = mesh.xyz[mesh.faces].mean(axis=1)
-            away = cKDTree(total.xyz).query(centres, distance_upper_bound=AWAY * volume.voxel)[0]
-            mesh = subset(mesh, ~np.isfinite(away))
+            near = cKDTree(total.xyz).query(mesh.xyz, distance_upper_bound=AWAY * volume.voxel)[0]
+            kept = ~np.isfinite(near)
+            for _ in range(RINGS):
+                kept[mesh.faces[kept[mesh.faces].any(axis=1)]] = True
+            mesh = subset(mesh, kept[mesh.faces].any(axis=1))
         total = joined(total, without_floaters(mesh))
     return total
 
