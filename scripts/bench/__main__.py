@@ -48,6 +48,7 @@ BENCHMARKS = {
     "cases": "errors on videos with faults and on difficult motions",
     "selection": "whether refinement keeps the better side, map or network",
     "verdicts": "verdicts on results of known error",
+    "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
     "edges": "depth upsampling at object edges",
     "distances": "distances measured on a page between known corners of the sample",
     "mesh": "held-out keyframes drawn from the textured mesh of results",

@@ -1,7 +1,9 @@
 """Fusion of a result's depth maps into volumes of several resolutions, and the mesh of their surfaces.
 
 Near surfaces are fused with small voxels. What is farther from the cameras goes into coarser volumes, since the error
-of depth grows with distance. Where a finer volume has a surface, the coarser ones' is left out.
+of depth grows with distance. If frames disagree by more than the finest truncation distance, as on walls without
+texture, the second volume takes what is near, too, since only it has a surface there. Where a finer volume has a
+surface, the coarser ones' is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,6 +42,13 @@ FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
 """Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
 LEVELS = 3
 """Number of volumes."""
+NEAREST = (0.0, 0.2, 0.2)
+"""Least depth in each volume, as a share of its largest one: volumes overlap, so that no gap is between them."""
+AWAY = 1.2
+"""Distance in voxels from a finer surface from which a coarser one is kept."""
+RINGS = 2
+"""Rings of triangles about these that are kept, too, where the second volume takes what is near: else gaps would be
+between both."""
 MAX_DEPTH = 3.0
 """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
 COARSER_LEVEL = 3.0
@@ -104,22 +113,29 @@ def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambd
     noise = NOISE_FACTOR * _disagreement(result, cameras)
     while True:
         truncation = float(np.clip(noise / voxel, *TRUNCATION))
-        volumes, views, missing = _volumes(result, cameras, (voxel, truncation), MAX_DEPTH * median, report)
+        disagree = noise / voxel > TRUNCATION[1]
+        nearest = (0.0, 0.0, *NEAREST[2:]) if disagree else NEAREST
+        volumes, views, missing = _volumes(result, cameras, (voxel, truncation), MAX_DEPTH * median, nearest, report)
         if not any(volume.full for volume in volumes):
             break
         voxel *= COARSER
     least = min(MIN_FRAMES, max(1, (len(cameras) - missing) // 4))
     max_depth = MAX_DEPTH * median * COARSER_LEVEL ** (LEVELS - 1)
-    mesh = _nested([extract(volume, least) for volume in volumes], volumes)
+    mesh = _nested([extract(volume, least) for volume in volumes], volumes, RINGS if disagree else 0)
     return Fused(mesh, voxel, truncation * voxel, least, missing, max_depth, views)
 
 
 def _volumes(
-    result: ResultFolder, cameras: Sequence[Camera], spacing: tuple[float, float], max_depth: float, report: Report
+    result: ResultFolder,
+    cameras: Sequence[Camera],
+    spacing: tuple[float, float],
+    max_depth: float,
+    nearest: Sequence[float],
+    report: Report,
 ) -> tuple[list[Volume], list[FusionView], int]:
     """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full.
 
-    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels.
+    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels. ``nearest``: see `NEAREST`.
     """
     voxel, truncation = spacing
     bands = np.minimum(BANDS / np.float32(truncation), np.float32(1))
@@ -140,9 +156,7 @@ def _volumes(
             views.append(replace(seen, depth=seen.depth.astype(np.float16), rgb=seen.rgb[:0], weight=None))
         for level, (volume, factor) in enumerate(zip(volumes, factors, strict=True)):
             chosen = (weight > 0) & (frame.depth < max_depth * factor)
-            if level:
-                # Volumes overlap, so that no gap is between them.
-                chosen &= frame.depth > 0.6 * max_depth * factor / COARSER_LEVEL
+            chosen &= frame.depth > nearest[level] * max_depth * factor
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else bands[frame.certainty]
@@ -170,14 +184,16 @@ def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float3
     return np.where(sure_pixels(frame, points), weight, np.float32(0)).astype(np.float32)
 
 
-def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume]) -> Mesh:
-    """The union of meshes from fine to coarse: of each, what is not near a finer one."""
+def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], rings: int) -> Mesh:
+    """The union of meshes from fine to coarse: of each, what is not near a finer one, and ``rings`` about it."""
     total = without_floaters(meshes[0])
     for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
         if len(mesh.faces) and len(total.faces):
-            centres = mesh.xyz[mesh.faces].mean(axis=1)
-            away = cKDTree(total.xyz).query(centres, distance_upper_bound=1.2 * volume.voxel)[0]
-            mesh = subset(mesh, ~np.isfinite(away))
+            near = cKDTree(total.xyz).query(mesh.xyz, distance_upper_bound=AWAY * volume.voxel)[0]
+            kept = ~np.isfinite(near)
+            for _ in range(rings):
+                kept[mesh.faces[kept[mesh.faces].any(axis=1)]] = True
+            mesh = subset(mesh, kept[mesh.faces].any(axis=1))
         total = joined(total, without_floaters(mesh))
     return total
 

@@ -4,14 +4,12 @@ Images are [..., h, w] float32. Pixel (0, 0) covers [0, 1) x [0, 1), so the cent
 Both backends give the same values up to rounding.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 Array = Any
 """An array of the backend: ``NDArray`` or ``torch.Tensor``."""
@@ -28,8 +26,21 @@ class Arrays(Protocol):
     def array(self, values: NDArray[Any]) -> Array:
         """The backend's copy of a numpy array, or the same array."""
 
+    def constant(self, values: NDArray[Any]) -> Array:
+        """`array` of values that are used again and must not be changed."""
+
     def numpy(self, values: Array) -> NDArray[Any]:
         """A numpy array of the values."""
+
+    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+        """The function of the arrays.
+
+        On a GPU its operations are recorded once for each shape of the inputs, and later started all at once. So it
+        must depend on nothing but the inputs, and may not bring arrays from or to the host.
+        """
+
+    def batched(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+        """`replayed` for arrays of up to `views_at_once` keyframes [n, ...], which do not depend on one another."""
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array: ...
 
@@ -57,6 +68,9 @@ class Arrays(Protocol):
 
     def least(self, a: Array) -> Array:
         """Least value along the first axis."""
+
+    def median(self, a: Array) -> Array:
+        """Medians [n] of the rows of ``a`` [n, m]."""
 
     def pick(self, a: Array, index: Array) -> Array:
         """Values of ``a`` [n, h, w] at ``index`` [h, w] along the first axis."""
@@ -91,8 +105,16 @@ class NumpyArrays:
     def array(self, values: NDArray[Any]) -> Array:
         return values
 
+    def constant(self, values: NDArray[Any]) -> Array:
+        return values
+
     def numpy(self, values: Array) -> NDArray[Any]:
         return np.asarray(values)
+
+    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+        return function(*inputs)
+
+    batched = replayed
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
         return np.where(condition, _single(a), _single(b))
@@ -129,6 +151,9 @@ class NumpyArrays:
 
     def least(self, a: Array) -> Array:
         return a.min(axis=0)
+
+    def median(self, a: Array) -> Array:
+        return np.median(a, axis=1)
 
     def pick(self, a: Array, index: Array) -> Array:
         return np.take_along_axis(a, index[None], axis=0)[0]
@@ -168,108 +193,17 @@ class NumpyArrays:
         return _each(lambda one: cv2.resize(one, size, interpolation=cv2.INTER_NEAREST), image)
 
 
-class TorchArrays:
-    """`Arrays` on torch, for a GPU."""
-
-    steps_at_once = 64
-    views_at_once = 16
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self._torch, self._device = torch, torch.device(device)
-
-    def array(self, values: NDArray[Any]) -> "torch.Tensor":
-        return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
-
-    def numpy(self, values: Array) -> NDArray[Any]:
-        return np.asarray(values.cpu().numpy())
-
-    def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
-        return self._torch.where(condition, a, b)
-
-    def minimum(self, a: Array, b: Array | float) -> Array:
-        return self._torch.minimum(a, b) if isinstance(b, self._torch.Tensor) else a.clamp(max=b)
-
-    def maximum(self, a: Array, b: Array | float) -> Array:
-        return self._torch.maximum(a, b) if isinstance(b, self._torch.Tensor) else a.clamp(min=b)
-
-    def exp(self, a: Array) -> Array:
-        return self._torch.exp(a)
-
-    def log(self, a: Array) -> Array:
-        return self._torch.log(a)
-
-    def sqrt(self, a: Array) -> Array:
-        return self._torch.sqrt(a)
-
-    def floor(self, a: Array) -> Array:
-        return self._torch.floor(a)
-
-    def stack(self, arrays: list[Array]) -> Array:
-        return self._torch.stack(arrays)
-
-    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array:
-        return self._torch.cat(arrays, dim=axis)
-
-    def zeros_like(self, a: Array) -> Array:
-        return self._torch.zeros_like(a)
-
-    def argmin(self, a: Array) -> Array:
-        return a.argmin(dim=0)
-
-    def least(self, a: Array) -> Array:
-        return a.amin(dim=0)
-
-    def pick(self, a: Array, index: Array) -> Array:
-        return a.gather(0, index[None])[0]
-
-    def total(self, a: Array) -> Array:
-        return a.sum(dim=(-2, -1), keepdim=True)
-
-    def to_float(self, a: Array) -> Array:
-        return a.float()
-
-    def sample(self, images: Array, x: Array, y: Array) -> Array:
-        count, height, width = images.shape
-        grid = self._torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
-        flat = grid.reshape(count, -1, grid.shape[-2], 2)
-        found = self._torch.nn.functional.grid_sample(
-            images[:, None], flat, mode="bilinear", padding_mode="border", align_corners=False
-        )
-        return found.reshape(x.shape)
-
-    def take(self, images: Array, x: Array, y: Array) -> Array:
-        count, height, width = images.shape
-        inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-        first = self._torch.arange(count, device=images.device)[:, None, None] * (height * width)
-        cell = first + self._torch.where(inside, y, 0).long() * width + self._torch.where(inside, x, 0).long()
-        return self._torch.where(inside, images.reshape(-1)[cell], 0)
-
-    def box(self, image: Array, radius: int) -> Array:
-        flat = image.reshape(-1, 1, *image.shape[-2:])
-        padded = self._torch.nn.functional.pad(flat, (radius,) * 4, mode="replicate")
-        return self._torch.nn.functional.avg_pool2d(padded, 2 * radius + 1, stride=1).reshape(image.shape)
-
-    def enlarged(self, image: Array, size: tuple[int, int]) -> Array:
-        return self._resized(image, size, mode="bilinear", align_corners=False)
-
-    def repeated(self, image: Array, size: tuple[int, int]) -> Array:
-        return self._resized(image, size, mode="nearest")
-
-    def _resized(self, image: Array, size: tuple[int, int], **how: Any) -> Array:
-        flat = image.reshape(-1, 1, *image.shape[-2:])
-        found = self._torch.nn.functional.interpolate(flat, size=size[::-1], **how)
-        return found.reshape(*image.shape[:-2], *size[::-1])
-
-
 def arrays_for(device: str) -> Arrays:
     """The backend of a device: ``cpu``, ``cuda``, or ``auto``, a GPU where there is one."""
     if device == "auto":
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return NumpyArrays() if device == "cpu" else TorchArrays(device)
+    if device == "cpu":
+        return NumpyArrays()
+    from stream_recon.app.slam.dense.torch_arrays import TorchArrays
+
+    return TorchArrays(device)
 
 
 def _single(value: Array | float) -> Array:

@@ -14,22 +14,22 @@ FREE_SPACE = 0.08
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """Largest differences of two maps that agree."""
+class Transfers:
+    """Transfers to several views and back, see `PixelTransfer`, as arrays of the backend."""
 
-    pixels: float
-    """Distance of a point, projected into the other map and back with its depth there, from its pixel."""
-    relative: Array | float
-    """Difference of depth as a share, [h, w] or a number."""
+    M: Array  # [n, 3, 3]
+    v: Array  # [n, 3]
+    M_back: Array
+    v_back: Array
 
+    @classmethod
+    def of(cls, arrays: Arrays, there: Sequence[PixelTransfer], back: Sequence[PixelTransfer]) -> "Transfers":
+        def stacked(transfers: Sequence[PixelTransfer], name: str, shape: tuple[int, ...]) -> Array:
+            return arrays.array(np.array([getattr(t, name) for t in transfers], np.float32).reshape(-1, *shape))
 
-@dataclass(frozen=True)
-class NeighbourMap:
-    """Depth map of another view [h, w], 0 where unknown, and the transfers to it and back."""
-
-    depth: Array
-    there: PixelTransfer
-    back: PixelTransfer
+        return cls(
+            stacked(there, "M", (3, 3)), stacked(there, "v", (3,)), stacked(back, "M", (3, 3)), stacked(back, "v", (3,))
+        )
 
 
 @dataclass(frozen=True)
@@ -42,45 +42,50 @@ class Support:
     """Harmonic mean of the depths, with the pixel's own one; 0 where the pixel has no depth."""
 
 
-def support(arrays: Arrays, depth: Array, neighbours: Sequence[NeighbourMap], tolerance: Tolerance) -> Support:
-    """Support of a depth map [h, w] by its neighbours' maps."""
-    x, y = pixel_centres(arrays, (depth.shape[1], depth.shape[0]))
-    known, bound = depth > 0, depth * tolerance.relative
-    agreeing, contradicting = arrays.zeros_like(depth), arrays.zeros_like(depth)
-    total = 1 / arrays.maximum(depth, 1e-9)
-    for first in range(0, len(neighbours), arrays.views_at_once):
-        group = neighbours[first : first + arrays.views_at_once]
-        there, back = (
-            _Transfers.of(arrays, transfers) for transfers in zip(*((n.there, n.back) for n in group), strict=True)
-        )
-        column, row, expected = there.project(arrays, x, y, depth)
-        found = arrays.take(arrays.stack([n.depth for n in group]), column, row)
-        # The other map's depth is that of its pixel's centre.
-        x_back, y_back, z_back = back.project(arrays, arrays.floor(column) + 0.5, arrays.floor(row) + 0.5, found)
-        dx, dy, dz = x_back - x, y_back - y, z_back - depth
-        seen = known & (found > 0) & (expected > 0)
-        agrees = seen & (dx * dx + dy * dy < tolerance.pixels**2) & (dz * dz < bound * bound)
-        agreeing = agreeing + arrays.to_float(agrees).sum(0)
-        total = total + arrays.where(agrees, 1 / arrays.maximum(z_back, 1e-9), 0.0).sum(0)
-        contradicting = contradicting + arrays.to_float(seen & (found > expected * (1 + FREE_SPACE))).sum(0)
-    return Support(agreeing, contradicting, arrays.where(known, (agreeing + 1) / total, 0.0))
+def support(
+    arrays: Arrays, depth: Array, others: Sequence[Array], transfers: Transfers, pixels: float, relative: Array | float
+) -> Support:
+    """Support of a depth map [h, w] by other views' maps.
+
+    Args:
+        others: depth maps of the n other views, 0 where unknown.
+        pixels: largest distance of a point, projected into another map and back with its depth there, from its pixel.
+        relative: largest difference of depth as a share, [h, w] or a number.
+    """
+    size = depth.shape[1], depth.shape[0]
+    if not len(others):
+        none = arrays.zeros_like(depth)
+        return Support(none, none, depth)
+
+    def found(depth: Array, bound: Array, *rest: Array) -> tuple[Array, ...]:
+        transfers, others = rest[:4], rest[4:]
+        x, y = pixel_centres(arrays, size)
+        known = depth > 0
+        agreeing, contradicting = arrays.zeros_like(depth), arrays.zeros_like(depth)
+        total = 1 / arrays.maximum(depth, 1e-9)
+        for first in range(0, len(others), arrays.views_at_once):
+            some = slice(first, first + arrays.views_at_once)
+            M, v, M_back, v_back = (each[some] for each in transfers)
+            column, row, expected = _project(arrays, M, v, x, y, depth)
+            z = arrays.take(arrays.stack(list(others[some])), column, row)
+            # The other map's depth is that of its pixel's centre.
+            centre = arrays.floor(column) + 0.5, arrays.floor(row) + 0.5
+            x_back, y_back, z_back = _project(arrays, M_back, v_back, *centre, z)
+            dx, dy, dz = x_back - x, y_back - y, z_back - depth
+            seen = known & (z > 0) & (expected > 0)
+            agrees = seen & (dx * dx + dy * dy < pixels**2) & (dz * dz < bound * bound)
+            agreeing = agreeing + arrays.to_float(agrees).sum(0)
+            total = total + arrays.where(agrees, 1 / arrays.maximum(z_back, 1e-9), 0.0).sum(0)
+            contradicting = contradicting + arrays.to_float(seen & (z > expected * (1 + FREE_SPACE))).sum(0)
+        return agreeing, contradicting, arrays.where(known, (agreeing + 1) / total, 0.0)
+
+    matrices = transfers.M, transfers.v, transfers.M_back, transfers.v_back
+    return Support(*arrays.replayed(f"support {pixels}", found, depth, depth * relative, *matrices, *others))
 
 
-@dataclass(frozen=True)
-class _Transfers:
-    """Transfers to several views, as arrays of the backend."""
-
-    M: Array  # [n, 3, 3, 1, 1]
-    v: Array  # [n, 3, 1, 1]
-
-    @classmethod
-    def of(cls, arrays: Arrays, transfers: Sequence[PixelTransfer]) -> "_Transfers":
-        M, v = (np.array([getattr(transfer, name) for transfer in transfers]) for name in ("M", "v"))
-        return cls(arrays.array(M)[..., None, None], arrays.array(v)[..., None, None])
-
-    def project(self, arrays: Arrays, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:
-        """Coordinates and depths [n, h, w] in the other views of pixels (x, y) with depth [h, w] or [n, h, w]."""
-        M, v = self.M, self.v
-        local = [(M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2]) * depth + v[:, k] for k in range(3)]
-        reciprocal = 1 / arrays.maximum(local[2], 1e-6)
-        return local[0] * reciprocal, local[1] * reciprocal, local[2]
+def _project(arrays: Arrays, M: Array, v: Array, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:
+    """Coordinates and depths [n, h, w] in the other views of pixels (x, y) with depth [h, w] or [n, h, w]."""
+    M, v = M[..., None, None], v[..., None, None]
+    local = [(M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2]) * depth + v[:, k] for k in range(3)]
+    reciprocal = 1 / arrays.maximum(local[2], 1e-6)
+    return local[0] * reciprocal, local[1] * reciprocal, local[2]

@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-from stream_recon.app.slam.dense.consistency import NeighbourMap, Tolerance, support
+from stream_recon.app.slam.dense.consistency import Support, Transfers, support
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
 from stream_recon.app.slam.dense.planar import Anchors, flattened
-from stream_recon.app.slam.dense.sweep import SourceImage, SweepRange, SweepResult, sweep
+from stream_recon.app.slam.dense.priors import corrected_priors
+from stream_recon.app.slam.dense.sweep import Sources, SweepRange, SweepResult, sweep
 from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
 
 WINDOW = 12
 """Keyframes before and after, among which source views are chosen."""
 SOURCES = 6
 """Source views of a keyframe."""
-COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001)
-"""The first sweep: about the prior, whose errors it has to span."""
+COARSE_SIDE, COARSE = 192, SweepRange(40, 0.15, 3.0, distance_cost=0.001)
+"""The first sweep: about the prior, whose errors it has to span. Far things are often several times as far."""
 FINE = SweepRange(9, 0.3, 3.0)
 """Each further sweep, at up to twice the size, about the depth of the last one."""
 MAX_COST, MIN_MARGIN = 0.6, 0.02
@@ -36,8 +37,8 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
-POINT_SMOOTHNESS, SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 10.0, 2.0
-"""Weights of smoothness when triangulated points, measured depth and neighbours' depth are spread."""
+SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 2.0
+"""Weights of smoothness when measured depth and neighbours' depth are spread."""
 ROUNDS = 2
 """Times that neighbours' confirmed depth is passed on."""
 FILL_WEIGHT = 0.3
@@ -46,8 +47,6 @@ FILL_AGREEMENT = 0.1
 """Relative difference of depth up to which a neighbour's depth is taken for that of the same surface."""
 NEAR_PIXELS = 3
 """Distance from a confirmed pixel, on the same surface, up to which depth is `Certainty.NEAR`."""
-MAX_LOG_RATIO = 1.6
-"""Largest log ratio of a triangulated point's depth to the network's: beyond it one of both is wrong."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,10 @@ class _Keyframe:
     sources: list[int]
     matched: Array
     """Depth measured by stereo; 0 elsewhere."""
-    step: float
-    """Change of inverse depth that moves a point by one pixel in the best source view."""
-    transfers: list[tuple[PixelTransfer, PixelTransfer]] | None = None
-    """To each source view and back."""
+    step: Array
+    """Change of inverse depth, a number, that moves a point by one pixel in the best source view."""
+    transfers: Transfers | None = None
+    """To the source views and back."""
     depth: Array = None
     is_confirmed: Array = None
     confirmed: Array = None
@@ -131,6 +130,7 @@ class DenseStereo:
                     if self._workers > 1:
                         list(pool.map(lambda one, stage=stage: stage([one]), some))
                     else:
+                        some = self._of_one_size(some)
                         stage(list(some))
                     self._done[number] = some.stop
                 available = self._done[number]
@@ -151,16 +151,26 @@ class DenseStereo:
         priors = corrected_priors(arrays, [self._views[number] for number in numbers], greys)
         for number, grey, (_, camera), (prior, is_valid) in zip(numbers, greys, images, priors, strict=True):
             view = self._views[number]
-            window = [n for n in range(number - WINDOW, number + WINDOW + 1) if n in self._views]
+            window = [n for n in range(number - WINDOW, number + WINDOW + 1) if self._is_comparable(n, view)]
             views = [self._views[n] for n in window]
             chosen = source_views(views, window.index(number), SOURCES)
-            matched, step = arrays.zeros_like(prior), 0.0
+            matched, step = arrays.zeros_like(prior), prior[0, 0] * 0
             if chosen:
                 result = self._sweeps(number, [window[n] for n in chosen], prior)
                 is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             sources = [window[n] for n in chosen]
             self._frames[number] = _Keyframe(view, camera, grey, prior, is_valid, sources, matched, step)
+
+    def _of_one_size(self, some: range) -> range:
+        """The first of these keyframes, as far as they have the first one's size."""
+        sizes = [(self._views.get(n) or self._frames[n].view).size for n in some]
+        return range(some.start, some.start + next((n for n, size in enumerate(sizes) if size != sizes[0]), len(some)))
+
+    def _is_comparable(self, number: int, view: StereoView) -> bool:
+        """Whether the backend can compare a keyframe in the window with the view."""
+        other = self._views.get(number)
+        return other is not None and (self._arrays.views_at_once == 1 or other.size == view.size)
 
     def _level(self, number: int, side: int) -> tuple[Array, Intrinsics]:
         """Image of a view with a longer side of at most ``side``, and its camera."""
@@ -172,48 +182,38 @@ class DenseStereo:
 
     def _sweeps(self, number: int, sources: Sequence[int], prior: Array) -> SweepResult:
         """Sweeps of a view against source views, from coarse to fine."""
-        arrays, T = self._arrays, self._views[number].T_world_camera
-        result: SweepResult | None = None
-        margin: Array | None = None
+        arrays, T, inputs = self._arrays, self._views[number].T_world_camera, [prior]
         for side in sides(self._side):
             grey, camera = self._level(number, side)
-            size = grey.shape[1], grey.shape[0]
-            images = []
-            for source in sources:
-                other, other_camera = self._level(source, side)
-                transfer = PixelTransfer.between(T, camera, self._views[source].T_world_camera, other_camera)
-                images.append(SourceImage(other, transfer))
-            if result is None:
-                result = sweep(arrays, grey, images, 1 / arrays.repeated(prior, size), COARSE)
-                margin = result.margin
-            else:
-                inverse = result.inverse_depth
-                smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
-                # Between two surfaces, a mean of both depths is on neither.
-                about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
-                result = sweep(arrays, grey, images, about, FINE)
-            assert margin is not None
-            margin = arrays.repeated(margin, size)
-        assert result is not None and margin is not None
-        return SweepResult(result.inverse_depth, result.cost, margin, result.step)
-
-    def _neighbours(self, number: int, maps: str) -> list[NeighbourMap]:
-        """Maps of a keyframe's source views; ``maps``: their field."""
-        frame = self._frames[number]
-        others = [self._frames[n] for n in frame.sources]
-        if frame.transfers is None:
-            here = frame.view.T_world_camera
-            frame.transfers = [
-                (
-                    PixelTransfer.between(here, frame.camera, other.view.T_world_camera, other.camera),
-                    PixelTransfer.between(other.view.T_world_camera, other.camera, here, frame.camera),
-                )
-                for other in others
+            others = [self._level(source, side) for source in sources]
+            transfers = [
+                PixelTransfer.between(T, camera, self._views[source].T_world_camera, other_camera)
+                for source, (_, other_camera) in zip(sources, others, strict=True)
             ]
-        return [
-            NeighbourMap(getattr(other, maps), there, back)
-            for other, (there, back) in zip(others, frame.transfers, strict=True)
-        ]
+            inputs += [arrays.array(np.array([getattr(t, name) for t in transfers])) for name in ("M", "v")]
+            inputs += [grey, *(image for image, _ in others)]
+        length = 3 + len(sources)
+
+        def found(prior: Array, *rest: Array) -> tuple[Array, ...]:
+            levels = [rest[first : first + length] for first in range(0, len(rest), length)]
+            result = swept(arrays, prior, [(grey, Sources(images, M, v)) for M, v, grey, *images in levels])
+            return result.inverse_depth, result.cost, result.margin, result.step
+
+        return SweepResult(*arrays.replayed("sweeps", found, *inputs))
+
+    def _support(self, number: int, name: str, maps: str, pixels: float, relative: Array | float) -> Support:
+        """Support of a keyframe's map by its source views'; ``name``, ``maps``: fields of both."""
+        arrays, frame = self._arrays, self._frames[number]
+        others = [self._frames[n] for n in frame.sources]
+        here, depth = (frame.view.T_world_camera, frame.camera), getattr(frame, name)
+        if frame.transfers is None:
+            there = [(other.view.T_world_camera, other.camera) for other in others]
+            frame.transfers = Transfers.of(
+                arrays,
+                [PixelTransfer.between(*here, *other) for other in there],
+                [PixelTransfer.between(*other, *here) for other in there],
+            )
+        return support(arrays, depth, [getattr(other, maps) for other in others], frame.transfers, pixels, relative)
 
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
@@ -221,7 +221,7 @@ class DenseStereo:
         measured = []
         for number, frame in zip(numbers, frames, strict=True):
             relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
-            found = support(arrays, frame.matched, self._neighbours(number, "matched"), Tolerance(1.0, relative))
+            found = self._support(number, "matched", "matched", 1.0, relative)
             count = arrays.minimum(found.agreeing, 4.0)
             weight = arrays.zeros_like(frame.prior)
             for agreeing, value in enumerate(SUPPORT_WEIGHTS):
@@ -234,8 +234,12 @@ class DenseStereo:
             measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
         ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
-        interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
-        depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier))
+
+        def fused(grey: Array, prior: Array, ratio: Array, weight: Array, outlier: Array) -> tuple[Array, ...]:
+            interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
+            return (prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier)),)
+
+        (depth,) = arrays.batched("fused", fused, grey, prior, ratio, weight, outlier)
         for number, frame in enumerate(frames):
             frame.depth = depth[number]
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
@@ -245,7 +249,7 @@ class DenseStereo:
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
         measured, found = [], []
         for number, frame in zip(numbers, frames, strict=True):
-            seen = support(arrays, frame.depth, self._neighbours(number, "confirmed"), Tolerance(4.0, FILL_AGREEMENT))
+            seen = self._support(number, "depth", "confirmed", 4.0, FILL_AGREEMENT)
             is_new = (seen.agreeing > 0) & ~frame.is_confirmed
             ratio = arrays.where(is_new, arrays.log(arrays.maximum(seen.depth, 1e-9) / frame.depth), 0.0)
             own = arrays.where(frame.is_confirmed, frame.count * 0.5, 0.0)
@@ -255,8 +259,12 @@ class DenseStereo:
             frame.is_contradicted = (seen.contradicting >= 2) & (seen.agreeing == 0) & ~frame.is_confirmed
         ratio, weight = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, depth = arrays.stack([f.grey for f in frames]), arrays.stack([f.depth for f in frames])
-        interpolator = Interpolator(arrays, grey, depth, FILL_SMOOTHNESS)
-        depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
+
+        def filled(grey: Array, depth: Array, ratio: Array, weight: Array) -> tuple[Array, ...]:
+            interpolator = Interpolator(arrays, grey, depth, FILL_SMOOTHNESS)
+            return (depth * arrays.exp(interpolator.spread(Measured(ratio, weight))),)
+
+        (depth,) = arrays.batched("filled", filled, grey, depth, ratio, weight)
         for number, frame in enumerate(frames):
             frame.depth = depth[number]
             measured_depth = arrays.where(frame.is_confirmed, frame.depth, found[number])
@@ -266,14 +274,18 @@ class DenseStereo:
         """The last stage: `_fill`, then planes between what is confirmed here and by neighbours."""
         self._fill(numbers)
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        anchors = Anchors(*(arrays.stack([getattr(f.anchors, name) for f in frames]) for name in ("depth", "weight")))
+        anchors = [arrays.stack([getattr(f.anchors, name) for f in frames]) for name in ("depth", "weight")]
         grey, depth, own, prior = (
             arrays.stack([getattr(frame, name) for frame in frames]) for name in ("grey", "depth", "confirmed", "prior")
         )
         error = arrays.where(own > 0, arrays.log(arrays.maximum(own, 1e-9) / prior), 0.0)
-        flat = flattened(arrays, grey, depth, error, anchors)
+
+        def flat(grey: Array, depth: Array, error: Array, *anchors: Array) -> tuple[Array, ...]:
+            return (flattened(arrays, grey, depth, error, Anchors(*anchors)),)
+
+        (depth,) = arrays.batched("flat", flat, grey, depth, error, *anchors)
         for number, frame in enumerate(frames):
-            frame.depth = arrays.where(frame.is_confirmed, frame.depth, flat[number])
+            frame.depth = arrays.where(frame.is_confirmed, frame.depth, depth[number])
 
     def _output(self, number: int) -> DenseDepth:
         arrays, frame = self._arrays, self._frames[number]
@@ -292,46 +304,29 @@ class DenseStereo:
         )
 
 
+def swept(arrays: Arrays, prior: Array, levels: Sequence[tuple[Array, Sources]]) -> SweepResult:
+    """Sweeps about a prior depth [h, w] at several sizes, from coarse to fine: images [h, w] and their sources."""
+    result: SweepResult | None = None
+    margin: Array = None
+    for grey, sources in levels:
+        size = grey.shape[1], grey.shape[0]
+        if result is None:
+            result = sweep(arrays, grey, sources, 1 / arrays.repeated(prior, size), COARSE)
+            margin = result.margin
+        else:
+            inverse = result.inverse_depth
+            smooth, nearest = arrays.enlarged(inverse, size), arrays.repeated(inverse, size)
+            # Between two surfaces, a mean of both depths is on neither.
+            about = arrays.where(abs(smooth - nearest) < result.step, smooth, nearest)
+            result = sweep(arrays, grey, sources, about, FINE)
+        margin = arrays.repeated(margin, size)
+    assert result is not None
+    return SweepResult(result.inverse_depth, result.cost, margin, result.step)
+
+
 def sides(side: int) -> list[int]:
     """Longer sides of the images of the sweeps, from coarse to ``side``, each at most twice the last one."""
     found = [side]
     while found[0] > COARSE_SIDE * 1.2:
         found.insert(0, max((found[0] + 1) // 2, COARSE_SIDE))
     return found
-
-
-def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequence[Array]) -> list[tuple[Array, Array]]:
-    """The network's depth [h, w] of views, corrected by triangulated points, and where it is known.
-
-    Unknown pixels get the median depth. ``greys``: the views' images at the size of the depth.
-    """
-    size = greys[0].shape[1], greys[0].shape[0]
-    priors, valid, points = [], [], []
-    for view in views:
-        known = view.prior > 0
-        filled = np.where(known, view.prior, np.float32(np.median(view.prior[known]) if known.any() else 1))
-        priors.append(arrays.repeated(arrays.array(filled), size))
-        valid.append(arrays.repeated(arrays.array(known.astype(np.float32)), size) > 0.5)
-        points.append(_log_ratios(view, arrays.numpy(priors[-1])))
-    prior = arrays.stack(priors)
-    ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
-    interpolator = Interpolator(arrays, arrays.stack(list(greys)), prior, POINT_SMOOTHNESS)
-    prior = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), 0.1))
-    return [(prior[number], valid[number]) for number in range(len(views))]
-
-
-def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean log ratios [h, w] of triangulated to prior depth, and their weights."""
-    height, width = prior.shape
-    column, row = (view.pixels * (width / view.size[0], height / view.size[1])).astype(np.intp).T
-    inside = (column >= 0) & (row >= 0) & (column < width) & (row < height) & (view.depths > 0)
-    cell = row[inside] * width + column[inside]
-    ratio = np.log(view.depths[inside] / prior.ravel()[cell])
-    usable = np.abs(ratio) < MAX_LOG_RATIO
-    cell, ratio = cell[usable], ratio[usable]
-    weights = np.ones(len(cell)) if view.weights is None else view.weights[inside][usable]
-    weight = np.bincount(cell, weights, minlength=prior.size)
-    total = np.bincount(cell, weights * ratio, minlength=prior.size)
-    mean = total / np.maximum(weight, 1e-9)
-    shape = prior.shape
-    return mean.reshape(shape).astype(np.float32), np.minimum(weight, 2).reshape(shape).astype(np.float32)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-from stream_recon.app.slam.dense.views import PixelTransfer
 
 RADIUS = 2
 """The correlation window has 5x5 pixels: smaller ones are ambiguous, larger ones blur edges."""
@@ -37,11 +36,16 @@ class SweepRange:
 
 
 @dataclass(frozen=True)
-class SourceImage:
-    """A source view at the size of a sweep, and the transfer to it from the reference view."""
+class Sources:
+    """Source views at the size of a sweep, and the transfers to them from the reference view, see `PixelTransfer`."""
 
-    grey: Array  # [h, w]
-    transfer: PixelTransfer
+    grey: Sequence[Array]  # n images [h, w]
+    M: Array  # [n, 3, 3]
+    v: Array  # [n, 3]
+
+    def some(self, first: int, count: int) -> "Sources":
+        chosen = slice(first, first + count)
+        return Sources(self.grey[chosen], self.M[chosen], self.v[chosen])
 
 
 @dataclass(frozen=True)
@@ -53,32 +57,31 @@ class SweepResult:
     """Cost of the best hypothesis."""
     margin: Array
     """Relative difference of the second-best local cost, more than two steps away, to the best."""
-    step: float
-    """Step of inverse depth."""
+    step: Array
+    """Step of inverse depth, a number."""
 
 
 def pixel_centres(arrays: Arrays, size: tuple[int, int]) -> tuple[Array, Array]:
     """Coordinates x and y [h, w] of the centres of an image's pixels."""
     x, y = np.meshgrid(np.arange(size[0], dtype=np.float32) + 0.5, np.arange(size[1], dtype=np.float32) + 0.5)
-    return arrays.array(x), arrays.array(y)
+    return arrays.constant(x), arrays.constant(y)
 
 
-def sweep(
-    arrays: Arrays, grey: Array, sources: Sequence[SourceImage], prior_inverse: Array, search: SweepRange
-) -> SweepResult:
+def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, search: SweepRange) -> SweepResult:
     """Best inverse depths of the reference image ``grey`` about ``prior_inverse`` [h, w], all positive."""
     height, width = grey.shape
     x, y = pixel_centres(arrays, (width, height))
     at_once = arrays.views_at_once
-    groups = [_Group.of(arrays, sources[n : n + at_once], x, y) for n in range(0, len(sources), at_once)]
-    step = 1 / max(group.pixels_per_inverse(arrays, prior_inverse) for group in groups)
+    groups = [_Group.of(arrays, sources.some(n, at_once), x, y) for n in range(0, len(sources.grey), at_once)]
+    rates = arrays.concatenate([group.pixels_per_inverse(arrays, prior_inverse) for group in groups])
+    step = 1 / arrays.maximum(rates.max(), 1e-9)
     window = _Window.of(arrays, grey)
     low, high = prior_inverse * search.lowest, prior_inverse * search.highest
     middle = search.steps // 2
     costs = []
     for first in range(0, search.steps, arrays.steps_at_once):
         offsets = np.arange(first, min(first + arrays.steps_at_once, search.steps), dtype=np.float32) - middle
-        inverse = prior_inverse[None] + arrays.array(offsets * np.float32(step))[:, None, None]
+        inverse = prior_inverse[None] + (arrays.constant(offsets) * step)[:, None, None]
         best: list[Array] = []
         inside: Array | None = None
         for group in groups:
@@ -119,11 +122,10 @@ class _Group:
     """Three arrays [n, 1, 1, 1]."""
 
     @classmethod
-    def of(cls, arrays: Arrays, sources: Sequence[SourceImage], x: Array, y: Array) -> "_Group":
-        M = arrays.array(np.array([source.transfer.M for source in sources]))[..., None, None, None]
-        v = arrays.array(np.array([source.transfer.v for source in sources]))[..., None, None, None]
+    def of(cls, arrays: Arrays, sources: Sources, x: Array, y: Array) -> "_Group":
+        M, v = sources.M[..., None, None, None], sources.v[..., None, None, None]
         rays = [M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2] for k in range(3)]
-        return cls(arrays.stack([source.grey for source in sources]), rays, [v[:, k] for k in range(3)])
+        return cls(arrays.stack(list(sources.grey)), rays, [v[:, k] for k in range(3)])
 
     def positions(self, arrays: Arrays, inverse: Array, rays: Sequence[Array] | None = None) -> tuple[Array, Array]:
         """Pixel coordinates [n, k, h, w] in the source images of points with inverse depths [k, h, w]."""
@@ -131,14 +133,14 @@ class _Group:
         reciprocal = 1 / arrays.maximum(c + inverse * self.v[2], 1e-6)
         return (a + inverse * self.v[0]) * reciprocal, (b + inverse * self.v[1]) * reciprocal
 
-    def pixels_per_inverse(self, arrays: Arrays, inverse: Array) -> float:
-        """Displacement in the best source image for a change of inverse depth, in pixels per unit."""
+    def pixels_per_inverse(self, arrays: Arrays, inverse: Array) -> Array:
+        """Median displacement [n] in each source image for a change of inverse depth, in pixels per unit."""
         probe = np.s_[..., PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
         coarse, some = [axis[probe] for axis in self.rays], inverse[None][probe]
         x0, y0 = self.positions(arrays, some, coarse)
         x1, y1 = self.positions(arrays, some * 1.01, coarse)
-        rate = arrays.numpy(arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01))
-        return max(float(np.median(rate.reshape(len(rate), -1), axis=1).max()), 1e-9)
+        rate = arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01)
+        return arrays.median(rate.reshape(len(rate), -1))
 
 
 def _costs(arrays: Arrays, window: _Window, group: _Group, inverse: Array) -> tuple[Array, Array]:
@@ -176,14 +178,14 @@ def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array) -> Array
     return result
 
 
-def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: float, search: SweepRange) -> SweepResult:
+def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, search: SweepRange) -> SweepResult:
     """The least cost of each pixel, with a parabola between steps."""
     count, middle = cost.shape[0], search.steps // 2
     away = np.minimum(
         np.abs(np.arange(count, dtype=np.float32) - middle) * np.float32(search.distance_cost),
         20 * search.distance_cost,
     )
-    smooth = arrays.box(cost, 1) + arrays.array(away.astype(np.float32))[:, None, None]
+    smooth = arrays.box(cost, 1) + arrays.constant(away.astype(np.float32))[:, None, None]
     best = arrays.argmin(smooth)
     centre = arrays.pick(smooth, best)
     left = arrays.pick(smooth, (best - 1).clip(0, count - 1))
@@ -192,7 +194,7 @@ def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: float, sear
     is_inner = (best > 0) & (best < count - 1) & (curvature > 1e-6)
     part = arrays.where(is_inner, 0.5 * (left - right) / arrays.maximum(curvature, 1e-6), 0.0)
     index = arrays.to_float(best)
-    number = arrays.array(np.arange(count, dtype=np.float32))[:, None, None]
+    number = arrays.constant(np.arange(count, dtype=np.float32))[:, None, None]
     second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
     margin = (second - centre) / arrays.maximum(centre, 0.004)
     inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)

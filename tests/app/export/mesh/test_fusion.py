@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.export.mesh.drawing import Drawable, draw
 from stream_recon.app.export.mesh.fusion import WEIGHTS, fuse, mesh_cameras, pixel_weights
 from stream_recon.app.result.dense import write_dense
 from stream_recon.app.result.folder import ResultFolder, read_result
@@ -89,3 +91,21 @@ def test_truncation_follows_the_disagreement_of_unconfirmed_depth(tmp_path: Path
         write_dense(result.folder, changed, result.refinement_id or "")
     fused = fuse(read_result(result.folder), result.cameras)
     assert fused.truncation / fused.voxel == pytest.approx(voxels)
+
+
+def test_frames_that_disagree_leave_no_holes(tmp_path: Path) -> None:
+    writer = ResultWriter(tmp_path / "out", run_info())
+    noise = np.random.default_rng(0)
+    shape = SIZE[1], SIZE[0]
+    for index in range(12):
+        error = cv2.resize(noise.normal(0, 0.12, (6, 8)), SIZE, interpolation=cv2.INTER_CUBIC)
+        writer.add(frame(index, (NEAR * np.exp(error)).astype(np.float32)))
+    writer.finish(RunSummary(interrupted=False, frames_reconstructed=12))
+    result = read_result(tmp_path / "out")
+
+    mesh = fuse(result, mesh_cameras(result)).mesh
+
+    middle = frame(6, np.zeros(shape, np.float32))
+    parts = [Drawable(mesh.xyz, mesh.faces, mesh.rgb)]
+    _, shown = draw(parts, middle.T_world_camera, middle.network_intrinsics, SIZE)
+    assert shown[4:-4, 12:-12].mean() > 0.97

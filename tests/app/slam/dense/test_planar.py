@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from stream_recon.app.slam.dense.arrays import NumpyArrays, TorchArrays
+from stream_recon.app.slam.dense.arrays import NumpyArrays
 from stream_recon.app.slam.dense.planar import Anchors, flattened
+from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 
 WIDTH, HEIGHT = 96, 72
 

@@ -10,8 +10,9 @@ import pytest
 
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense import stereo
-from stream_recon.app.slam.dense.arrays import NumpyArrays, TorchArrays
+from stream_recon.app.slam.dense.arrays import NumpyArrays
 from stream_recon.app.slam.dense.stereo import DenseStereo
+from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 from stream_recon.app.slam.dense.views import StereoView, source_views
 
 SIZE = (96, 72)
@@ -95,6 +96,32 @@ def test_torch_gives_the_same_maps():
         both = (one.depth > 0) & (other.depth > 0)
         assert (one.certainty == other.certainty).mean() > 0.97
         assert np.median(relative(other.depth[both], one.depth[both])) < 2e-3
+
+
+@pytest.mark.parametrize("arrays", [NumpyArrays(), TorchArrays("cpu")])
+def test_views_may_differ_in_size(arrays):
+    views = scene()[0]
+    rows = np.s_[6:-6]
+    camera = Intrinsics(CAMERA.fx, CAMERA.fy, CAMERA.cx, CAMERA.cy - 6)
+    cut = [replace(v, grey=v.grey[rows], prior=v.prior[rows], camera=camera) for v in views[4:]]
+
+    dense = maps([*views[:4], *cut], arrays)
+
+    assert [d.depth.shape for d in dense] == [v.grey.shape for v in [*views[:4], *cut]]
+    assert (dense[6].certainty == Certainty.CONFIRMED).mean() > 0.3
+
+
+def test_far_things_get_views_from_farther_away():
+    prior = np.full(SIZE[::-1], 1.8, np.float32)
+    prior[:, SIZE[0] // 2 :] = 6.0
+    views = [replace(view, prior=prior) for view in scene(25)[0]]
+
+    chosen = source_views(views, 12, 4)
+
+    # 6 degrees are 3 positions on the left and 10 on the right, where they see less of the same.
+    distances = sorted(abs(number - 12) for number in chosen)
+    assert distances[0] <= 4
+    assert distances[-1] >= 6
 
 
 def test_memory_is_bounded_by_the_window(monkeypatch):

@@ -1,0 +1,172 @@
+"""`Arrays` on torch, for a GPU.
+
+Stereo consists of thousands of short operations, whose start takes longer than their work. So they are recorded as CUDA
+graphs, which start with one call.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stream_recon.app.slam.dense.arrays import Array
+
+MOST_RECORDINGS = 48
+"""Most recorded functions and shapes; each holds its own results."""
+
+
+class TorchArrays:
+    """`Arrays` on torch, for a GPU."""
+
+    steps_at_once = 64
+    views_at_once = 16
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._constants: dict[tuple[object, ...], torch.Tensor] = {}
+        self._recordings: dict[tuple[object, ...], _Recording] = {}
+        self._pool: Any = None
+        """Memory of all recordings, whose results are copied before the next one runs."""
+
+    def array(self, values: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+    def constant(self, values: NDArray[Any]) -> torch.Tensor:
+        key = (values.shape, values.dtype.str, values.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self.array(values)
+        return self._constants[key]
+
+    def numpy(self, values: Array) -> NDArray[Any]:
+        return np.asarray(values.cpu().numpy())
+
+    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+        if self._device.type != "cuda":
+            return function(*inputs)
+        key = (name, *((*values.shape, values.dtype) for values in inputs))
+        if key not in self._recordings:
+            if len(self._recordings) == MOST_RECORDINGS:
+                del self._recordings[next(iter(self._recordings))]
+            self._recordings[key] = self._recorded(function, inputs)
+        return self._recordings[key].results(inputs)
+
+    def batched(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+        missing = self.views_at_once - len(inputs[0])
+        if self._device.type != "cuda" or missing <= 0:
+            return self.replayed(name, function, *inputs)
+        # One recording serves for groups of all sizes.
+        full = [torch.cat([values, values[-1:].expand(missing, *values.shape[1:])]) for values in inputs]
+        return tuple(found[:-missing] for found in self.replayed(name, function, *full))
+
+    def _recorded(self, function: Callable[..., tuple[Array, ...]], inputs: tuple[Array, ...]) -> "_Recording":
+        own = [values.clone() for values in inputs]
+        # The first run allocates what libraries need, and the constants.
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            function(*own)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            outputs = function(*own)
+        return _Recording(graph, own, outputs)
+
+    def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
+        return torch.where(condition, a, b)
+
+    def minimum(self, a: Array, b: Array | float) -> Array:
+        return torch.minimum(a, b) if isinstance(b, torch.Tensor) else a.clamp(max=b)
+
+    def maximum(self, a: Array, b: Array | float) -> Array:
+        return torch.maximum(a, b) if isinstance(b, torch.Tensor) else a.clamp(min=b)
+
+    def exp(self, a: Array) -> Array:
+        return torch.exp(a)
+
+    def log(self, a: Array) -> Array:
+        return torch.log(a)
+
+    def sqrt(self, a: Array) -> Array:
+        return torch.sqrt(a)
+
+    def floor(self, a: Array) -> Array:
+        return torch.floor(a)
+
+    def stack(self, arrays: list[Array]) -> Array:
+        return torch.stack(arrays)
+
+    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array:
+        return torch.cat(arrays, dim=axis)
+
+    def zeros_like(self, a: Array) -> Array:
+        return torch.zeros_like(a)
+
+    def argmin(self, a: Array) -> Array:
+        return a.argmin(dim=0)
+
+    def least(self, a: Array) -> Array:
+        return a.amin(dim=0)
+
+    def median(self, a: Array) -> Array:
+        ordered, count = a.sort(dim=1).values, a.shape[1]
+        return (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+
+    def pick(self, a: Array, index: Array) -> Array:
+        return a.gather(0, index[None])[0]
+
+    def total(self, a: Array) -> Array:
+        return a.sum(dim=(-2, -1), keepdim=True)
+
+    def to_float(self, a: Array) -> Array:
+        return a.float()
+
+    def sample(self, images: Array, x: Array, y: Array) -> Array:
+        count, height, width = images.shape
+        grid = torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
+        flat = grid.reshape(count, -1, grid.shape[-2], 2)
+        found = torch.nn.functional.grid_sample(
+            images[:, None], flat, mode="bilinear", padding_mode="border", align_corners=False
+        )
+        return found.reshape(x.shape)
+
+    def take(self, images: Array, x: Array, y: Array) -> Array:
+        count, height, width = images.shape
+        inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+        first = torch.arange(0, count * height * width, height * width, device=images.device)[:, None, None]
+        cell = first + torch.where(inside, y, 0).long() * width + torch.where(inside, x, 0).long()
+        return torch.where(inside, images.reshape(-1)[cell], 0)
+
+    def box(self, image: Array, radius: int) -> Array:
+        flat = image.reshape(-1, 1, *image.shape[-2:])
+        padded = torch.nn.functional.pad(flat, (radius,) * 4, mode="replicate")
+        return torch.nn.functional.avg_pool2d(padded, 2 * radius + 1, stride=1).reshape(image.shape)
+
+    def enlarged(self, image: Array, size: tuple[int, int]) -> Array:
+        return self._resized(image, size, mode="bilinear", align_corners=False)
+
+    def repeated(self, image: Array, size: tuple[int, int]) -> Array:
+        return self._resized(image, size, mode="nearest")
+
+    def _resized(self, image: Array, size: tuple[int, int], **how: Any) -> Array:
+        flat = image.reshape(-1, 1, *image.shape[-2:])
+        found = torch.nn.functional.interpolate(flat, size=size[::-1], **how)
+        return found.reshape(*image.shape[:-2], *size[::-1])
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """Operations as a CUDA graph, with the arrays that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[torch.Tensor]
+    outputs: tuple[torch.Tensor, ...]
+
+    def results(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        return tuple(found.clone() for found in self.outputs)
