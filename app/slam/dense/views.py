@@ -19,9 +19,7 @@ ZOOM_SPREAD = 0.4
 MIN_OVERLAP = 0.25
 """Least share of a view's points that a source view has to see."""
 MIN_SCORE = 0.02
-"""Least mean over all points of how well a source view serves them, from 0 to 1."""
-UNSERVED = 0.05
-"""What each point counts as served by no view: bounds the gain of the first one."""
+"""Least product of overlap and preferences of a source view."""
 MIN_BASELINE = 0.012
 """Least distance between two source views, as a share of the median depth: closer ones say the same."""
 MIN_SIDE = 16
@@ -102,9 +100,7 @@ def intrinsic_matrix(camera: Intrinsics) -> FloatArray:
 def source_views(views: Sequence[StereoView], reference: int, count: int) -> list[int]:
     """Positions of the at most ``count`` best source views of ``views[reference]``, best first.
 
-    A view serves a point if it sees it at an angle near `BEST_ANGLE_DEG` and from a similar distance. Each further view
-    is the one that serves most points which the chosen ones serve badly. So near things get views that are near, and
-    far things get views that are far away.
+    A view is good if it sees the same points, at an angle near `BEST_ANGLE_DEG` and from a similar distance.
     """
     view = views[reference]
     points, depth = _probe_points(view)
@@ -123,24 +119,30 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
         y = cameras[:, 1, None] * local[..., 1] / front + cameras[:, 3, None]
         width, height = view.size
         seen = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    overlap = seen.mean(axis=1)
     away, rays = points - view.T_world_camera[:3, 3], points[None] - centres[:, None]
     cosine = (away * rays).sum(-1) / np.linalg.norm(away, axis=-1) / np.maximum(np.linalg.norm(rays, axis=-1), 1e-12)
-    angle = np.maximum(np.degrees(np.arccos(cosine.clip(-1, 1))), 1e-3)
-    zoom = np.where(seen, z / depth, 1.0)
-    distance = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
-    service = np.where(seen, np.exp(-0.5 * distance), 0.0)
-    usable = (seen.mean(axis=1) >= MIN_OVERLAP) & (service.mean(axis=1) >= MIN_SCORE)
+    angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), seen), 1e-3)
+    zoom = _medians(z / depth, seen)
+    preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
+    score = np.where(overlap >= MIN_OVERLAP, overlap * np.exp(-0.5 * preference), 0.0)
+    scores = sorted(zip(score.tolist(), range(len(others)), strict=True), key=lambda scored: (-scored[0], scored[1]))
     chosen: list[int] = []
     least = MIN_BASELINE * float(np.median(depth))
-    total = np.full(len(points), UNSERVED)
-    while len(chosen) < count and usable.any():
-        gain = (np.sqrt(total + service) - np.sqrt(total)).sum(axis=1)
-        best = int(np.argmax(np.where(usable, gain, -1.0)))
-        chosen.append(best)
-        total = total + service[best]
-        usable &= np.linalg.norm(centres - centres[best], axis=1) > least
-        usable[best] = False
+    for score, row in scores:
+        if score < MIN_SCORE or len(chosen) == count:
+            break
+        if all(np.linalg.norm(centres[row] - centres[other]) > least for other in chosen):
+            chosen.append(row)
     return [others[row] for row in chosen]
+
+
+def _medians(values: FloatArray, chosen: NDArray[np.bool_]) -> FloatArray:
+    """Median [V] of the chosen values of each row of ``values`` [V, N]; 1 where none is chosen."""
+    ordered = np.sort(np.where(chosen, values, np.inf), axis=1)
+    count = chosen.sum(axis=1)
+    found = np.take_along_axis(ordered, (np.maximum(count, 1) // 2)[:, None].clip(max=values.shape[1] - 1), axis=1)
+    return np.where(count > 0, found[:, 0], 1.0)
 
 
 def _probe_points(view: StereoView) -> tuple[FloatArray, FloatArray]:

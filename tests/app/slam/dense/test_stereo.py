@@ -111,19 +111,6 @@ def test_views_may_differ_in_size(arrays):
     assert (dense[6].certainty == Certainty.CONFIRMED).mean() > 0.3
 
 
-def test_far_things_get_views_from_farther_away():
-    prior = np.full(SIZE[::-1], 1.8, np.float32)
-    prior[:, SIZE[0] // 2 :] = 6.0
-    views = [replace(view, prior=prior) for view in scene(25)[0]]
-
-    chosen = source_views(views, 12, 4)
-
-    # 6 degrees are 3 positions on the left and 10 on the right, where they see less of the same.
-    distances = sorted(abs(number - 12) for number in chosen)
-    assert distances[0] <= 4
-    assert distances[-1] >= 6
-
-
 def test_memory_is_bounded_by_the_window(monkeypatch):
     monkeypatch.setattr(stereo, "WINDOW", 2)
     dense = DenseStereo(NumpyArrays(), max(SIZE))
