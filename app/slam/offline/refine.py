@@ -174,9 +174,9 @@ class _Refiner:
             is_alone = is_alone or self._options.refined_before
             if selection.fallback.all() and not is_alone and len(keyframes) <= MOST_UNORDERED:
                 # Matches of neighbours and loops were not enough: all pairs, and geometry alone, may be.
-                other, *evidence = self._from_structure(None, found, test)
-                if other is not None and evidence[1].is_certain(other.fit):
-                    candidate, (found, test) = other, evidence
+                other, other_found, other_test = self._from_structure(None, found, test)
+                if other is not None and other_test.is_certain(other.fit):
+                    candidate, found, test = other, other_found, other_test
                     selection = test.select(candidate.fit, report)
         if selection.fallback.all():
             return self.unchanged(selection.reason)
