@@ -137,9 +137,12 @@ OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 
 def rigid(pose: FloatArray, where: str, tolerance: float = ROTATION_TOLERANCE) -> FloatArray:
     """A pose [3, 4] or [4, 4] as [4, 4] with the nearest rotation. Raises InputError: not a rigid transform."""
+    refused = InputError(f"{where} is not a rotation and a translation")
+    if not np.isfinite(pose).all():  # the decomposition would never end
+        raise refused
     u, singular, vt = np.linalg.svd(pose[:3, :3])
     if np.abs(singular - 1).max() > tolerance or np.linalg.det(u @ vt) < 0:
-        raise InputError(f"{where} is not a rotation and a translation")
+        raise refused
     result = np.eye(4)
     result[:3, :3], result[:3, 3] = u @ vt, pose[:3, 3]
     return result

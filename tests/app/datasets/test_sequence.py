@@ -7,6 +7,7 @@ import pytest
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import ImageTransform, Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
+from stream_recon.app.datasets.text import rigid
 from stream_recon.configs.errors import InputError
 
 
@@ -25,6 +26,14 @@ def pose_line(index: float, x: float, pose: np.ndarray | None = None) -> str:
 
 def write_poses(folder: Path, lines: list[str]) -> None:
     (folder / "poses.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_rotation_that_is_not_finite_is_refused(value):
+    pose = np.eye(4)
+    pose[1, 0] = value  # singular values of infinite matrices are never found
+    with pytest.raises(InputError, match="here is not a rotation"):
+        rigid(pose, "here")
 
 
 @pytest.fixture

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.splat.corrections import Corrections, neighbours, small_motion
 from stream_recon.app.splat.densification import DEAD, Densification, divided
+from stream_recon.app.splat.film import splat_painter
 from stream_recon.app.splat.free_space import in_free_space
 from stream_recon.app.splat.losses import depth_loss, image_loss, normal_loss, ssim
 from stream_recon.app.splat.model import SplatModel
 from tests.app.splat.blobs import blob_splats, tensors
+from tests.app.splat.plain import draw_plainly
 
 CPU = torch.device("cpu")
 
@@ -18,6 +21,19 @@ def model_of(opacity: float = 0.9, count: int = 20) -> SplatModel:
     values = {name: value.detach().clone() for name, value in tensors(blob_splats(count)).items()}
     values["opacities"] = torch.full((count,), float(np.log(opacity / (1 - opacity))))
     return SplatModel(values, CPU)
+
+
+def test_a_rasterizer_gets_a_camera_in_single_precision() -> None:
+    given = []
+
+    def draw(gaussians, T_camera_world, K, size, sh_degree):  # type: ignore[no-untyped-def]
+        given.append((T_camera_world.dtype, K.dtype))
+        return draw_plainly(gaussians, T_camera_world, K, size, sh_degree)
+
+    paint = splat_painter(blob_splats(5), CPU, draw)
+    image = paint(np.eye(4), Intrinsics(*np.array([20.0, 20.0, 8.0, 6.0])), (16, 12))
+    assert image.shape == (12, 16, 3)
+    assert given == [(torch.float32, torch.float32)]
 
 
 def densification(most: int) -> Densification:
