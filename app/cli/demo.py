@@ -32,7 +32,8 @@ def demo_command(
     port: shared.Port = None,
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
-    from stream_recon.app.cli.reconstruct_run import ReconstructJob, at_terminal, default_output, reconstruct_source
+    from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, default_output
+    from stream_recon.app.cli.reconstruct_run import reconstruct_source
     from stream_recon.app.cli.view import ViewerChoice
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.sources.frame_choice import FrameChoice

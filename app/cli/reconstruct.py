@@ -7,7 +7,8 @@ import typer
 
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import reported
-from stream_recon.app.cli.reconstruct_run import ReconstructJob, at_terminal, reconstruct_source
+from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal
+from stream_recon.app.cli.reconstruct_run import reconstruct_source
 from stream_recon.app.cli.view import ViewerChoice
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from stream_recon.app.cli.reconstruct_job import ReconstructJob
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.result.resume import PartialResult
+    from stream_recon.app.sources.source import Source
 
 CORES = 4
 """Cores from which a scan needs no less work than a file."""
@@ -24,6 +26,16 @@ class RunLoad:
 
     model: "ModelChoice"
     mapping: Literal["full", "stream", "off"]
+
+
+def run_load(job: "ReconstructJob", source: "Source", partial: "PartialResult | None") -> RunLoad:
+    """What a run does: all that was asked for, except for scans. ``partial``: frames of an earlier run, if any."""
+    from stream_recon.app.sources.scan_folder import is_scan
+
+    load = RunLoad(job.model, job.mapping)
+    if source.feedback is not None:
+        return load_of_scan(load)
+    return load_of_rest(load, partial) if partial is not None and is_scan(job.spec) else load
 
 
 def load_of_scan(load: RunLoad) -> RunLoad:

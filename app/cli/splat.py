@@ -54,7 +54,7 @@ def splat_command(
     'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes.
     Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
-    from stream_recon.app.cli.reconstruct_run import at_terminal
+    from stream_recon.app.cli.reconstruct_job import at_terminal
     from stream_recon.app.export.target import check_target
     from stream_recon.app.result.folder import read_result
     from stream_recon.configs.errors import ConfigError

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from stream_recon.app.cli import evaluate
-from stream_recon.app.cli import reconstruct_run as commands
+from stream_recon.app.cli import reconstruct_job as commands
 from stream_recon.app.cli.main import COMMANDS
-from stream_recon.app.cli.reconstruct_run import default_output
+from stream_recon.app.cli.reconstruct_job import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.pipeline.dense import DenseOptions
 from stream_recon.app.pipeline.finish import Finisher
