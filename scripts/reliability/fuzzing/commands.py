@@ -16,7 +16,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from fuzzing.faults import check_whole, scale_result, write_small_result
+from fuzzing.faults import check_whole, end_or_kill, scale_result, write_small_result
 from fuzzing.mutate import broken_text
 from stream_recon.app.batch.summary import compared_means, comparison, differences, read_summary
 from stream_recon.app.cli import main as command_line
@@ -409,7 +409,7 @@ def killed_write(folder: Path, source: Path, draw: random.Random) -> None:
             case _:
                 export(out, "trajectory", folder / "there")
         os._exit(0)
-    os.waitpid(process, 0)
+    end_or_kill(process)
     if kind == "export":
         assert not (folder / "there").exists() or (folder / "there" / "README.txt").stat().st_size > 0, "half an export"
         check_whole(out, [])

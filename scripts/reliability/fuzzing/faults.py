@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, prepared, run_info
 
+FORK_SECONDS = 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -99,8 +101,20 @@ def killed(folder: Path, source: Path, draw: random.Random) -> None:
             setattr(Path, name, counted)
         scale_result(out, factor)
         os._exit(0)
-    os.waitpid(process, 0)
+    end_or_kill(process)
     check_whole(out, [factor])
+
+
+def end_or_kill(process: int) -> None:
+    """Wait for a fork, and kill it where it takes long: a fork of a process with threads may wait for a lock that none
+    of its own threads holds, and a kill at any moment is what is tried."""
+    end = time.monotonic() + FORK_SECONDS
+    while os.waitpid(process, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return
+        time.sleep(0.002)
 
 
 def links(folder: Path, source: Path, draw: random.Random) -> None:
