@@ -176,7 +176,9 @@ class _Evidence:
                 weight=0,
             )
             return
-        contradicted = _number(self._refinement, "disagreement")
+        # The network's depth is no evidence where its path is wrong.
+        kind = "line_disagreement" if self._is_network_refuted() else "disagreement"
+        contradicted = _number(self._refinement, kind) or _number(self._refinement, "disagreement")
         if (_number(self._refinement, "keyframes") or 0.0) < FEW_KEYFRAMES or contradicted is None:
             yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
             return
@@ -219,8 +221,11 @@ class _Evidence:
         """
         if self._refinement.get("decided_by_matches") is True:
             return True
-        before, after = (_number(self._refinement, f"disagreement{name}") for name in ("_before", ""))
-        return before is not None and after is not None and before >= REFUTED and after <= before / 2
+        for kind in ("disagreement", "line_disagreement"):
+            before, after = (_number(self._refinement, f"{kind}{name}") for name in ("_before", ""))
+            if before is not None and after is not None and before >= REFUTED and after <= before / 2:
+                return True
+        return False
 
     def lens(self) -> Iterator[_Finding]:
         """A focal length that changes."""

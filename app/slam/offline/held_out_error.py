@@ -64,6 +64,11 @@ class HeldOutError:
         """Mean over pairs and both kinds; 1 without pairs."""
         return float(np.mean([share.mean() for share in self.pairs.values()])) if self.pairs else 1.0
 
+    @property
+    def by_lines(self) -> float:
+        """Mean over pairs by epipolar lines alone; 1 without pairs."""
+        return float(np.mean([share[0] for share in self.pairs.values()])) if self.pairs else 1.0
+
     @classmethod
     def measure(
         cls, side: PoseCandidate, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]

@@ -13,7 +13,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
-from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix
+from stream_recon.app.slam.matching.features import COUNT, NO_FEATURES, Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import segments
 
@@ -73,15 +73,18 @@ class VideoData:
 
 
 def detect_features(
-    images: Images, keyframes: Sequence[int], workers: int, advance: Callable[[float], None]
+    images: Images, keyframes: Sequence[int], workers: int, advance: Callable[[float], None], count: int = COUNT
 ) -> list[Features]:
-    """Features of the keyframes; none for unreadable ones. ``advance`` is called with the share that is done."""
+    """At most ``count`` features of each keyframe; none for unreadable ones.
+
+    ``advance`` is called with the share that is done.
+    """
     index = {position: k for k, position in enumerate(keyframes)}
     found = [NO_FEATURES] * len(keyframes)
     with ThreadPoolExecutor(workers) as pool:
         waiting = []
         for position, grey, depth in images.read(keyframes):
-            waiting.append((index[position], pool.submit(lambda image, of: detect(image, of()), grey, depth)))
+            waiting.append((index[position], pool.submit(lambda image, of: detect(image, of(), count), grey, depth)))
             # Bounds the number of decoded images in memory.
             while len(waiting) > 2 * workers:
                 k, future = waiting.pop(0)

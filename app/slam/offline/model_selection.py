@@ -296,6 +296,7 @@ class HeldOutTest:
         """Keyframes that fall back to the network, or to poses ``refined_before``; the report gets the figures."""
         network, mapped, agreement = self._compared(None, fit)
         report.disagreement_before, report.disagreement = network.mean, mapped.mean
+        report.line_disagreement_before, report.line_disagreement = network.by_lines, mapped.by_lines
         report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
         evidence = self._evidence(None, fit, (network, mapped, agreement))
         report.decided_by_matches = evidence.lines_only

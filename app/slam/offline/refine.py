@@ -22,6 +22,7 @@ from stream_recon.app.slam.ba.problem import FloatArray, Priors
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
+from stream_recon.app.slam.matching.features import COUNT
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
 from stream_recon.app.slam.offline import (
@@ -63,6 +64,10 @@ WRONG_TURN_DEG = 1.5
 """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are wrong."""
 MOST_UNORDERED = 600
 """Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
+PHOTOGRAPH_FEATURES = (COUNT, 3 * COUNT)
+"""Fewest and most features of a photograph."""
+ALL_FEATURES = 60 * COUNT
+"""Features of all photographs together, as far as these limits allow; bounds the time of matching."""
 TIED_NEIGHBOURS = 0.5
 """Share of neighbours with matches, below which keyframes are in no order."""
 TESTED_TURNS = 60
@@ -119,6 +124,11 @@ def refine(
         return refiner.unchanged(f"the refinement failed: {error}")
 
 
+def photograph_features(photographs: int) -> int:
+    """Number of features of each of a set of photographs; few show a place from far apart, and need more."""
+    return int(np.clip(ALL_FEATURES // max(photographs, 1), *PHOTOGRAPH_FEATURES))
+
+
 class _Refiner:
     def __init__(self, views: Sequence[FrameData], images: Images, scale: Scale, options: RefineOptions) -> None:
         numbered = segments.numbered(views)
@@ -141,7 +151,8 @@ class _Refiner:
             known = self._options.known
             keyframes = known.keyframes if known else self._choose_keyframes()
         with stage("features"):
-            features = known.features if known else detect_features(self._images, keyframes, workers, advance)
+            count = photograph_features(len(keyframes)) if self._unordered else COUNT
+            features = known.features if known else detect_features(self._images, keyframes, workers, advance, count)
         self._data = replace(self._data, keyframes=keyframes, features=features)
         report.keyframes, report.features = len(keyframes), sum(len(f) for f in features)
         if len(keyframes) < MIN_KEYFRAMES:

@@ -46,6 +46,9 @@ class RefinementReport:
     disagreement_before: float | None = None
     disagreement: float | None = None
     """Held-out errors of the network and of the first pass, see `HeldOutError.mean`."""
+    line_disagreement_before: float | None = None
+    line_disagreement: float | None = None
+    """The same by epipolar lines alone, which need no depth, see `HeldOutError.by_lines`."""
     depth_agreement_before: float | None = None
     depth_agreement: float | None = None
     """Shares of the image on whose depth neighbouring keyframes agree, see `held_out_error.depth_agreement`."""

@@ -103,6 +103,14 @@ def test_the_networks_path_is_no_evidence_where_matches_refuted_it() -> None:
     assert judge(refined(network_difference=0.2, decided_by_matches=True)).level == "good"
 
 
+def test_depth_of_a_network_that_lines_refute_is_no_evidence() -> None:
+    lines = {"line_disagreement_before": 0.98, "line_disagreement": 0.4}
+    photographs = refined(disagreement_before=0.99, disagreement=0.7, network_difference=0.2)
+    assert judge(photographs).level == "failed"
+    photographs["refinement"] |= lines
+    assert judge(photographs).level == "good"
+
+
 def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> None:
     frames = refined()["frames"]
     spoilt = [
