@@ -43,7 +43,7 @@ class ModelChoice:
     @property
     def overrides(self) -> dict[str, Any]:
         """Changed values of the preset. Raises ConfigError."""
-        own = {"image.max_patches": self.max_patches}
+        own = {} if self.max_patches is None else {"image.max_patches": self.max_patches}
         return keyframe_overrides(self.keyframes) | points_overrides(self.confidence, self.voxel) | own
 
     def load_preset(self) -> Preset:

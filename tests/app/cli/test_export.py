@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.export.formats import FORMATS
-from tests.app.export.rooms import FORMATS_HERE, write_room
+from tests.app.export.rooms import FORMATS_HERE, write_room, write_splats
 from tests.app.program import exit_code
 
 
@@ -80,6 +80,8 @@ def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS_HERE)
 def test_a_file_system_that_takes_no_more_is_told_in_a_line(room: Path, tmp_path: Path, name: str) -> None:
     """By the limit on a file's size: what the system says then is as when the disk is full."""
+    if name == "splats":
+        write_splats(room)
     target = tmp_path / f"x{(*FORMATS[name].suffixes, '')[0]}"
     done = with_small_files("export", str(room), "--format", name, "-o", str(target))
     assert done.returncode == 2, done.stderr

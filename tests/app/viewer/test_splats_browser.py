@@ -15,12 +15,9 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.splats import SPLATS_NAME, revision_of
 from tests.app.export.rooms import write_room
 from tests.app.export.test_glb_browser import coloured
-from tests.app.viewer.test_viewer_browser import CHROMIUM, DRIVER, FLAGS
+from tests.chromium import needs_browser
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here"),
-]
+pytestmark = [pytest.mark.browser, needs_browser]
 
 
 def magenta_wall(centre: Any, size: float) -> Splats:
@@ -35,8 +32,7 @@ def magenta_wall(centre: Any, size: float) -> Splats:
     return Splats(means, scales, quats, np.full(count, 4, np.float32), sh.astype(np.float32))
 
 
-def test_a_page_without_a_server_shows_the_splats_of_a_result(tmp_path: Path) -> None:
-    webdriver = pytest.importorskip("selenium.webdriver")
+def test_a_page_without_a_server_shows_the_splats_of_a_result(tmp_path: Path, browser: Any) -> None:
     folder = tmp_path / "out"
     write_room(folder, 12, source=False)
     result = read_result(folder)
@@ -46,19 +42,10 @@ def test_a_page_without_a_server_shows_the_splats_of_a_result(tmp_path: Path) ->
     replace_json(folder / "run.json", {**record, "splats": {"revision": revision_of(result)}})
     target, report = export(folder, "html", tmp_path / "scene.html")
     assert "576 splats" in report.summary
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'chromium'}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        driver.get(target.as_uri())
-        deadline, magenta = time.monotonic() + 60, 0
-        while magenta < 500 and time.monotonic() < deadline:
-            time.sleep(1.0)
-            seen = coloured(driver).astype(int)
-            magenta = int(((seen[:, 0] > seen[:, 1] + 80) & (seen[:, 2] > seen[:, 1] + 80)).sum())
-        driver.save_screenshot(str(tmp_path / "page.png"))
-    finally:
-        driver.quit()
+    browser.get(target.as_uri())
+    deadline, magenta = time.monotonic() + 60, 0
+    while magenta < 500 and time.monotonic() < deadline:
+        time.sleep(1.0)
+        seen = coloured(browser).astype(int)
+        magenta = int(((seen[:, 0] > seen[:, 1] + 80) & (seen[:, 2] > seen[:, 1] + 80)).sum())
     assert magenta >= 500
