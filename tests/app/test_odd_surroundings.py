@@ -60,6 +60,7 @@ def end(process: Any) -> tuple[int, str, str]:
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_costs_nothing(tmp_path: Path) -> None:
     write_video(tmp_path / "v.mp4", 30)
     process = start(tmp_path, "v.mp4", "-o", "out", "--port", "0", shell="; echo $? > code", seconds=0.02)
@@ -79,6 +80,7 @@ def test_errors_that_nobody_reads_keep_their_exit_code(tmp_path: Path) -> None:
     assert (tmp_path / "code").read_text() == "2\n"
 
 
+@pytest.mark.slow
 def test_without_any_standard_stream(tmp_path: Path) -> None:
     write_video(tmp_path / "v.mp4", 5)
     code, _, err = end(start(tmp_path, "v.mp4", "-o", "a", "--port", "0", shell="<&-"))
@@ -87,6 +89,7 @@ def test_without_any_standard_stream(tmp_path: Path) -> None:
     assert end(process)[0] == 0 and len(read_result(tmp_path / "b")) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8:strict"])
 def test_names_that_the_terminal_cannot_print(tmp_path: Path, encoding: str) -> None:
     write_video(tmp_path / "v.mp4", 5).rename(tmp_path / os.fsdecode(b"\xffv.mp4"))
@@ -97,6 +100,7 @@ def test_names_that_the_terminal_cannot_print(tmp_path: Path, encoding: str) -> 
         assert "result: " in out and len(read_result(tmp_path / name)) == 5
 
 
+@pytest.mark.slow
 def test_the_second_run_on_one_folder_is_told_at_once(tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", 30)
     write_video(tmp_path / "b.mp4", 12)

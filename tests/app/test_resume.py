@@ -71,6 +71,7 @@ def assert_same(folder: Path, whole: Path) -> None:
     assert sorted(p.name for p in folder.rglob("*")) == sorted(p.name for p in whole.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [[], ["--stride", "3"], ["--fps", "4"], ["--start", "0.7"], ["--max-frames", "17"]], ids=" ".join
 )
@@ -104,6 +105,7 @@ def test_other_sources(run: Run, tmp_path: Path, kind: str) -> None:
     assert_same(tmp_path / "cut", tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "seen"), [(12, 0), (16, 8)], ids=["before", "after"])
 def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
     run: Run, tmp_path: Path, count: int, seen: int

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.app.media import write_video
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_frame_and_every_part_is_measured(tmp_path: Path) -> None:
     video = write_video(tmp_path / "a.mp4", 12)
     # Nothing of it may need the viewer's packages.

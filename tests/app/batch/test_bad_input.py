@@ -86,6 +86,7 @@ def test_a_scene_of_two_frames_is_a_result_without_ate(run: Run, tmp_path: Path)
     assert len(read_result(tmp_path / "out" / "room")) == 2
 
 
+@pytest.mark.slow
 def test_names_with_spaces_and_unicode_stay(run: Run, tmp_path: Path) -> None:
     for name in ("a b", "größe", "日本 [1]", "it's 50%"):
         tum(tmp_path / "my data" / name)

@@ -107,6 +107,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert line.startswith("stream-recon: error: ") and message in line
 
 
+@pytest.mark.slow
 def test_workers_and_split_give_the_same_scenes(run: Run, data: Path, tmp_path: Path) -> None:
     write_video(data / "long.mp4", 60, size=SIZE)
     assert run("batch", str(data), "-o", "out", "--workers", "2", "--split", "2") == 0
@@ -127,6 +128,7 @@ def test_ray_has_to_be_installed(
     assert "pip install 'stream-recon[ray]'" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_ctrl_c_is_exit_code_130_and_the_same_command_goes_on(
     run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str

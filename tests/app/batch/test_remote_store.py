@@ -112,6 +112,7 @@ def test_a_split_video_is_stitched_there(tmp_path: Path, address: str, files: Re
     assert not [name for name in files.sizes("") if name.startswith(".windows")]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_mid_scene_changes_nothing_at_an_address(tmp_path: Path) -> None:
     root, marker = tmp_path / "data", tmp_path / "killed"
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9))]

@@ -176,6 +176,7 @@ def test_a_full_disk_ends_the_batch_and_the_next_one_goes_on(
     assert states(summary) == {"a": ("done", True), "b": ("done", False), "c": ("done", False)}
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_between_frames_and_what_is_done_of_the_scene_is_gone_on_with(root: Path, out: Path) -> None:
     scenes = [room_scene(root / "a", 31), room_scene(root / "b", 30)]
     loader = RoomLoader(seconds=0.04)

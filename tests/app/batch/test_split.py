@@ -177,6 +177,7 @@ def test_a_stitched_result_has_the_segments_and_health_of_its_chunks(
     assert (health["weak"][0]["first"], health["weak"][0]["last"]) == (39, 44)
 
 
+@pytest.mark.slow
 def test_files_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, _target: Path) -> None:
         raise PermissionError(path)
@@ -324,6 +325,7 @@ def test_an_abandoned_stitching_leaves_only_the_chunks(tmp_path: Path) -> None:
     assert result_files(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_a_chunk_entered_at_the_wrong_frame_is_decoded_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

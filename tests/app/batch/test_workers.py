@@ -40,6 +40,7 @@ def test_a_killed_worker_does_not_change_the_results(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / ".work").exists(), "what the killed one left is gone"
 
 
+@pytest.mark.slow
 def test_a_batch_killed_in_mid_scene_takes_its_workers_along_and_is_resumed(tmp_path: Path) -> None:
     root, out = tmp_path / "data", tmp_path / "out"
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 40), ("c", 3))]
@@ -69,6 +70,7 @@ def test_a_batch_killed_in_mid_scene_takes_its_workers_along_and_is_resumed(tmp_
     assert not work.exists()
 
 
+@pytest.mark.slow
 def test_a_scene_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
     root = tmp_path / "data"
     scenes = [room_scene(root / "deadly", 9), room_scene(root / "harmless", 5)]
@@ -84,6 +86,7 @@ def test_a_model_that_no_worker_can_load_ends_the_batch(tmp_path: Path) -> None:
         run(batch_of(root, tmp_path / "out", [room_scene(root / "a")]), RoomLoader(unusable=True), 2)
 
 
+@pytest.mark.slow
 def test_workers_stop_within_a_scene_on_request(tmp_path: Path) -> None:
     root, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
@@ -107,6 +110,7 @@ def test_the_longest_come_first_and_unknown_lengths_before_them(tmp_path: Path) 
     assert [job.scene.name for job in longest_first(jobs)] == ["live", "long", "middle", "short"]
 
 
+@pytest.mark.slow
 def test_workers_share_out_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     notes = tmp_path / "notes"
@@ -120,6 +124,7 @@ def test_workers_share_out_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.Mo
     assert {int(threads) for _, threads in given} == {max(1, cores // 3)}
 
 
+@pytest.mark.slow
 def test_workers_begin_before_the_weights_are_hashed_and_end_where_nothing_is_to_do(tmp_path: Path) -> None:
     scenes = [room_scene(tmp_path / "data" / name, 4) for name in "ab"]
     batch = batch_of(tmp_path / "data", tmp_path / "out", scenes)

@@ -382,6 +382,7 @@ def test_bad_input_is_found_before_the_engine_is_loaded(tmp_path: Path, monkeypa
 SEQUENCES = Path(__file__).parents[3].parent / "shared" / "eval"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SEQUENCES.is_dir(), reason="real sequences are not here")
 def test_the_truth_of_real_sequences_agrees_with_itself() -> None:
     folders = sorted(path for path in SEQUENCES.iterdir() if path.is_dir())

@@ -77,6 +77,7 @@ def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     assert not list(there.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS_HERE)
 def test_a_file_system_that_takes_no_more_is_told_in_a_line(room: Path, tmp_path: Path, name: str) -> None:
     """By the limit on a file's size: what the system says then is as when the disk is full."""

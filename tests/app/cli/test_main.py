@@ -62,6 +62,7 @@ def error_line(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys; sys.argv = ['stream-recon', *sys.argv[1:]]\n"
@@ -297,6 +298,7 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
     assert seen == [(True, 9)]
 
 
+@pytest.mark.slow
 def test_keep_open_serves_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "a.mp4", 5)
     threading.Timer(4.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -306,6 +308,7 @@ def test_keep_open_serves_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.C
     assert "The viewer stays open at http://127.0.0.1:" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_view_shows_a_result_until_ctrl_c(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_video(tmp_path / "a.mp4", 9)
     assert run("a.mp4", "-o", "out", "--no-viewer") == 0

@@ -72,6 +72,7 @@ def together(batch: StreamBatch, preset: Preset, streams: list[torch.Tensor]) ->
     return [joined(steps) for steps in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyframes", ["flow", "every", "interval"])
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_each_stream_gives_what_it_gives_alone(slots: int, keyframes: str) -> None:
@@ -89,6 +90,7 @@ def test_each_stream_gives_what_it_gives_alone(slots: int, keyframes: str) -> No
     assert batch.used == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 3])
 def test_each_stream_matches_its_own_keyframes(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Noise has no overlap: a rotation search in vain would only amplify rounding errors.

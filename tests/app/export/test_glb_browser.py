@@ -29,6 +29,7 @@ def by_channel(rgb: NDArray[np.uint8]) -> NDArray[np.intp]:
     return np.bincount(rgb.argmax(axis=1), minlength=3)
 
 
+@pytest.mark.slow
 def test_points_cameras_and_path_are_drawn_in_their_colours(browser: Any, tmp_path: Path) -> None:
     write_room(tmp_path / "out", 12)
     target, _ = export(tmp_path / "out", "glb", tmp_path / "scene.glb")

@@ -15,6 +15,7 @@ from tests.chromium import needs_browser
 pytestmark = [pytest.mark.browser, needs_browser]
 
 
+@pytest.mark.slow
 def test_the_scene_is_drawn_still_and_framed_with_its_name(browser: Any, tmp_path: Path) -> None:
     write_room(tmp_path / "out", 12, source=False)
     target, _ = export(tmp_path / "out", "html", tmp_path / "scene.html")

@@ -72,6 +72,7 @@ def test_other_places_are_refused(place: tuple[LocalizationMap, Similarity, Path
     assert isinstance(blank, NotLocalized) and "texture" in blank.reason
 
 
+@pytest.mark.slow
 def test_a_film_is_tracked_and_found_again_after_a_covered_lens(
     place: tuple[LocalizationMap, Similarity, Path],
 ) -> None:

@@ -48,6 +48,7 @@ def drifted(truth: FloatArray, seed: int) -> FloatArray:
     return np.array(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dictionary", [cv2.aruco.DICT_6X6_250, cv2.aruco.DICT_APRILTAG_36h11, cv2.aruco.DICT_4X4_50])
 def test_a_marker_determines_the_scale(dictionary: int) -> None:
     found = scale_by_markers(detections(walk(24), {7: SQUARE}, dictionary), SIDE, "marker:0.5")
@@ -62,6 +63,7 @@ def test_the_error_covers_noise_of_the_poses() -> None:
     assert found.error > 0.0005 and abs(np.log(found.scale / UNIT)) < 4 * found.error
 
 
+@pytest.mark.slow
 def test_the_error_covers_scale_drift() -> None:
     truth = walk(24)
     exact = detections(truth, {7: SQUARE})

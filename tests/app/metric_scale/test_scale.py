@@ -101,6 +101,7 @@ def test_given_again_it_follows_the_last(room: Path, monkeypatch: pytest.MonkeyP
     assert read_result(room).cameras[7].depth_scale == pytest.approx(FACTOR)
 
 
+@pytest.mark.slow
 def test_a_marker_in_the_source_and_the_height_above_the_ground(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     square = corners(np.array([0.8, 0.0, HALF[2]]), np.array([1.0, 0, 0]), np.array([0, 1.0, 0]), SIDE)
     source = room.with_name("out-source")

@@ -32,6 +32,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (str(images), "--no-viewer", "--mapping", "off", "--no-mesh", "-o", str(tmp_path / "off"))
     assert exit_code(monkeypatch, *arguments) == 0

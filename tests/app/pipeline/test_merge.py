@@ -38,6 +38,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.slow
 def test_two_walks_become_one(places: Path, tmp_path: Path) -> None:
     before = {name: contents(places / name) for name in ("one", "two", "floor")}
     folders = [places / name for name in ("one", "floor", "two")]
@@ -82,6 +83,7 @@ def test_a_result_is_not_merged_with_itself_or_over_another(places: Path, tmp_pa
         merge_results([places / "one", places / "two"], places / "floor", JOINT)
 
 
+@pytest.mark.slow
 def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_path: Path) -> None:
     folder = tmp_path / "later"
     write_refined(folder, WALK[12:], draw=3)
@@ -100,6 +102,7 @@ def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_pat
     assert [c.to_json() for c in read_result(folder).cameras] == [c.to_json() for c in again.cameras]
 
 
+@pytest.mark.slow
 def test_results_of_different_cameras_are_merged(places: Path, tmp_path: Path) -> None:
     folder = tmp_path / "small"
     write_refined(folder, WALK[9:], draw=4, zoom=0.75)

@@ -366,6 +366,7 @@ def test_a_second_ctrl_c_quits_at_once(tmp_path: Path) -> None:
     assert [r.index for r in read_result(tmp_path / "out")] == list(range(9))
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_readable_results(tmp_path: Path) -> None:
     """kill -9 at several moments: all files agree on the frames that were finished, or are one frame apart."""
     video = write_video(tmp_path / "a.mp4", 3000, size=(64, 48))

@@ -104,6 +104,7 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     assert not list(folder.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video: Video, tmp_path: Path) -> None:
     streamed = tmp_path / "streamed"
     writer = ResultWriter(streamed, run_info())
@@ -120,6 +121,7 @@ def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video:
         assert b.depth_scale == pytest.approx(a.depth_scale / 2)
 
 
+@pytest.mark.slow
 def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05))
@@ -163,6 +165,7 @@ def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:
     assert cameras[0].intrinsics.fx == pytest.approx(focal)
 
 
+@pytest.mark.slow
 def test_again_gives_the_same(folder: Path, images: Path) -> None:
     poses = []
     for _ in range(2):
@@ -172,6 +175,7 @@ def test_again_gives_the_same(folder: Path, images: Path) -> None:
     assert json.loads((folder / RUN_NAME).read_text())["revisions"]["cameras"] == 2
 
 
+@pytest.mark.slow
 def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video) -> None:
     before = ate(folder, video)
     refine_result(read_result(folder), None)
@@ -179,6 +183,7 @@ def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video
     assert ate(folder, video) < 0.6 * before
 
 
+@pytest.mark.slow
 def test_another_source_under_the_same_name_is_not_taken(folder: Path, images: Path) -> None:
     for path in images.iterdir():
         cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
@@ -201,6 +206,7 @@ def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, call
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> None:
     before = contents(folder)
     late = False
@@ -216,6 +222,7 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Path, video: Video) -> None:
     refine_result(read_result(folder), partial(open_source, str(images)))
     assert (folder / TRACKS_NAME).is_file()
@@ -225,6 +232,7 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
     assert not (folder / TRACKS_NAME).exists()
 
 
+@pytest.mark.slow
 def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
     page = Page()
     refine_result(read_result(folder), partial(open_source, str(images)), page=page)
@@ -246,6 +254,7 @@ def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, im
         assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path, video: Video) -> None:
     """The second half as if it came from a window whose unit is half of the first one's."""
     result = read_result(folder)
@@ -269,6 +278,7 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
     assert told == pytest.approx(np.array([scales / units] * 2), rel=1e-3), "against what was given out"
 
 
+@pytest.mark.slow
 def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> None:
     """518 pixels wide, patches of 14: nothing may count on the embedded preset's sizes."""
     truth = walk(16)[:FRAMES]

@@ -79,6 +79,7 @@ def shares(xyz: NDArray[np.float64], scene: Scene, case: Case) -> tuple[float, f
     return float(covered.mean()), float((scene.distance(xyz) > NEAR * case.size).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_cloud_of_network_depth(tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -88,6 +89,7 @@ def test_the_cloud_of_network_depth(tmp_path: Path, name: str) -> None:
     assert covered >= 0.95 and floating < 0.01, (covered, floating)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_cloud_of_dense_depth(tmp_path: Path, name: str) -> None:
     case = CASES[name]

@@ -196,6 +196,7 @@ def received(server: Any, script: Callable[[int, Send], None], until: int, recon
     return source
 
 
+@pytest.mark.slow
 def test_garbage_between_good_images(stream: Any) -> None:
     noise = np.random.default_rng(0).bytes(4000)
 

@@ -80,6 +80,7 @@ def test_what_shows_nothing_is_left_out_and_what_follows_elsewhere_is_new(
     assert len(frames) == 25 and [frame.segment for frame in frames] == [0] * 15 + [1] * 10
 
 
+@pytest.mark.slow
 def test_cuts_between_fast_walks_are_told_by_colour(walk: list[Image], elsewhere: list[Image]) -> None:
     rng = np.random.default_rng(3)
     shaken = [[np.roll(image, rng.integers(-40, 40, 2), (0, 1)) for image in images] for images in (walk, elsewhere)]

@@ -97,6 +97,7 @@ def test_saved_and_validated_is_the_average(tmp_path: Path) -> None:
     assert not torch.equal(trainer.average.values, trainer.parameters.values)
 
 
+@pytest.mark.slow
 def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> None:
     make(tmp_path / "a", config(40)).run()
     first_step = config(1, seed=1, metrics_steps=1)
@@ -189,6 +190,7 @@ def test_a_broken_step_is_skipped_counted_and_leaves_no_trace(tmp_path: Path, mo
     assert events(tmp_path, "step")[0]["loss"] > 0
 
 
+@pytest.mark.slow
 def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) -> None:
     trainer = make(tmp_path, config(3, validate_clips=8))
     first = trainer.run()["validation"]
@@ -198,6 +200,7 @@ def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) 
     assert torch.equal(trainer.parameters.values, before)
 
 
+@pytest.mark.slow
 def test_profile_names_the_parts_of_a_step(tmp_path: Path) -> None:
     table = profile_steps(make(tmp_path, config(1)), steps=2, shape=ClipShape(4, 2, 3), kernel_rows=3)
     for part in ("clips", "targets", "forward", "backward", "exchange", "optimizer", "all"):
@@ -220,6 +223,7 @@ def _worker(rank: int, count: int, folder: Path) -> None:
         workers.close()
 
 
+@pytest.mark.slow
 def test_two_workers_keep_equal_weights_and_share_validation(tmp_path: Path) -> None:
     mp.spawn(_worker, args=(2, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     (first, figures), (second, other) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
@@ -234,6 +238,7 @@ def test_torchruns_variables_name_the_worker() -> None:
     assert join_workers({}) == Workers(0, 1, torch.device("cpu")) or torch.cuda.is_available()
 
 
+@pytest.mark.slow
 def test_a_step_on_the_real_scenes_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "SceneGenerator", SceneGenerator)
     settings = config(1, metrics_steps=1, schedule=ScheduleConfig(frames_per_step=4, early=MIX, late=MIX))

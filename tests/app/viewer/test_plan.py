@@ -33,6 +33,7 @@ def at(image: NDArray[np.uint8], frame: PlanFrame, x: float, z: float) -> tuple[
     return tuple(int(value) for value in image[row, column])
 
 
+@pytest.mark.slow
 def test_a_plan_shows_what_is_below_the_height_from_above() -> None:
     frame = PlanFrame((0, 0), (4, 3), 1.4)
     image = floor_plan(room(), frame, "m")
@@ -45,6 +46,7 @@ def test_a_plan_shows_what_is_below_the_height_from_above() -> None:
     assert frame.size == (1600, 1200)
 
 
+@pytest.mark.slow
 def test_textures_and_points_are_drawn_in_their_colours() -> None:
     image = np.zeros((64, 64, 3), np.uint8)
     image[:, :32], image[:, 32:] = (0, 0, 255), (255, 0, 0)  # red, then blue: OpenCV has BGR
@@ -73,6 +75,7 @@ def test_the_scale_bar_has_a_round_length(most: float, length: float) -> None:
     assert bar_length(most) == pytest.approx(length)
 
 
+@pytest.mark.slow
 def test_the_bar_is_as_long_as_it_says() -> None:
     frame = PlanFrame((0, 0), (4, 3), 1.4)
     image = floor_plan(room(), frame, "m")

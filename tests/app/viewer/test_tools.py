@@ -45,6 +45,7 @@ def narrow(client: WebClient, label: str, low: float, high: float) -> None:
     client.set(label, ends)
 
 
+@pytest.mark.slow
 def test_distances_between_clicked_points_are_measured_and_can_be_taken_back(viewer: Viewer) -> None:
     camera = viewer.state.timeline.poses[0][:3, 3]
     with client_of(viewer) as client, client_of(viewer) as other:
@@ -163,6 +164,7 @@ def test_the_text_of_a_box_is_the_box(viewer: Viewer) -> None:
         assert page.tools.box is not None and page.tools.box.text == text
 
 
+@pytest.mark.slow
 def test_a_clipping_plane_and_a_plan_hide_what_is_above(viewer: Viewer) -> None:
     up = viewer.state.content.axes()[1]
     with client_of(viewer) as client:

@@ -60,6 +60,7 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) -> None:
     count = show_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(2000)))
     assert viewer.flush()
@@ -102,6 +103,7 @@ def test_the_last_opening_view_is_chosen_when_all_frames_are_in(viewer: Viewer) 
     np.testing.assert_allclose(chosen.position, cameras._opening.position, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_page_that_loses_its_first_view_gets_it_again_and_is_left_alone_once_it_was_moved(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i, size=(42, 42)) for i in range(20)))
     with client_of(viewer) as client:
@@ -185,6 +187,7 @@ def test_a_finished_chunk_is_not_sent_again_while_the_video_goes_on(viewer: View
         assert client.sent["/points/0/64"] >= 2
 
 
+@pytest.mark.slow
 def test_the_panel_changes_what_its_own_page_shows(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(20)))
     with client_of(viewer) as client, client_of(viewer) as other:

@@ -191,6 +191,7 @@ def test_a_slider_hides_unsure_points_and_a_button_downloads_the_rest(browser: A
     wait_for(lambda: f"element vertex {shown}".encode() in file.read_bytes()[:200])
 
 
+@pytest.mark.slow
 def test_a_late_browser_sees_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> None:
     viewer, feeder = fed
     wait_for(lambda: feeder.count > 12)

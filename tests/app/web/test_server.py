@@ -119,6 +119,7 @@ def test_heads_that_mean_harm_are_refused(running: ServerProcess, head: bytes) -
     assert b"stream-recon" in get(running)
 
 
+@pytest.mark.slow
 def test_two_hundred_web_sockets_are_bounded_and_the_page_answers(tmp_path: Path) -> None:
     write_run(tmp_path / "data" / "hall")
     with ServerProcess(tmp_path / "data") as process, contextlib.ExitStack() as stack:

@@ -162,6 +162,7 @@ def killed_after(result: ResultFolder, share: float) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_kill_9_while_writing_leaves_the_old_file_or_none(tmp_path: Path, share: float) -> None:
     result = write_wall(tmp_path / "out")

@@ -42,6 +42,7 @@ def spread(video: Video, found: Refinement, *, with_fields: bool) -> float:
     return float(np.mean(off))
 
 
+@pytest.mark.slow
 def test_a_known_field_is_found_and_taken_away() -> None:
     truth = walk(16)
     video = with_field(Video(truth, drifting(truth, turn_deg=0.5, move=0.1)), bulge())
@@ -53,6 +54,7 @@ def test_a_known_field_is_found_and_taken_away() -> None:
     assert report.depth_error < 0.5 * report.depth_error_before
 
 
+@pytest.mark.slow
 def test_depth_that_is_right_is_left_alone() -> None:
     truth = walk(16)
     video = Video(truth, truth)
@@ -60,6 +62,7 @@ def test_depth_that_is_right_is_left_alone() -> None:
     assert spread(video, found, with_fields=True) < spread(video, found, with_fields=False) + 0.005
 
 
+@pytest.mark.slow
 def test_without_parallax_there_is_no_field() -> None:
     """The camera only rotates, so that geometry does not constrain depth."""
     truth = np.array([pose((0.0, 0.0, 0.0), 0.06 * k, 0.03 * np.sin(k)) for k in range(14)])
@@ -91,6 +94,7 @@ def test_uncertain_points_give_no_field() -> None:
     assert not fit_fields(seen(np.full(10, 0.2), xy[:10], 0.08), 1).any(), "too few points"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_held_out_points_decide(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that does not improve held-out points is not kept."""

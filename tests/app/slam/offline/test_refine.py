@@ -38,6 +38,7 @@ def test_a_drifting_walk_is_put_right() -> None:
     assert report.disagreement < report.disagreement_before
 
 
+@pytest.mark.slow
 def test_a_known_lens_is_kept() -> None:
     truth = walk(12)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
@@ -68,6 +69,7 @@ def test_depth_maps_get_one_unit() -> None:
     assert np.std(np.log(true / exact)) < 0.02
 
 
+@pytest.mark.slow
 def test_frames_between_keyframes_follow() -> None:
     truth = walk(120)[:60]
     guess = drifting(truth, turn_deg=0.3, move=0.1)
@@ -81,6 +83,7 @@ def test_frames_between_keyframes_follow() -> None:
     assert off.ate_m is not None and before.ate_m is not None and off.ate_m < 0.3 * before.ate_m
 
 
+@pytest.mark.slow
 def test_matches_replace_the_networks_motion_where_it_fails() -> None:
     truth = look_down(16)
     random = np.random.default_rng(8)
@@ -110,6 +113,7 @@ def test_photographs_need_no_order() -> None:
     assert report.segments == 1 and not report.fallback_segments
 
 
+@pytest.mark.slow
 def test_radial_distortion_is_found() -> None:
     truth = walk(20)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1), focal=0.93 * FOCAL)
@@ -120,6 +124,7 @@ def test_radial_distortion_is_found() -> None:
     assert abs(found.lens.focal / FOCAL - 1) < 0.03
 
 
+@pytest.mark.slow
 def test_a_straight_lens_stays_straight() -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1))
@@ -172,6 +177,7 @@ def test_the_world_is_the_networks() -> None:
     assert np.abs(found.T_world_camera - truth).max() < 0.02
 
 
+@pytest.mark.slow
 def test_the_same_video_gives_the_same_map() -> None:
     truth = walk(8)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1))
@@ -198,6 +204,7 @@ def test_a_failing_adjustment_keeps_the_networks_poses(monkeypatch: pytest.Monke
     assert "singular" in str(found.report.fallback_segments[0]["why"])
 
 
+@pytest.mark.slow
 def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
@@ -208,6 +215,7 @@ def test_features_that_are_known_are_not_looked_for(monkeypatch: pytest.MonkeyPa
     assert np.abs(again.T_world_camera - alone.T_world_camera).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_it_starts_from_online_poses_with_smaller_errors() -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))

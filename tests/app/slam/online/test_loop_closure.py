@@ -55,6 +55,7 @@ def test_a_place_seen_again_closes_a_loop(again: tuple[Video, OnlineBackEnd, Hea
     assert ate(heard.poses(), video.truth) < 0.7 * ate(heard.poses(first=True), video.truth)
 
 
+@pytest.mark.slow
 def test_causal_poses_do_not_depend_on_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, _, heard = again
     shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))

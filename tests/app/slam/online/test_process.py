@@ -42,6 +42,7 @@ def figures(item: Item) -> list[Any]:
     return [part for frame in item.frames for part in (frame.index, frame.T_world_camera, frame.depth_scale)]
 
 
+@pytest.mark.slow
 def test_it_gives_the_same_items_in_the_same_order(video: Video) -> None:
     here, remote = OnlineBackEnd(prefill=4), ProcessBackEnd(prefill=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
@@ -53,6 +54,7 @@ def test_it_gives_the_same_items_in_the_same_order(video: Video) -> None:
     assert not any(process.is_alive() for process in remote._processes)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_it_still_finishes(video: Video) -> None:
     back_end = ProcessBackEnd(prefill=4)
     items = list(back_end.push(*pushed(video, 0)))
@@ -64,6 +66,7 @@ def test_after_ctrl_c_it_still_finishes(video: Video) -> None:
     assert [item.index for item in items if isinstance(item, FrameResult)] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["global-ba", "loops", "tracking"])
 def test_a_killed_process_is_reported_to_the_user(video: Video, which: str) -> None:
     back_end = ProcessBackEnd()
@@ -97,6 +100,7 @@ def test_the_processes_end_with_their_owner() -> None:
         assert not process.is_alive()
 
 
+@pytest.mark.slow
 def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = 2
     monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)

@@ -194,6 +194,7 @@ def test_usual_lenses_are_nearer_to_the_middle() -> None:
     assert near(0.0) == pytest.approx(26 / 67, abs=0.03) and near(1.0) == pytest.approx(0.68, abs=0.03)
 
 
+@pytest.mark.slow
 def test_batches_built_ahead_mix_all_kinds() -> None:
     generator = SceneGenerator("cpu", 5)
     world, poses = generator.build(generator.draw_layouts([0] * 4 + [1] * 4, 2))
@@ -223,6 +224,7 @@ def test_named_motions_are_what_they_say() -> None:
     assert (rise < 5 * length).float().mean() > 0.8
 
 
+@pytest.mark.slow
 def test_clips_of_one_motion_alone() -> None:
     down = SceneGenerator("cpu", 1, shares=SceneShares(turning=0.0, motion="nadir")).render(3, 2, 14, 28)
     assert down.kind.tolist() == [1, 1, 1]

@@ -96,6 +96,7 @@ def test_edges_stay_where_they_are() -> None:
         assert near.min() == 16 - side // 2 and near.max() == 16 + side // 2
 
 
+@pytest.mark.slow
 def test_a_share_of_the_clips_gets_them() -> None:
     plain = render(0.0)
     assert torch.equal(plain, SceneGenerator("cpu", 4).render(3, 2, 28, 28).images)
