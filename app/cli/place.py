@@ -23,8 +23,7 @@ THUMBNAIL_SIDE = 256
 
 def show_layers(viewer: "Viewer", result: "ResultFolder") -> None:
     """Show a merged result's sources, and the changes since the result that this one was put onto."""
-    import numpy as np
-
+    from stream_recon.app.core.ply import colours, positions
     from stream_recon.app.localization.changes import ADDED_RGB, GONE_RGB
     from stream_recon.app.result.files import stored_points
     from stream_recon.app.result.run_record import CHANGES_NAME, ONTO
@@ -39,8 +38,7 @@ def show_layers(viewer: "Viewer", result: "ResultFolder") -> None:
         points = stored_points(result.folder / CHANGES_NAME)
     except OutputError:
         return
-    xyz = np.stack([points[axis] for axis in "xyz"], axis=1).astype(np.float32)
-    rgb = np.stack([points[colour] for colour in ("red", "green", "blue")], axis=1)
+    xyz, rgb = positions(points), colours(points)
     for kind, colour in (("added", ADDED_RGB), ("gone", GONE_RGB)):
         chosen = xyz[(rgb == colour).all(axis=1)]
         viewer.show_place(partial(_show_change, kind, chosen, colour))
@@ -54,13 +52,9 @@ def _show_change(
 
 def show_located(viewer: "Viewer", frame: "Frame", found: "Localization") -> None:
     """Show a picture where it was taken."""
-    import cv2
-    import numpy as np
+    from stream_recon.app.sources.preprocess import reduced_image
 
-    height, width = frame.rgb.shape[:2]
-    scale = min(1.0, THUMBNAIL_SIDE / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    small = np.asarray(cv2.resize(frame.rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
+    small = reduced_image(frame.rgb, THUMBNAIL_SIDE)
     viewer.show_place(lambda layers, depth: layers.add_query(small, found.intrinsics, found.T_world_camera, depth))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+CHANNELS = ("red", "green", "blue")
 VERTEX = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")])
 """Layout of one vertex in the file."""
 Vertices = NDArray[np.void]
@@ -16,7 +17,7 @@ def header(count: int) -> bytes:
     number = str(count)
     filler = "." * (COUNT_DIGITS - len(number))
     properties = "".join(f"property float {n}\n" for n in "xyz")
-    properties += "".join(f"property uchar {n}\n" for n in ("red", "green", "blue"))
+    properties += "".join(f"property uchar {n}\n" for n in CHANNELS)
     return (
         f"ply\nformat binary_little_endian 1.0\ncomment stream-recon {filler}\n"
         f"element vertex {number}\n{properties}end_header\n"
@@ -28,7 +29,7 @@ def vertices_of(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> Vertices:
     vertices = np.empty(len(xyz), VERTEX)
     for axis, name in enumerate("xyz"):
         vertices[name] = xyz[:, axis]
-    for channel, name in enumerate(("red", "green", "blue")):
+    for channel, name in enumerate(CHANNELS):
         vertices[name] = rgb[:, channel]
     return vertices
 
@@ -36,6 +37,11 @@ def vertices_of(xyz: NDArray[np.float32], rgb: NDArray[np.uint8]) -> Vertices:
 def positions(vertices: Vertices) -> NDArray[np.float32]:
     """Positions [N, 3] of vertices."""
     return np.stack([vertices[axis] for axis in "xyz"], axis=1)
+
+
+def colours(vertices: Vertices) -> NDArray[np.uint8]:
+    """Colours [N, 3] of vertices."""
+    return np.stack([vertices[channel] for channel in CHANNELS], axis=1)
 
 
 def select_vertices(vertices: Vertices, indices: NDArray[np.intp]) -> Vertices:

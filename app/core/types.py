@@ -77,6 +77,11 @@ class Intrinsics:
         return CameraModel(float(np.sqrt(self.fx * self.fy)), self.cx, self.cy, self.k1, self.k2, self.fisheye)
 
     @property
+    def matrix(self) -> NDArray[np.float64]:
+        """Camera matrix K [3, 3], without distortion."""
+        return np.array([[self.fx, 0, self.cx], [0, self.fy, self.cy], [0, 0, 1]], np.float64)
+
+    @property
     def pinhole(self) -> "Intrinsics":
         """The camera of undistorted images with the same focal length."""
         return Intrinsics(self.fx, self.fy, self.cx, self.cy)

@@ -160,7 +160,7 @@ def _share_seen(points: NDArray[np.float32], frame: FrameResult) -> float:
     height, width = frame.depth.shape
     camera = frame.network_intrinsics
     local = transform_points(invert_pose(frame.T_world_camera), points)
-    pixels = project(local, np.array([[camera.fx, 0, camera.cx], [0, camera.fy, camera.cy], [0, 0, 1]]))
+    pixels = project(local, camera.matrix)
     inside = ((pixels >= 0) & (pixels < (width, height))).all(axis=1)
     column, row = pixels[inside].astype(int).T
     in_front = local[inside, 2] < _OCCLUSION_RATIO * frame.depth[row, column]

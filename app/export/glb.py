@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import cut_primitive
 from stream_recon.app.core.gltf import LINES, POINTS, Primitive, read_glb, write_glb
-from stream_recon.app.core.ply import positions
+from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
@@ -35,7 +35,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
         note, end = "Nodes: mesh0 and so on (triangles with textures)", "."
     else:
         vertices = subsample(job.cloud(), job.options.points)
-        rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
+        rgb = colours(vertices)
         scene = [Primitive(_rotated(positions(vertices), axes), rgb=rgb, name="points", mode=POINTS)]
         what, end = f"{len(vertices)} points", "; --format mesh makes triangles."
         note = "Nodes: points (colours at vertices)"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_edges
-from stream_recon.app.core.ply import positions
+from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import invert_pose, transform_points
 from stream_recon.app.core.types import Certainty, FrameResult
 from stream_recon.app.export.job import ExportJob
@@ -164,7 +164,7 @@ def dense_points(
         on_frame(number + 1)
     if not point:
         return no_observations()
-    rgb = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
+    rgb = colours(vertices)
     found = PointObservations(
         xyz.astype(np.float64),
         rgb,

@@ -177,8 +177,8 @@ class _Evidence:
             )
             return
         # The network's depth is no evidence where its path is wrong.
-        kind = "line_disagreement" if self._is_network_refuted() else "disagreement"
-        contradicted = _number(self._refinement, kind) or _number(self._refinement, "disagreement")
+        by_lines = _number(self._refinement, "line_disagreement") if self._is_network_refuted() else None
+        contradicted = _number(self._refinement, "disagreement") if by_lines is None else by_lines
         if (_number(self._refinement, "keyframes") or 0.0) < FEW_KEYFRAMES or contradicted is None:
             yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
             return

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
 from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.disk_table import DiskTable
-from stream_recon.app.core.ply import positions
+from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.core.voxels import VoxelTable
@@ -128,7 +128,7 @@ class PointCloud:
         motion = revised @ Similarity(scale, pose[:, :3], pose[:, 3]).inverse()
         vertices = self._ply.read(self._ends[row], self._ends[row + 1])
         xyz = motion.apply(positions(vertices).astype(np.float64)).astype(np.float32)
-        return xyz, np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1)
+        return xyz, colours(vertices)
 
 
 class RecentKeyframes:

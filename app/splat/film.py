@@ -38,8 +38,7 @@ def splat_painter(splats: Splats, device: torch.device, draw: Rasterizer = draw_
     def paint(T_world_camera: NDArray[np.float64], camera: Intrinsics, size: tuple[int, int]) -> NDArray[np.uint8]:
         T = T_world_camera.copy()
         T[:3, 3] = (T[:3, 3] - centre) / unit
-        intrinsic = [[camera.fx, 0, camera.cx], [0, camera.fy, camera.cy], [0, 0, 1]]
-        K = torch.tensor(intrinsic, dtype=torch.float32, device=device)
+        K = torch.from_numpy(camera.matrix).float().to(device)
         T_camera_world = torch.from_numpy(np.linalg.inv(T)).float().to(device)
         drawing = draw(gaussians, T_camera_world, K, size, splats.sh_degree)
         rgb = drawing.rgb + (1 - drawing.alpha[..., None]) * background

@@ -134,7 +134,7 @@ def scene_of(
     import cv2
 
     from stream_recon.app.core.depth_points import confidence_levels
-    from stream_recon.app.core.ply import positions
+    from stream_recon.app.core.ply import colours, positions
     from stream_recon.app.core.types import Certainty
     from stream_recon.app.export.depth import excluded_pixels, has_masks
     from stream_recon.app.export.job import ExportJob, ExportOptions
@@ -172,15 +172,14 @@ def scene_of(
     cloud = sample_cloud(result.folder, options.points)
     if not len(cloud):
         raise OutputError(f"{result.folder} has no points: 'stream-recon refine' makes them again")
-    k = images.view.intrinsics
     return TrainingScene(
         np.array([camera.index for camera in cameras], np.int64),
         np.stack([camera.T_world_camera for camera in cameras]),
-        np.array([[k.fx, 0, k.cx], [0, k.fy, k.cy], [0, 0, 1]]),
+        images.view.intrinsics.matrix,
         np.stack(pictures),
         np.stack(depths),
         np.stack(certainties),
         positions(cloud),
-        np.stack([cloud[name] for name in ("red", "green", "blue")], axis=1),
+        colours(cloud),
         np.stack(excluded) if excluded else None,
     )

@@ -87,14 +87,9 @@ class PixelTransfer:
     ) -> "PixelTransfer":
         """Transfer between cameras with camera-to-world poses ``T_from`` and ``T_to``."""
         T = invert_pose(T_to) @ T_from
-        K_to = intrinsic_matrix(camera_to)
-        M = K_to @ T[:3, :3] @ np.linalg.inv(intrinsic_matrix(camera_from))
+        K_to = camera_to.matrix
+        M = K_to @ T[:3, :3] @ np.linalg.inv(camera_from.matrix)
         return cls(M.astype(np.float32), (K_to @ T[:3, 3]).astype(np.float32))
-
-
-def intrinsic_matrix(camera: Intrinsics) -> FloatArray:
-    """The matrix [3, 3] of a camera."""
-    return np.array([[camera.fx, 0, camera.cx], [0, camera.fy, camera.cy], [0, 0, 1]], np.float64)
 
 
 def source_views(views: Sequence[StereoView], reference: int, count: int) -> list[int]:

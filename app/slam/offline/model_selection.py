@@ -338,8 +338,8 @@ class HeldOutTest:
         self, first: BAState | None, second: BAState, errors: tuple[HeldOutError, HeldOutError]
     ) -> Evidence | None:
         """Evidence by epipolar lines alone, where both solutions follow the same scene and it decides."""
-        T_first, T_second = (self._candidate(fit).T_world_camera for fit in (first, second))
-        if motion_angle_deg(T_first, T_second) > SAME_DIRECTION_DEG:
+        T_first = self._data.T_keyframes if first is None else first.scene.T_world_camera
+        if motion_angle_deg(T_first, second.scene.T_world_camera) > SAME_DIRECTION_DEG:
             return None
         return Evidence.by_lines(*errors, self._size)
 

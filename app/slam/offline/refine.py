@@ -172,8 +172,8 @@ class _Refiner:
         test = HeldOutTest(self._data, self._lens, found)
         with stage("adjustment"):
             candidate = None if self._unordered else self._first_pass(found, test)
-            is_alone = candidate is None or self._network_is_wrong(candidate, found)
-            if is_alone:
+            begins_alone = candidate is None or self._network_is_wrong(candidate, found)
+            if begins_alone:
                 candidate, found, test = self._from_structure(candidate, found, test)
         if candidate is None:
             return self.unchanged("too few matches")
@@ -182,8 +182,8 @@ class _Refiner:
         self._show(candidate.fit, found, none)
         with stage("judgement"):
             selection = test.select(candidate.fit, report, refined_before=self._options.refined_before)
-            is_alone = is_alone or self._options.refined_before
-            if selection.fallback.all() and not is_alone and len(keyframes) <= MOST_UNORDERED:
+            is_tried = begins_alone or self._options.refined_before or len(keyframes) > MOST_UNORDERED
+            if selection.fallback.all() and not is_tried:
                 # Matches of neighbours and loops were not enough: all pairs, and geometry alone, may be.
                 other, other_found, other_test = self._from_structure(None, found, test)
                 if other is not None and other_test.is_certain(other.fit):

@@ -11,7 +11,7 @@ import pytest
 from stream_recon.app.core.types import Frame
 from stream_recon.app.sources import growing
 from stream_recon.app.sources.growing import can_begin, mark_of
-from stream_recon.app.sources.source import open_source
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError
 from tests.app.sources.streamed_files import FRAMES, film, fragmented, index_first
 
@@ -67,13 +67,19 @@ def test_frames_come_before_the_rest_of_the_file_and_are_those_of_the_complete_o
     assert len(complete) == FRAMES and same(frames, complete)
 
 
+def reading(source: Source) -> tuple[list[Frame], threading.Thread]:
+    """A source's frames as they come, and the thread that reads them."""
+    found: list[Frame] = []
+    thread = threading.Thread(target=lambda: found.extend(source))
+    thread.start()
+    return found, thread
+
+
 def test_a_frame_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     data, path = video(tmp_path, "mkv"), tmp_path / "film.mkv"
     begun(path, data, len(data) // 2)
     with open_source(str(path)) as source:
-        found: list[Frame] = []
-        thread = threading.Thread(target=lambda: found.extend(source))
-        thread.start()
+        found, thread = reading(source)
         time.sleep(0.5)
         waiting = len(found)
         assert thread.is_alive() and 0 < waiting < FRAMES
@@ -86,9 +92,7 @@ def test_a_wait_is_interrupted(tmp_path: Path) -> None:
     data, path = video(tmp_path, "ts"), tmp_path / "film.ts"
     begun(path, data, len(data) // 2)
     with open_source(str(path)) as source:
-        found: list[Frame] = []
-        thread = threading.Thread(target=lambda: found.extend(source))
-        thread.start()
+        found, thread = reading(source)
         time.sleep(0.3)
         source.interrupt()
         thread.join(10)
