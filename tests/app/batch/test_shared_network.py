@@ -27,7 +27,10 @@ def tiny_loader(folder: Path) -> EngineLoader:
     (folder / "tiny.toml").write_text(preset_to_toml(preset))
     weights = {name: tensor.clone() for name, tensor in tiny_network(preset).state_dict().items()}
     save_file(weights, folder / "tiny.safetensors")
-    return EngineLoader(ModelChoice(str(folder / "tiny.toml"), folder / "tiny.safetensors", device="cpu"))
+    # Each process would choose its precision by timing.
+    return EngineLoader(
+        ModelChoice(str(folder / "tiny.toml"), folder / "tiny.safetensors", device="cpu", precision="fp32")
+    )
 
 
 def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineLoader, pool: Pool) -> list[str]:

@@ -77,6 +77,10 @@ def finished(data: Path, name: str) -> dict[str, Any]:
     return result
 
 
+SPREAD = 0.004
+"""Of ATE / path between runs of 60 frames of the sample on a busy machine."""
+
+
 def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
     camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 20)
     data = tmp_path / "data"
@@ -104,22 +108,13 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         assert [said["text"] for said in found["says"]] == []
     (scan,) = Places(data).scans.iterdir()
     again = tmp_path / "again"
-    words = [
-        sys.executable,
-        "-m",
-        "stream_recon",
-        str(scan),
-        "-o",
-        str(again),
-        "--no-viewer",
-        "--no-mesh",
-        "--dense",
-        "off",
-    ]
+    # Each process would choose its precision by timing.
+    options = ["--no-viewer", "--no-mesh", "--dense", "off", "--precision", record["precision"]]
+    words = [sys.executable, "-m", "stream_recon", str(scan), "-o", str(again), *options]
     subprocess.run(words, check=True, capture_output=True)
     of_scan, of_files = ate_over_path(data / "room-recon", scan), ate_over_path(again, scan)
     print(f"ATE / path: {of_scan:.4f} of the scan, {of_files:.4f} of the same frames as files")
-    assert of_scan <= 1.1 * of_files + 0.001
+    assert of_scan <= 1.1 * of_files + SPREAD
 
 
 def ate_over_path(result: Path, scan: Path) -> float:
