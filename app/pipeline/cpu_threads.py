@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from stream_recon.app.core.cores import usable_cores
+
 logger = logging.getLogger(__name__)
 
 STATISTICS = Path("/proc/stat")
@@ -27,11 +29,6 @@ IDLE_CORE = 0.9
 """Idle share of a core that counts as one."""
 OWN_CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Environment variables with which users set the number of threads or how they wait."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_are_chosen() -> bool:

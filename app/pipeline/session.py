@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameEngine, OverlapError
-from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import low_quality_intervals
 from stream_recon.app.pipeline.listeners import BackEnd, ResultListener, RunObserver
 from stream_recon.app.pipeline.pipeline import ResumeState, RunSetup, reconstruct

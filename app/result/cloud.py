@@ -7,7 +7,6 @@ every frame again from its depth file, and compares it with frames before and af
 to them.
 """
 
-import os
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
+from stream_recon.app.core.cores import serial_opencv, usable_cores
 from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.disk_table import DiskTable
 from stream_recon.app.core.ply import colours, positions
@@ -178,9 +178,14 @@ def write_cloud(
         return voxels.keys(xyz), (xyz, rgb)
 
     try:
-        threads = os.cpu_count() or 1
-        with ThreadPoolExecutor(threads, "cloud") as pool:
-            work = in_order(pool, computed, ((points,) for points in frames), ahead=2 * threads)
+        threads = usable_cores()
+        with serial_opencv(), ThreadPoolExecutor(threads, "cloud") as pool:
+            # A thread of its own would only change places with this one.
+            work = (
+                map(computed, frames)
+                if threads == 1
+                else in_order(pool, computed, zip(frames, strict=True), ahead=2 * threads)
+            )
             for done, (keys, (xyz, rgb)) in enumerate(work, start=1):
                 if cancelled():
                     return False

@@ -25,6 +25,8 @@ MIN_UNGUIDED = 30
 """Least number of inliers of an unguided pair; fewer can agree by chance."""
 CELL_PX = 48
 """Cell size that measures how much of the image matches cover."""
+MOST_CELLS = 1 << 20
+"""More than the cells of a row."""
 _ITERATIONS = 1000
 """RANSAC iterations: enough for a sample of 7 inliers where half of the matches are inliers (99.9 %)."""
 KLT_WINDOW = 21
@@ -91,12 +93,12 @@ def _blocks(
 def verify(first: Features, second: Features, matches: Matches, least: int = MIN_GUIDED) -> Matches:
     """Matches that one fundamental matrix explains (MAGSAC++, Barath et al., CVPR 2020); none if below ``least``.
 
-    A moving object may have more texture than the static scene. Where the inliers cover the smaller part of the image,
-    a second fundamental matrix is estimated from the outliers, and the one that covers more is taken.
+    A moving object may have more texture than the static scene. Where the outliers cover as much of the image as the
+    inliers, a second fundamental matrix is estimated from them, and the one that covers more is taken.
     """
     kept = _inliers(first, second, matches, matches, least)
     rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    if len(kept) and len(rest) >= max(least, len(kept) // 8):
+    if len(kept) and len(rest) >= least and _covered_cells(first, rest) >= _covered_cells(first, kept):
         # Near a plane the first matrix takes some of the other motion's matches by chance, so all are tested again.
         other = _inliers(first, second, rest, matches, least)
         if _covered_cells(first, other) > _covered_cells(first, kept):
@@ -143,7 +145,8 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 
 def _covered_cells(features: Features, matches: Matches) -> int:
-    return len(np.unique(features.uv[matches[:, 0]] // CELL_PX, axis=0))
+    column, row = (features.uv[matches[:, 0]] // CELL_PX).astype(np.int64).T
+    return len(np.unique(row * MOST_CELLS + column))
 
 
 @dataclass(frozen=True)
