@@ -136,7 +136,8 @@ class _DepthMaps:
             inside = ((at >= 0) & (at < self.shape[b, None])).all(axis=-1) & (depth > 0)
             cell = np.where(inside, at[..., 1] * self.shape[b, :1] + at[..., 0], 0).astype(np.intp)
             seen = np.where(inside, self.z[b[:, None], cell], 0.0)
-            return np.where(seen > 0, np.log(np.where(inside, depth, 1.0) / np.where(seen > 0, seen, 1.0)), np.nan)
+            ratios = np.log(np.where(inside, depth, 1.0) / np.where(seen > 0, seen, 1.0))
+            return np.asarray(np.where(seen > 0, ratios, np.nan))
 
 
 def _medians(values: FloatArray) -> tuple[tuple[FloatArray, FloatArray], NDArray[np.bool_]]:
@@ -147,7 +148,8 @@ def _medians(values: FloatArray) -> tuple[tuple[FloatArray, FloatArray], NDArray
     def median(each: FloatArray) -> FloatArray:
         # NaN are last.
         order, row = np.sort(each, axis=1), np.arange(len(each))
-        return 0.5 * (order[row, (count - 1).clip(0) // 2] + order[row, (count // 2).clip(0, order.shape[1] - 1)])
+        middle = order[row, (count - 1).clip(0) // 2] + order[row, (count // 2).clip(0, order.shape[1] - 1)]
+        return np.asarray(0.5 * middle)
 
     middle = median(values)
     return (middle, median(np.abs(values - middle[:, None]))), count >= MIN_CELLS
