@@ -189,11 +189,15 @@ def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matche
 
 
 def track_klt(
-    source: NDArray[np.uint8], target: NDArray[np.uint8], uv: NDArray[np.floating], predicted: NDArray[np.floating]
+    source: NDArray[np.uint8],
+    target: NDArray[np.uint8],
+    uv: NDArray[np.floating],
+    predicted: NDArray[np.floating],
+    levels: int = KLT_LEVELS,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
 
-    ``predicted``: [N, 2], initial positions; NaN: unknown.
+    ``predicted``: [N, 2], initial positions; NaN: unknown. ``levels``: of the pyramid, above the base.
     """
     if not len(uv):
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)
@@ -203,19 +207,23 @@ def track_klt(
     inside = np.asarray(ahead.all(axis=1))
     at = np.asarray(uv, np.float32) - np.float32(0.5)
     begin = np.where(inside[:, None], begin - np.float32(0.5), at)
-    there, found = _tracked(source, target, at, begin)
+    there, found = _tracked(source, target, at, begin, levels)
     # Back without help from the result: from where the prediction puts it.
-    back, returned = _tracked(target, source, there, there + (at - begin))
+    back, returned = _tracked(target, source, there, there + (at - begin), levels)
     arrived = inside & found & returned
     arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
     return there + np.float32(0.5), np.asarray(arrived)
 
 
 def _tracked(
-    source: NDArray[np.uint8], target: NDArray[np.uint8], at: NDArray[np.float32], begin: NDArray[np.float32]
+    source: NDArray[np.uint8],
+    target: NDArray[np.uint8],
+    at: NDArray[np.float32],
+    begin: NDArray[np.float32],
+    levels: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     size, flags = (KLT_WINDOW, KLT_WINDOW), cv2.OPTFLOW_USE_INITIAL_FLOW
     there, found, _ = cv2.calcOpticalFlowPyrLK(
-        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=KLT_LEVELS, flags=flags
+        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=levels, flags=flags
     )
     return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0
