@@ -77,12 +77,16 @@ class PointCloud:
             part.unlink(missing_ok=True)
             raise
 
-    def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
-        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError."""
-        points = self._keyframes.points(result)
-        xyz = transform_points(result.T_world_camera, points.xyz)
-        new = self._voxels.take_new(xyz)
-        self._ply.append(xyz[new], points.rgb[new])
+    def add(self, result: FrameResult, depth_scale: float = 1.0, *, now: bool = True) -> None:
+        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError.
+
+        ``now``: False leaves its points to `rebuild`, which needs its depth file.
+        """
+        if now:
+            points = self._keyframes.points(result)
+            xyz = transform_points(result.T_world_camera, points.xyz)
+            new = self._voxels.take_new(xyz)
+            self._ply.append(xyz[new], points.rgb[new])
         with output_errors(self._folder):
             self._written.append(pose=result.T_world_camera[:3], depth_scale=depth_scale)
         self._ends.append(self._ply.count)
