@@ -58,9 +58,10 @@ def match(
     for rows, columns in _blocks(first, second, expected, radius):
         cosine = first.descriptors[rows] @ second.descriptors[columns].T
         if expected is not None:
-            far = np.abs(expected[rows, :1] - second.uv[columns, 0]) > radius
-            far |= np.abs(expected[rows, 1:] - second.uv[columns, 1]) > radius
-            np.copyto(cosine, np.float32(-1), where=far)
+            near = np.abs(expected[rows, :1] - second.uv[columns, 0]) <= radius
+            near &= np.abs(expected[rows, 1:] - second.uv[columns, 1]) <= radius
+            # A cosine of 0 is below that of any match; RootSIFT has none below it.
+            cosine *= near
         rivals[columns] = np.maximum(rivals[columns], cosine.max(axis=0))
         nearest = cosine.argmax(axis=1)
         each = np.arange(len(nearest))
