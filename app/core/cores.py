@@ -13,10 +13,14 @@ class _Limit:
     most: int | None = None
 
 
+def all_cores() -> int:
+    """Cores that this process may run on, also those left to the processes it shares them with."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return found if _Limit.most is None else min(found, _Limit.most)
+    return all_cores() if _Limit.most is None else min(all_cores(), _Limit.most)
 
 
 def are_limited() -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.cores import all_cores
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class ThreadBudget:
     def __init__(self, most: int) -> None:
         """``most``: threads where no other program runs."""
         self.threads = self._most = most
-        self._cores = usable_cores()
+        self._cores = all_cores()
         self._wanted: list[int] = []
         self._measured_at = time.monotonic()
         self._busy, self._own = _busy_seconds(), _own_seconds()
@@ -117,7 +117,7 @@ class FreeCores:
     """Whether a core is idle, from the CPU time of all programs between two questions. Never except on Linux."""
 
     def __init__(self) -> None:
-        self._cores = usable_cores()
+        self._cores = all_cores()
         self._at, self._busy = time.monotonic(), _busy_seconds()
         self._is_free = False
 
