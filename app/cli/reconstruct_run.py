@@ -12,7 +12,7 @@ from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.reconstruct_finish import finish, finish_later, run_listeners
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, default_output, may_exist
-from stream_recon.app.cli.scan_load import run_load
+from stream_recon.app.cli.scan_load import UPDATE_SHARE, run_load
 from stream_recon.app.cli.splat import require_splats
 from stream_recon.app.cli.view import result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
@@ -76,6 +76,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
         load = run_load(job, source, earlier.partial)
         with memory_errors():
             engine = load.model.load()
+        if load.threads is not None:
+            engine.threads = min(engine.threads, load.threads)
         out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
@@ -96,6 +98,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
             others = [each for each in (publisher, *guidance) if each is not None]
             is_live_dense = job.dense is not None and session.back_end is not None
             is_light = source.feedback is not None and session.back_end is None
+            if viewer and is_light:
+                viewer.update_share = UPDATE_SHARE
             with run_listeners(viewer, engine.device, is_live_dense, is_light) as listeners:
                 summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()

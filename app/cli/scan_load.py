@@ -1,7 +1,8 @@
 """What a run does while a phone waits for each pose, on a machine whose processor is the network's only device.
 
 The network sees smaller images, and its poses are corrected after the scan: refinement measures all frames again, in
-images of full size.
+images of full size. One core is left to all else: a second thread of the network would take more time from it than it
+saves, since threads wait for one another some hundred times in a step.
 """
 
 import dataclasses
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 CORES = 4
 """Cores from which a scan needs no less work than a file."""
-PATCHES = 130
-"""Most patches of the network's image below that: two thirds of the time of 208."""
+PATCHES = 96
+"""Most patches of the network's image below that: less than half the time of 208."""
+UPDATE_SHARE = 0.05
+"""Largest share of the time that the viewer takes."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class RunLoad:
 
     model: "ModelChoice"
     mapping: Literal["full", "stream", "off"]
+    threads: int | None = None
+    """Most CPU threads of the network; None: as many as there are cores."""
 
 
 def run_load(job: "ReconstructJob", source: "Source", partial: "PartialResult | None") -> RunLoad:
@@ -44,10 +49,11 @@ def load_of_scan(load: RunLoad) -> RunLoad:
 
     from stream_recon.app.pipeline.cpu_threads import usable_cores
 
+    cores = usable_cores()
     uses_gpu = load.model.device == "cuda" or (load.model.device == "auto" and torch.cuda.is_available())
-    if uses_gpu or usable_cores() >= CORES or load.mapping != "full":
+    if uses_gpu or cores >= CORES or load.mapping != "full":
         return load
-    return RunLoad(dataclasses.replace(load.model, max_patches=PATCHES), "off")
+    return RunLoad(dataclasses.replace(load.model, max_patches=PATCHES), "off", max(1, cores - 1))
 
 
 def load_of_rest(load: RunLoad, partial: "PartialResult") -> RunLoad:
@@ -56,6 +62,6 @@ def load_of_rest(load: RunLoad, partial: "PartialResult") -> RunLoad:
 
     patch = load.model.load_preset().network.patch_size
     width, height = read_depth(depth_path(partial.folder, partial.last.index)).transform.network_size
-    if (width // patch) * (height // patch) > PATCHES:
-        return load
-    return RunLoad(dataclasses.replace(load.model, max_patches=PATCHES), load.mapping)
+    return dataclasses.replace(
+        load, model=dataclasses.replace(load.model, max_patches=(width // patch) * (height // patch))
+    )
