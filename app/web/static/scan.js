@@ -15,7 +15,7 @@ let scan = null, running = false, socket = null, lock = null, video = $("camera"
 
 function say(text) {
   if (stats.says.at(-1)?.text === text || (!stats.says.length && !text)) return;
-  stats.says.push({text, at: performance.now()});
+  stats.says.push({text, at: performance.now(), sent: stats.sent});
   $("guidance").textContent = text; $("guidance").hidden = !text;
 }
 const note = text => { $("note").textContent = text; $("note").hidden = !text; };
