@@ -12,7 +12,7 @@ from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.reconstruct_finish import finish, finish_later, run_listeners
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, default_output, may_exist
-from stream_recon.app.cli.scan_load import UPDATE_SHARE, run_load
+from stream_recon.app.cli.scan_load import UPDATE_SHARE, begins_again, run_load
 from stream_recon.app.cli.splat import require_splats
 from stream_recon.app.cli.view import result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
@@ -26,6 +26,14 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     All checks that need no frame come before anything is written.
     """
+    done = _reconstruct(job)
+    while isinstance(done, ReconstructJob):
+        done = _reconstruct(done)
+    return done
+
+
+def _reconstruct(job: ReconstructJob) -> int | ReconstructJob:
+    """One run over a source: its exit code, or the run that has to follow."""
     out, err = result_consoles()
     if may_exist(job.spec) and not job.resume:
         # Imports and weights take seconds: a user should see at once that something happens.
@@ -57,6 +65,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
         source = stack.enter_context(open_source(job.spec, job.frames, reconnect=job.reconnect))
         # A recording or photographs may contain their camera.
         job = dataclasses.replace(job, frames=dataclasses.replace(job.frames, camera=source.camera))
+        if begins_again(job, source, earlier):
+            job, earlier = dataclasses.replace(job, resume=False, overwrite=True), EarlierRun()
         if (earlier.record or earlier.partial) and source.live:
             raise ConfigError("--resume needs a file: a camera or stream cannot be read again")
         if earlier.record is not None:
@@ -73,7 +83,7 @@ def reconstruct_source(job: ReconstructJob) -> int:
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
         begin = time.monotonic()
-        load = run_load(job, source, earlier.partial)
+        load = run_load(job, source)
         with memory_errors():
             engine = load.model.load()
         if load.threads is not None:
@@ -106,6 +116,10 @@ def reconstruct_source(job: ReconstructJob) -> int:
             print_summary(summary, out, err)
             session.source.close()
             finished = not summary.interrupted
+            if finished and is_light and summary.frames_reconstructed:
+                out.print("all frames are reconstructed once more, in full size")
+                view = dataclasses.replace(job.view, port=viewer.port) if viewer and job.view else job.view
+                return dataclasses.replace(job, resume=False, overwrite=True, view=view, publish=())
             if finished:
                 lock.release()  # each step takes it again
                 if viewer:

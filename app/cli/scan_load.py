@@ -1,8 +1,9 @@
 """What a run does while a phone waits for each pose, on a machine whose processor is the network's only device.
 
-The network sees smaller images, and its poses are corrected after the scan: refinement measures all frames again, in
-images of full size. One core is left to all else: a second thread of the network would take more time from it than it
-saves, since threads wait for one another some hundred times in a step.
+The network sees smaller images, and no back end corrects its poses. After the scan, all frames are reconstructed once
+more as those of a file are, since the result would keep some of that error even after refinement. One core is left to
+all else: a second thread of the network would take more time from it than it saves, since threads wait for one another
+some hundred times in a step.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from stream_recon.app.cli.reconstruct_job import ReconstructJob
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.result.resume import PartialResult
+    from stream_recon.app.pipeline.session import EarlierRun
     from stream_recon.app.sources.source import Source
 
 CORES = 4
@@ -33,14 +34,10 @@ class RunLoad:
     """Most CPU threads of the network; None: as many as there are cores."""
 
 
-def run_load(job: "ReconstructJob", source: "Source", partial: "PartialResult | None") -> RunLoad:
-    """What a run does: all that was asked for, except for scans. ``partial``: frames of an earlier run, if any."""
-    from stream_recon.app.sources.scan_folder import is_scan
-
+def run_load(job: "ReconstructJob", source: "Source") -> RunLoad:
+    """What a run does: all that was asked for, except for scans."""
     load = RunLoad(job.model, job.mapping)
-    if source.feedback is not None:
-        return load_of_scan(load)
-    return load_of_rest(load, partial) if partial is not None and is_scan(job.spec) else load
+    return load if source.feedback is None else load_of_scan(load)
 
 
 def load_of_scan(load: RunLoad) -> RunLoad:
@@ -56,12 +53,14 @@ def load_of_scan(load: RunLoad) -> RunLoad:
     return RunLoad(dataclasses.replace(load.model, max_patches=PATCHES), "off", max(1, cores - 1))
 
 
-def load_of_rest(load: RunLoad, partial: "PartialResult") -> RunLoad:
-    """The rest of an interrupted scan has images of the size that its first frames had."""
-    from stream_recon.app.result.depth import depth_path, read_depth
+def begins_again(job: "ReconstructJob", source: "Source", earlier: "EarlierRun") -> bool:
+    """Whether the earlier result is that of a scan that is over and had less work for each frame."""
+    from stream_recon.app.sources.scan_folder import is_scan
 
-    patch = load.model.load_preset().network.patch_size
-    width, height = read_depth(depth_path(partial.folder, partial.last.index)).transform.network_size
-    return dataclasses.replace(
-        load, model=dataclasses.replace(load.model, max_patches=(width // patch) * (height // patch))
-    )
+    record = earlier.record or (earlier.partial.record if earlier.partial is not None else None)
+    if record is None or source.live or not is_scan(job.spec):
+        return False
+    preset = record.get("preset")
+    image = preset.get("image") if isinstance(preset, dict) else None
+    patches = image.get("max_patches") if isinstance(image, dict) else None
+    return isinstance(patches, int) and patches < job.model.load_preset().image.max_patches

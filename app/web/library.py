@@ -131,7 +131,7 @@ def _entry(folder: Path, changed: float) -> Entry:
         metres=bool(_table(record, METRIC_SCALE)),
         mesh=(folder / MESH_NAME).is_file(),
         verdict=str(verdict.get("level", "")),
-        reason=" ".join(str(verdict.get(key, "")) for key in ("reason", "advice")).strip()[:400],
+        reason=_explanation(str(verdict.get("reason", "")), str(verdict.get("advice", "")))[:400],
         changed=changed,
     )
 
@@ -153,3 +153,8 @@ def _length(trajectory: Path) -> float | None:
         return float(end.split()[0]) - float(begin.split()[0])
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+
+
+def _explanation(reason: str, advice: str) -> str:
+    """Reason and advice of a verdict; advice on commands is left out, since the page has buttons for them."""
+    return reason if not advice or "stream-recon" in advice or "--" in advice else f"{reason}. {advice}"
