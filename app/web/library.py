@@ -106,19 +106,31 @@ class Library:
             folder.rename(target)
         return new
 
+    def source(self, name: str) -> str:
+        """Path or address that a result was made of; empty where it is not known. Raises OutputError."""
+        try:
+            return str(_table(_record(self.folder(name)), "options").get("source", ""))
+        except (OSError, ValueError):
+            return ""
+
     def remove(self, name: str) -> bool:
         """Remove a result's own files; returns whether its folder is gone. Raises OutputError."""
         return remove_result(self.folder(name))
 
 
-def _entry(folder: Path, changed: float) -> Entry:
+def _record(folder: Path) -> Mapping[str, Any]:
+    """The ``run.json`` of a result. Raises OSError, ValueError."""
     path = folder / RUN_NAME
     if path.stat().st_size > MAX_RECORD_BYTES:
         raise ValueError("it is too large")
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict) or record.get("program") != PROGRAM:
         raise ValueError("it is of another program")
-    record = upgraded(record)
+    return upgraded(record)
+
+
+def _entry(folder: Path, changed: float) -> Entry:
+    record = _record(folder)
     verdict = _table(record, VERDICT)
     frames = _table(record, "frames").get("reconstructed")
     return Entry(
