@@ -111,6 +111,16 @@ def test_depth_of_a_network_that_lines_refute_is_no_evidence() -> None:
     assert judge(photographs).level == "good"
 
 
+def test_a_change_of_scale_is_named_with_its_frame() -> None:
+    jumps = [{"frame": 12, "factor": 1.12}, {"frame": 33, "factor": 0.57}]
+    verdict = judge(refined(scale_jumps=jumps))
+    assert verdict.level == "doubtful" and "0.57 at frame 33" in verdict.reason
+    # Of the online map only where no refinement replaced it.
+    online = {"online_mapping": {"scale_jumps": jumps}}
+    assert judge({**refined(), **online}).level == "good"
+    assert "0.57 at frame 33" in judge({**refined(reprojection_px=None), **online}).reason
+
+
 def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> None:
     frames = refined()["frames"]
     spoilt = [
