@@ -146,20 +146,14 @@ class _LensSelection:
 
     def _losses(self, scene: BAScene) -> FloatArray:
         seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
-        found = triangulate(scene.T_world_camera, scene.lens, seen, len(self._test.scene.points), loss_scale=TEST_PX)
-        # Without parallax, triangulated points may lie anywhere, also behind the cameras.
         by_depth = robust_ba.backprojected(replace(scene, points=self._test.scene.points), self._test.observations)
-        losses = np.stack([self._point_losses(scene, points) for points in (found.points, by_depth)])
-        totals = np.stack([np.bincount(seen.point, each, len(by_depth)) for each in losses])
-        best = np.where((totals[1] < totals[0])[seen.point], losses[1], losses[0])
-        return np.asarray(np.bincount(seen.camera, best, count) / np.maximum(np.bincount(seen.camera, minlength=count), 1))
-
-    def _point_losses(self, scene: BAScene, points: FloatArray) -> FloatArray:
-        """Losses of the held-out observations of points."""
-        seen = replace(self._test.observations, depth=None)
-        errors = robust_ba.with_errors(replace(scene, points=points), seen, self._test.feature).errors
+        found = triangulate(
+            scene.T_world_camera, scene.lens, seen, len(by_depth), loss_scale=TEST_PX, iterations=10, otherwise=by_depth
+        )
+        errors = robust_ba.with_errors(replace(scene, points=found.points), seen, self._test.feature).errors
         squared = np.square(np.minimum(errors, 1e3))
-        return np.asarray(squared / (squared + TEST_PX**2))
+        total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
+        return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
 
 
 def _mean_loss(fit: LensFit) -> float:
