@@ -3,9 +3,10 @@
 The evidence at a keyframe is the share of the image that the map explains and the network does not, less the opposite:
 by held-out matches, and by depth maps of neighbours; see `held_out_error`.
 
-The mean over the video decides. Runs of keyframes that contradict it by several standard errors fall back to the
-network. A map that follows a moving object explains that object exactly, but loses what the network explains elsewhere;
-so beside the mean, what is lost must be little.
+The mean over the video decides, by a paired test: what the map explains more must be more than chance. Runs of
+keyframes that contradict it by several standard errors fall back to the network. A map that follows a moving object
+explains that object exactly, but loses what the network explains elsewhere; so beside the mean, what is lost must be
+little.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,9 @@ DECISIVE = 0.3
 MAX_LOST = 0.053
 """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and drone
 photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
+BETTER = 2.0
+"""Standard errors by which the evidence for a map must be above 0: with few or noisy matches, maps worse than the
+network by a factor of ten have up to 1.9, maps that are better have 2.8 and more."""
 SURE = 3.0
 """Standard errors by which a run of keyframes must agree better with the network to fall back."""
 MARGIN = 0.1
@@ -197,6 +201,11 @@ def _in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
     """What speaks against the map at keyframes in a mask [N]."""
     matches, depth = float(evidence.matches[among].mean()), float(evidence.depth[among].mean())
     error = evidence.standard_error(int(among.sum()))
+    if matches + depth > 0 and among.all():
+        return (
+            f"held-out matches and depth do not show it better than the network ({matches + depth:.1%} of the image, "
+            f"standard error {error:.1%})"
+        )
     if matches + depth > 0:
         return "the map is broken before and after these frames, and matches do not tie them to the rest"
     kind = "held-out matches agree" if matches < depth else "depth of neighbouring frames agrees"
@@ -305,7 +314,7 @@ class HeldOutTest:
         beyond = np.zeros(len(evidence.total), bool)
         if self._found.ordered:
             beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
-        return select(evidence, beyond, -AS_GOOD if refined_before else 0.0)
+        return select(evidence, beyond, -AS_GOOD if refined_before else BETTER * report.evidence_error)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
         """Whether a solution is better than another one by more than a standard error of the same evidence."""

@@ -69,9 +69,11 @@ def turning(lens: CameraModel, count: int = 14) -> BAState:
 
 
 @pytest.mark.slow
-def test_turning_alone_shows_that_a_lens_bends_lines() -> None:
+@pytest.mark.parametrize(
+    "lens", [CameraModel(250.0, 160.0, 120.0, -0.15), CameraModel(175.0, 160.0, 120.0, fisheye=True)]
+)
+def test_turning_alone_shows_that_a_lens_bends_lines(lens: CameraModel) -> None:
     # Without parallax, points of a wrong lens must not look better because a wrong motion gives them depth.
-    lens = CameraModel(250.0, 160.0, 120.0, -0.15)
     start = turning(lens)
     motions = robust_ba.network_motion_priors(start.scene.T_world_camera)
     best = best_lens(start, motions, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), (320, 240))
