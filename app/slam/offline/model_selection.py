@@ -182,13 +182,13 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
     every = np.ones(count, bool)
     total = evidence.total
     if total.mean() <= least:
-        return Selection(every, _in_words(evidence, every))
+        return Selection(every, _against(evidence, every))
     worse = worse_runs(evidence) | cut_off
     rest = ~worse
     if rest.mean() < MAJORITY:
         return Selection(every, _in_words(evidence, worse))
     if total[rest].mean() <= least:
-        return Selection(every, _in_words(evidence, rest))
+        return Selection(every, _against(evidence, rest))
     lost = evidence.lost_share(rest)
     if lost > MAX_LOST:
         won = evidence.won[rest].mean()
@@ -197,15 +197,20 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
     return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
 
 
+def _against(evidence: Evidence, among: NDArray[np.bool_]) -> str:
+    """Why the evidence at keyframes in a mask [N] does not suffice for the map."""
+    mean = float(evidence.total[among].mean())
+    if mean <= 0:
+        return _in_words(evidence, among)
+    error = evidence.standard_error(int(among.sum()))
+    what = f"{mean:.1%} of the image, standard error {error:.1%}"
+    return f"held-out matches and depth do not show it better than the network ({what})"
+
+
 def _in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
     """What speaks against the map at keyframes in a mask [N]."""
     matches, depth = float(evidence.matches[among].mean()), float(evidence.depth[among].mean())
     error = evidence.standard_error(int(among.sum()))
-    if matches + depth > 0 and among.all():
-        return (
-            f"held-out matches and depth do not show it better than the network ({matches + depth:.1%} of the image, "
-            f"standard error {error:.1%})"
-        )
     if matches + depth > 0:
         return "the map is broken before and after these frames, and matches do not tie them to the rest"
     kind = "held-out matches agree" if matches < depth else "depth of neighbouring frames agrees"

@@ -8,6 +8,7 @@ from stream_recon.app.slam.matching import matching
 from stream_recon.app.slam.offline import held_out_error
 from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandidate
 from stream_recon.app.slam.offline.model_selection import (
+    BETTER,
     Evidence,
     beyond_breaks,
     motion_angle_deg,
@@ -184,6 +185,16 @@ def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
     clear = np.full(COUNT, 0.1)
     clear[3:7] = -0.2
     assert np.flatnonzero(worse_runs(evidence_of(matches=clear))).tolist() == [3, 4, 5, 6]
+
+
+def test_a_map_must_be_better_by_more_than_chance() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, COUNT)
+    little, much = (evidence_of(matches=mean + noise - noise.mean()) for mean in (0.01, 0.2))
+    limit = BETTER * little.standard_error(COUNT)
+    assert 0.01 < limit < 0.2
+    unsure = select(little, NOWHERE, limit)
+    assert unsure.fallback.all() and "do not show it better" in unsure.reason
+    assert not select(much, NOWHERE, limit).fallback.any()
 
 
 def test_a_small_rest_is_not_worth_its_seams() -> None:
