@@ -327,7 +327,7 @@ KINDS: dict[str, list[Case]] = {
         Case(blurred=MIDDLE, **DRIFTS[2]),
     ],
     "rotation": [Case("rotation", **drift) for drift in (*DRIFTS[:3], EXACT)],
-    "few matches": [Case(features=n, **drift) for n, drift in ((30, {}), (50, {}), (80, {}), (50, DRIFTS[2]))],
+    "few matches": [Case(features=n, **drift) for n, drift in ((70, {}), (90, {}), (120, {}), (90, DRIFTS[2]))],
     "repeated texture": [Case(words=n, **drift) for n, drift in ((60, {}), (200, {}), (600, {}), (200, EXACT))],
     "noise": [Case(noise_px=n, **drift) for n, drift in ((1.5, {}), (3.0, {}), (3.0, DRIFTS[2]), (2.0, DRIFTS[0]))],
     "turns by half a circle": [Case("down", **drift) for drift in ({"turn_deg": 20.0}, {}, DRIFTS[2], EXACT)],

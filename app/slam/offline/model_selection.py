@@ -68,7 +68,13 @@ CORRELATED = 5
 BROKEN = 0.15
 """Difference of held-out errors of neighbours from which the map is broken between them."""
 BROKEN_DEPTH = 0.5
-"""Ratio of depth agreement to the network's below which the map is broken between keyframes matched across."""
+"""Ratio of depth agreement to the network's below which the map is broken between keyframes matched across; where few
+matches tie them, least agreement."""
+CLOSE_BY = 3
+"""Intervals of keyframes that count as close."""
+LOOSE = 0.25
+"""Ratio of explained matches across a step to the usual number below which the step may be wrong; and less than
+`MIN_TIES`."""
 TIED = 0.8
 """Ratio of explained matches to the usual share, from which parts on both sides of a break belong together; by chance a
 pair can explain half."""
@@ -245,7 +251,8 @@ def beyond_breaks(
     for i, j in explained:
         across[i] += 1
         across[j] -= 1
-    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * before)
+    loose = _loose(explained, len(after))
+    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * np.where(loose, 1.0, before))
     for k in range(len(after)):
         if (k, k + 1) in mapped.pairs:
             breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > BROKEN
@@ -263,6 +270,15 @@ def beyond_breaks(
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
+
+
+def _loose(explained: Explained, steps: int) -> NDArray[np.bool_]:
+    """Mask [K - 1] of steps across which few matches of close keyframes are explained, as where an object appears."""
+    across = np.zeros(steps)
+    for (i, j), (kept, _) in explained.items():
+        if j - i <= CLOSE_BY:
+            across[i:j] += kept
+    return np.asarray(across < min(LOOSE * float(np.median(across)), MIN_TIES)) if steps else np.zeros(0, bool)
 
 
 def _usual(kept: FloatArray, every: FloatArray, otherwise: float) -> float:

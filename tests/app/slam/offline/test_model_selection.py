@@ -128,6 +128,17 @@ def test_the_part_between_two_breaks_falls_back_unless_tied() -> None:
     assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
 
 
+def test_few_matches_and_depth_that_disagrees_under_both_sides_are_a_break() -> None:
+    # An object that covers most of the image appears: neither side explains its depth there.
+    evidence, agreement = halves(0.4)
+    agreement[0][[3, 6]] = 0.4
+    ties = {**TIES, (3, 4): (10, 20), (6, 7): (10, 20), (2, 8): (300, 310)}
+    assert np.flatnonzero(beyond_breaks(evidence, evidence, agreement, ties)).tolist() == [4, 5, 6]
+    # Many matches across the step, or depth that agrees, hold the map together.
+    assert not beyond_breaks(evidence, evidence, agreement, {**TIES, (2, 8): (300, 310)}).any()
+    assert not beyond_breaks(evidence, evidence, halves(0.9)[1], ties).any()
+
+
 def test_distant_pairs_are_compared_with_distant_pairs() -> None:
     evidence, agreement = halves(0.0)
     evidence.pairs[0, 2] = np.array([0.3, 0.3])
