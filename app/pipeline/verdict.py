@@ -203,7 +203,14 @@ class _Evidence:
         if agreement is not None and 1 - agreement >= DEPTH_DISAGREES:
             yield _Finding(f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
         error = _number(self._refinement, "depth_error")
-        if error is not None and error >= DEPTH_ERROR:
+        lens = self._refinement.get("lens")
+        if error is not None and error >= DEPTH_ERROR and isinstance(lens, str) and "RADIAL" in lens:
+            # The lens is known; its depth maps are the network's, which takes every lens for a plain one.
+            yield _Finding(
+                f"depth and points differ by {error:.0%}: the network's depth does not fit a lens that bends lines",
+                "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",
+            )
+        elif error is not None and error >= DEPTH_ERROR:
             yield _Finding(
                 f"depth and points differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
                 "Use the video as the camera wrote it, or give the camera with --intrinsics",

@@ -65,6 +65,12 @@ def test_findings_that_come_together_are_a_failure() -> None:
     assert verdict.level == "failed" and "; " in verdict.reason, "both reasons are named"
 
 
+def test_depth_under_a_lens_that_was_found_is_not_blamed_on_the_video() -> None:
+    assert "--intrinsics" in judge(refined(depth_error=0.2, lens="SIMPLE_PINHOLE")).advice
+    found = judge(refined(depth_error=0.2, lens="SIMPLE_RADIAL_FISHEYE"))
+    assert found.level == "doubtful" and "--intrinsics" not in found.advice
+
+
 def test_a_confirmed_result_is_good_and_says_why() -> None:
     verdict = judge(refined())
     assert verdict.level == "good" and verdict.reason.startswith("60 of 60 frames") and not verdict.advice
