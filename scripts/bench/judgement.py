@@ -1,4 +1,4 @@
-"""Whether refinement keeps the better side, map or network, on 112 generated videos without a network.
+"""Whether refinement keeps the better side, map or network, on 136 generated videos without a network.
 
 Each video has features of known points, depth maps, and poses of a network that drifts; nothing is rendered. Kinds are
 ordinary motions, faults of the network (focal length, scale, turns) and of the images (moving objects, cuts, blur, few
