@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
@@ -74,6 +76,9 @@ def reconstruct_source(job: ReconstructJob) -> int:
         lock = stack.enter_context(FolderLock(folder))
         begin = time.monotonic()
         load = run_load(job, source, earlier.partial)
+        if load.mapping != "off":
+            # Beside the network's weights, which are read and packed without Python.
+            Thread(target=import_module, args=("stream_recon.app.slam.online.back_end",), daemon=True).start()
         with memory_errors():
             engine = load.model.load()
         out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")

@@ -42,7 +42,7 @@ def load_of_scan(load: RunLoad) -> RunLoad:
     """Less work for each frame of a scan, where this machine needs it. It imports torch."""
     import torch
 
-    from stream_recon.app.pipeline.cpu_threads import usable_cores
+    from stream_recon.app.core.cores import usable_cores
 
     uses_gpu = load.model.device == "cuda" or (load.model.device == "auto" and torch.cuda.is_available())
     if uses_gpu or usable_cores() >= CORES or load.mapping != "full":

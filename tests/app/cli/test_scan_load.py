@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.cli.scan_load import PATCHES, RunLoad, load_of_rest, load_of_scan
+from stream_recon.app.core import cores as core_numbers
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline import cpu_threads
 from stream_recon.app.result.resume import read_partial_result
 from tests.app.result.test_writer import write_run
 
@@ -23,7 +23,7 @@ from tests.app.result.test_writer import write_run
 def test_scans_are_lighter_on_few_cores_and_where_refinement_follows(
     monkeypatch: pytest.MonkeyPatch, cores: int, mapping: str, device: str, is_lighter: bool
 ) -> None:
-    monkeypatch.setattr(cpu_threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr(core_numbers, "usable_cores", lambda: cores)
     load = load_of_scan(RunLoad(ModelChoice(device=device), mapping))  # type: ignore[arg-type]
     patches = load.model.load_preset().image.max_patches
     assert (load.mapping, patches == PATCHES) == ("off" if is_lighter else mapping, is_lighter)
