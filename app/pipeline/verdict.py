@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
+from stream_recon.app.result.run_record import DENSE, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
 
 Level = Literal["good", "doubtful", "failed"]
 LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
@@ -132,7 +132,14 @@ def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
     evidence = _Evidence(record, frames)
     if not evidence.frames:
         return Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
-    findings = [*evidence.refinement(), *evidence.geometry(), *evidence.lens(), *evidence.losses(), *evidence.others()]
+    findings = [
+        *evidence.refinement(),
+        *evidence.geometry(),
+        *evidence.scale(),
+        *evidence.lens(),
+        *evidence.losses(),
+        *evidence.others(),
+    ]
     unknown = evidence.unknown_lens()
     if not findings:
         whole = f"{evidence.frames:.0f} of {evidence.frames:.0f} frames"
@@ -196,7 +203,14 @@ class _Evidence:
         if agreement is not None and 1 - agreement >= DEPTH_DISAGREES:
             yield _Finding(f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
         error = _number(self._refinement, "depth_error")
-        if error is not None and error >= DEPTH_ERROR:
+        lens = self._refinement.get("lens")
+        if error is not None and error >= DEPTH_ERROR and isinstance(lens, str) and "RADIAL" in lens:
+            # The lens is known; its depth maps are the network's, which takes every lens for a plain one.
+            yield _Finding(
+                f"depth and points differ by {error:.0%}: the network's depth does not fit a lens that bends lines",
+                "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",
+            )
+        elif error is not None and error >= DEPTH_ERROR:
             yield _Finding(
                 f"depth and points differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
                 "Use the video as the camera wrote it, or give the camera with --intrinsics",
@@ -213,6 +227,17 @@ class _Evidence:
                 f"the camera hardly moved: points are seen under {parallax:.1g} degrees",
                 "Walk sideways or around things; turning on the spot shows no depth",
             )
+
+    def scale(self) -> Iterator[_Finding]:
+        """Changes of scale that overlapping depth maps show."""
+        known = self._refinement if self._refinement and not self._rejected else _table(self._record, ONLINE)
+        jumps = known.get("scale_jumps")
+        tables = [each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else []
+        found = [(_number(each, "frame"), _number(each, "factor")) for each in tables]
+        whole = [(frame, factor) for frame, factor in found if frame is not None and factor]
+        if whole:
+            frame, factor = max(whole, key=lambda each: max(each[1], 1 / each[1]))
+            yield _Finding(f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}", OVERLAP)
 
     def _is_network_refuted(self) -> bool:
         """Whether matches kept aside contradict the network nearly everywhere and the refined path far less.

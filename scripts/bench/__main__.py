@@ -46,6 +46,7 @@ BENCHMARKS = {
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "cases": "errors on videos with faults and on difficult motions",
+    "judgement": "whether refinement keeps the better side on generated videos, by kind",
     "selection": "whether refinement keeps the better side, map or network",
     "verdicts": "verdicts on results of known error",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",

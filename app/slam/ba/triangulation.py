@@ -45,11 +45,14 @@ def triangulate(
     count: int,
     loss_scale: float = 1e3,
     iterations: int = 5,
+    otherwise: FloatArray | None = None,
 ) -> Triangulation:
     """Points of ``count`` tracks, which the observations call points. Measured depths are ignored.
 
     ``loss_scale``: of the Cauchy loss on reprojection errors, in sigmas of the observations; large, so that the error
     shows a wrong member of a track.
+    ``otherwise``: [count, 3], initial points where the linear ones fit worse, as without parallax, where these may lie
+    anywhere, also behind the cameras.
     """
     T = np.asarray(T_world_camera, np.float64)
     seen = replace(observations, depth=None)
@@ -62,6 +65,8 @@ def triangulate(
     sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
     # Points that start behind a camera would have zero gradient there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
+    if otherwise is not None:
+        start = np.where((model.costs(otherwise) < model.costs(start))[:, None], otherwise, start)
     points = model.minimise(start, iterations)
     error, z = pixel_errors(model.variables(points), model.sightings)
     square = np.where(np.isnan(error[0]), np.inf, (error**2).sum(axis=0))
@@ -138,7 +143,7 @@ class _Points:
 
     def minimise(self, points: FloatArray, iterations: int) -> FloatArray:
         """Points after Levenberg-Marquardt; each has its own damping."""
-        costs, damping = self._costs(points), np.full(len(points), _DAMPING)
+        costs, damping = self.costs(points), np.full(len(points), _DAMPING)
         for _ in range(iterations):
             H, g = self._normal_equations(points)
             diagonal = H[:, range(3), range(3)]
@@ -147,7 +152,7 @@ class _Points:
             added = damping[:, None] * np.maximum(diagonal, floor) + floor
             steps = -np.linalg.solve(H + added[:, :, None] * np.eye(3), g[..., None])[..., 0]
             candidate = points + steps
-            reached = self._costs(candidate)
+            reached = self.costs(candidate)
             better, converged = reached < costs, costs - reached <= _TOLERANCE * costs
             points, costs = np.where(better[:, None], candidate, points), np.where(better, reached, costs)
             damping = np.where(better, np.maximum(damping / 10, 1e-9), damping * 10)
@@ -155,7 +160,8 @@ class _Points:
                 break
         return points
 
-    def _costs(self, points: FloatArray) -> FloatArray:
+    def costs(self, points: FloatArray) -> FloatArray:
+        """Robust costs [M]."""
         square = squared_errors(pixel_errors(self.variables(points), self.sightings)[0], self.sightings)
         scale = self._losses.pixel
         each = 0.5 * scale**2 * np.log1p(square / scale**2)

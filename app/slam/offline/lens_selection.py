@@ -113,11 +113,15 @@ class _LensSelection:
             # A wrong lens may have led to a wrong motion.
             one = self._fitted(begun, lens, one_term)
         if not one.is_better(best):
+            # One term of a plain lens is too far from a fish-eye lens where the motion follows the lens, as in turns.
+            one = self._fitted(self._coarse(bowl), bowl, with_lens(self._priors, bowl, terms=1))
+        if not one.is_better(best):
             return best
         # The simpler lens, too, may fit better from there.
         again = self._fitted(one.state.scene, lens, self._priors)
         best = again if again.losses.mean() < best.losses.mean() else best
-        two = self._fitted(one.state.scene, one.state.scene.lens, with_lens(self._priors, lens, terms=2))
+        begin = one.state.scene
+        two = self._fitted(begin, begin.lens, with_lens(self._priors, begin.lens, terms=2))
         wide = min(one, two, key=_mean_loss).state.scene
         fisheye = [
             self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
@@ -146,7 +150,10 @@ class _LensSelection:
 
     def _losses(self, scene: BAScene) -> FloatArray:
         seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
-        found = triangulate(scene.T_world_camera, scene.lens, seen, len(self._test.scene.points), loss_scale=TEST_PX)
+        by_depth = robust_ba.backprojected(replace(scene, points=self._test.scene.points), self._test.observations)
+        found = triangulate(
+            scene.T_world_camera, scene.lens, seen, len(by_depth), loss_scale=TEST_PX, iterations=10, otherwise=by_depth
+        )
         errors = robust_ba.with_errors(replace(scene, points=found.points), seen, self._test.feature).errors
         squared = np.square(np.minimum(errors, 1e3))
         total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)

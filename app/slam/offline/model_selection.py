@@ -3,9 +3,10 @@
 The evidence at a keyframe is the share of the image that the map explains and the network does not, less the opposite:
 by held-out matches, and by depth maps of neighbours; see `held_out_error`.
 
-The mean over the video decides. Runs of keyframes that contradict it by several standard errors fall back to the
-network. A map that follows a moving object explains that object exactly, but loses what the network explains elsewhere;
-so beside the mean, what is lost must be little.
+The mean over the video decides, by a paired test: what the map explains more must be more than chance. Runs of
+keyframes that contradict it by several standard errors fall back to the network. A map that follows a moving object
+explains that object exactly, but loses what the network explains elsewhere; so beside the mean, what is lost must be
+little.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,9 @@ DECISIVE = 0.3
 MAX_LOST = 0.053
 """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and drone
 photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
+BETTER = 2.0
+"""Standard errors by which the evidence for a map must be above 0: with few or noisy matches, maps worse than the
+network by a factor of ten have up to 1.9, maps that are better have 2.8 and more."""
 SURE = 3.0
 """Standard errors by which a run of keyframes must agree better with the network to fall back."""
 MARGIN = 0.1
@@ -64,7 +68,13 @@ CORRELATED = 5
 BROKEN = 0.15
 """Difference of held-out errors of neighbours from which the map is broken between them."""
 BROKEN_DEPTH = 0.5
-"""Ratio of depth agreement to the network's below which the map is broken between keyframes matched across."""
+"""Ratio of depth agreement to the network's below which the map is broken between keyframes matched across; where few
+matches tie them, least agreement."""
+CLOSE_BY = 3
+"""Intervals of keyframes that count as close."""
+LOOSE = 0.25
+"""Ratio of explained matches across a step to the usual number below which the step may be wrong; and less than
+`MIN_TIES`."""
 TIED = 0.8
 """Ratio of explained matches to the usual share, from which parts on both sides of a break belong together; by chance a
 pair can explain half."""
@@ -178,19 +188,29 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
     every = np.ones(count, bool)
     total = evidence.total
     if total.mean() <= least:
-        return Selection(every, _in_words(evidence, every))
+        return Selection(every, _against(evidence, every))
     worse = worse_runs(evidence) | cut_off
     rest = ~worse
     if rest.mean() < MAJORITY:
         return Selection(every, _in_words(evidence, worse))
     if total[rest].mean() <= least:
-        return Selection(every, _in_words(evidence, rest))
+        return Selection(every, _against(evidence, rest))
     lost = evidence.lost_share(rest)
     if lost > MAX_LOST:
         won = evidence.won[rest].mean()
         why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
         return Selection(every, f"{why}: it may follow a moving object")
     return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
+
+
+def _against(evidence: Evidence, among: NDArray[np.bool_]) -> str:
+    """Why the evidence at keyframes in a mask [N] does not suffice for the map."""
+    mean = float(evidence.total[among].mean())
+    if mean <= 0:
+        return _in_words(evidence, among)
+    error = evidence.standard_error(int(among.sum()))
+    what = f"{mean:.1%} of the image, standard error {error:.1%}"
+    return f"held-out matches and depth do not show it better than the network ({what})"
 
 
 def _in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
@@ -231,7 +251,8 @@ def beyond_breaks(
     for i, j in explained:
         across[i] += 1
         across[j] -= 1
-    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * before)
+    loose = _loose(explained, len(after))
+    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * np.where(loose, 1.0, before))
     for k in range(len(after)):
         if (k, k + 1) in mapped.pairs:
             breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > BROKEN
@@ -249,6 +270,15 @@ def beyond_breaks(
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
+
+
+def _loose(explained: Explained, steps: int) -> NDArray[np.bool_]:
+    """Mask [K - 1] of steps across which few matches of close keyframes are explained, as where an object appears."""
+    across = np.zeros(steps)
+    for (i, j), (kept, _) in explained.items():
+        if j - i <= CLOSE_BY:
+            across[i:j] += kept
+    return np.asarray(across < min(LOOSE * float(np.median(across)), MIN_TIES)) if steps else np.zeros(0, bool)
 
 
 def _usual(kept: FloatArray, every: FloatArray, otherwise: float) -> float:
@@ -305,7 +335,7 @@ class HeldOutTest:
         beyond = np.zeros(len(evidence.total), bool)
         if self._found.ordered:
             beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
-        return select(evidence, beyond, -AS_GOOD if refined_before else 0.0)
+        return select(evidence, beyond, -AS_GOOD if refined_before else BETTER * report.evidence_error)
 
     def is_better(self, fit: BAState, other: BAState) -> bool:
         """Whether a solution is better than another one by more than a standard error of the same evidence."""

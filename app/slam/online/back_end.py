@@ -70,6 +70,8 @@ class OnlineBackEnd:
         """As of the last global adjustment or loop correction. Replaced, never changed."""
         self._earlier_loops = self.sparse.loops
         self._counts = TrackerCounts()
+        self._scale_jumps: list[tuple[int, float]] = []
+        """Frames and factors, of finished segments."""
         self._clock = clock
         self._least_delay = np.inf
 
@@ -79,7 +81,7 @@ class OnlineBackEnd:
 
     @property
     def status_line(self) -> str:
-        """Figures for the user: tracks and their error, loops, fallbacks and skipped adjustments."""
+        """Figures for the user: tracks and their error, loops, fallbacks, skipped adjustments and jumps of scale."""
         counts, parts = self._counts, []
         if counts.error_px is not None:
             parts.append(f"{counts.tracks} tracks, error {counts.error_px:.2f} px")
@@ -87,6 +89,7 @@ class OnlineBackEnd:
             (len(self.sparse.loops), "loops"),
             (counts.fallback_segments, "segments with the network's poses"),
             (self._skipped, "adjustments skipped"),
+            (len(self._scale_jumps), "changes of scale"),
         ):
             if count:
                 parts.append(f"{count} {name}")
@@ -103,6 +106,7 @@ class OnlineBackEnd:
             "loops": len(self.sparse.loops),
             "fallback_segments": counts.fallback_segments,
             "adjustments_skipped": self._skipped,
+            "scale_jumps": [{"frame": frame, "factor": round(factor, 3)} for frame, factor in self._scale_jumps],
         }
 
     @property
@@ -184,6 +188,7 @@ class OnlineBackEnd:
             self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, FINAL_ROUNDS)
             self._apply_global_ba(tracker, wait=True)
             tracker.map.refine_attached(tracker.map.active)
+        self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()
         return self._output(tracker)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:

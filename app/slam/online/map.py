@@ -20,6 +20,10 @@ MAX_LOOP_ENDS = 300
 """Keyframes that keep loop tracks; bounds memory."""
 MAX_FIXED = 40
 """Inactive keyframes in a global adjustment: those with most loop tracks in common."""
+JUMP = 0.1
+"""Relative change of scale between keyframes that counts as a jump; smaller ones are within the error of depth maps."""
+SURE_JUMP = 2.0
+"""Standard deviations of a depth map's relative scale from which a change contradicts it."""
 MAX_SCALE_RATIO = 2.0
 """Largest deviation of the ratio of paths from the ratio of depths, in either direction."""
 
@@ -73,6 +77,19 @@ class Map:
         track = np.concatenate([keyframe.track[np.isfinite(keyframe.z)] for keyframe in active])
         xyz = np.concatenate([keyframe.points(self.lens)[np.isfinite(keyframe.z)] for keyframe in active])
         return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
+
+    def scale_jumps(self) -> list[tuple[int, float]]:
+        """Source frames at which depth maps of neighbours contradict the map's scale, and by which factor."""
+        found = []
+        for keyframe in self.keyframes[1:]:
+            last = self.keyframes[keyframe.number - 1]
+            edge = next((edge for edge in keyframe.scale_edges if edge.earlier == last.number), None)
+            if edge is None:
+                continue
+            change = keyframe.log_scale - last.log_scale - edge.difference
+            if abs(change) > max(np.log1p(JUMP), SURE_JUMP * edge.sigma):
+                found.append((keyframe.attached[0].index, float(np.exp(change))))
+        return found
 
     def refine_attached(self, keyframes: Sequence[Keyframe]) -> None:
         """Refine the poses of attached frames by the present points."""

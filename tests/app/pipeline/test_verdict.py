@@ -65,6 +65,12 @@ def test_findings_that_come_together_are_a_failure() -> None:
     assert verdict.level == "failed" and "; " in verdict.reason, "both reasons are named"
 
 
+def test_depth_under_a_lens_that_was_found_is_not_blamed_on_the_video() -> None:
+    assert "--intrinsics" in judge(refined(depth_error=0.2, lens="SIMPLE_PINHOLE")).advice
+    found = judge(refined(depth_error=0.2, lens="SIMPLE_RADIAL_FISHEYE"))
+    assert found.level == "doubtful" and "--intrinsics" not in found.advice
+
+
 def test_a_confirmed_result_is_good_and_says_why() -> None:
     verdict = judge(refined())
     assert verdict.level == "good" and verdict.reason.startswith("60 of 60 frames") and not verdict.advice
@@ -109,6 +115,16 @@ def test_depth_of_a_network_that_lines_refute_is_no_evidence() -> None:
     assert judge(photographs).level == "failed"
     photographs["refinement"] |= lines
     assert judge(photographs).level == "good"
+
+
+def test_a_change_of_scale_is_named_with_its_frame() -> None:
+    jumps = [{"frame": 12, "factor": 1.12}, {"frame": 33, "factor": 0.57}]
+    verdict = judge(refined(scale_jumps=jumps))
+    assert verdict.level == "doubtful" and "0.57 at frame 33" in verdict.reason
+    # Of the online map only where no refinement replaced it.
+    online = {"online_mapping": {"scale_jumps": jumps}}
+    assert judge({**refined(), **online}).level == "good"
+    assert "0.57 at frame 33" in judge({**refined(reprojection_px=None), **online}).reason
 
 
 def test_cuts_zoom_losses_and_inconsistent_frames_are_doubtful_at_least() -> None:

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.problem import BAScene, Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline.lens_selection import LensFit, best_lens, focal_error
 from tests.app.slam.synthetic import LENS, walk
@@ -39,6 +41,44 @@ def test_the_field_of_view_is_found(lens: CameraModel) -> None:
     found = best.state.scene.lens
     assert found.straightened(size).is_straight == lens.is_straight
     assert found.field_of_view_deg(size[0]) == pytest.approx(lens.field_of_view_deg(size[0]), rel=0.03)
+
+
+def turning(lens: CameraModel, count: int = 14) -> BAState:
+    """State before adjustment of a camera that only turns, with errors of poses, depth and focal length."""
+    random = np.random.default_rng(0)
+    T = np.tile(np.eye(4), (count, 1, 1))
+    t = np.linspace(-1, 1, count)
+    T[:, :3, :3] = so3.exp(np.stack([0.2 * np.sin(5 * t), 0.9 * t, 0 * t], axis=1))
+    T[:, :3, 3] = 0.001 * random.normal(size=(count, 3))
+    bearing, z = random.uniform((-1.5, -0.7), (1.5, 0.7), (700, 2)), random.uniform(2, 5, 700)
+    points = z[:, None] * np.stack([np.sin(bearing[:, 0]), np.tan(bearing[:, 1]), np.cos(bearing[:, 0])], axis=1)
+    local = np.einsum("kji,knj->kni", T[:, :3, :3], points - T[:, None, :3, 3])
+    ahead = local[..., 2] > 0.2
+    uv = np.full((*ahead.shape, 2), -1.0)
+    uv[ahead] = lens.pixels(local[ahead, :2] / local[ahead, 2:])
+    camera, point = np.nonzero(((uv > 0) & (uv < (2 * lens.cx, 2 * lens.cy))).all(axis=-1))
+    depth = local[camera, point, 2] * np.exp(0.05 * random.normal(size=len(camera)))
+    pixel = uv[camera, point] + 0.4 * random.normal(size=(len(camera), 2))
+    used, point = np.unique(point, return_inverse=True)
+    seen = Observations(camera, point, pixel, np.ones(len(camera)), depth)
+    guess = T.copy()
+    guess[:, :3, :3] = T[:, :3, :3] @ so3.exp(0.003 * random.normal(size=(count, 3)))
+    wrong = CameraModel(1.1 * lens.focal, lens.cx, lens.cy)
+    scene = BAScene(guess, points[used], wrong, np.zeros(count))
+    return robust_ba.with_errors(scene, seen, np.arange(len(seen)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lens", [CameraModel(250.0, 160.0, 120.0, -0.15), CameraModel(175.0, 160.0, 120.0, fisheye=True)]
+)
+def test_turning_alone_shows_that_a_lens_bends_lines(lens: CameraModel) -> None:
+    # Without parallax, points of a wrong lens must not look better because a wrong motion gives them depth.
+    start = turning(lens)
+    motions = robust_ba.network_motion_priors(start.scene.T_world_camera)
+    best = best_lens(start, motions, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), (320, 240))
+    assert best is not None
+    assert best.state.scene.lens.field_of_view_deg(320) == pytest.approx(lens.field_of_view_deg(320), rel=0.03)
 
 
 def test_a_lens_with_more_terms_must_be_better_by_more_than_chance() -> None:

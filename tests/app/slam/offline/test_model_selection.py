@@ -8,6 +8,7 @@ from stream_recon.app.slam.matching import matching
 from stream_recon.app.slam.offline import held_out_error
 from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandidate
 from stream_recon.app.slam.offline.model_selection import (
+    BETTER,
     Evidence,
     beyond_breaks,
     motion_angle_deg,
@@ -127,6 +128,17 @@ def test_the_part_between_two_breaks_falls_back_unless_tied() -> None:
     assert np.flatnonzero(worse).tolist() == [4, 5, 6, 7, 8, 9]
 
 
+def test_few_matches_and_depth_that_disagrees_under_both_sides_are_a_break() -> None:
+    # An object that covers most of the image appears: neither side explains its depth there.
+    evidence, agreement = halves(0.4)
+    agreement[0][[3, 6]] = 0.4
+    ties = {**TIES, (3, 4): (10, 20), (6, 7): (10, 20), (2, 8): (300, 310)}
+    assert np.flatnonzero(beyond_breaks(evidence, evidence, agreement, ties)).tolist() == [4, 5, 6]
+    # Many matches across the step, or depth that agrees, hold the map together.
+    assert not beyond_breaks(evidence, evidence, agreement, {**TIES, (2, 8): (300, 310)}).any()
+    assert not beyond_breaks(evidence, evidence, halves(0.9)[1], ties).any()
+
+
 def test_distant_pairs_are_compared_with_distant_pairs() -> None:
     evidence, agreement = halves(0.0)
     evidence.pairs[0, 2] = np.array([0.3, 0.3])
@@ -184,6 +196,16 @@ def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
     clear = np.full(COUNT, 0.1)
     clear[3:7] = -0.2
     assert np.flatnonzero(worse_runs(evidence_of(matches=clear))).tolist() == [3, 4, 5, 6]
+
+
+def test_a_map_must_be_better_by_more_than_chance() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, COUNT)
+    little, much = (evidence_of(matches=mean + noise - noise.mean()) for mean in (0.01, 0.2))
+    limit = BETTER * little.standard_error(COUNT)
+    assert 0.01 < limit < 0.2
+    unsure = select(little, NOWHERE, limit)
+    assert unsure.fallback.all() and "do not show it better" in unsure.reason
+    assert not select(much, NOWHERE, limit).fallback.any()
 
 
 def test_a_small_rest_is_not_worth_its_seams() -> None:

@@ -18,11 +18,13 @@ from stream_recon.app.slam.online.keyframe import (
     NO_TRACKS,
     AttachedFrame,
     Keyframe,
+    ScaleEdge,
     TrackedPoints,
     common_rows,
 )
 from stream_recon.app.slam.online.keyframe_features import MAX_FAINT, CornerQuality
 from stream_recon.app.slam.online.local_ba import UNCERTAIN, BAResult, adjust_window, network_motion_priors
+from stream_recon.app.slam.online.map import Map
 from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
 from stream_recon.app.slam.online.resectioning import TrackingResult, fused_pose, refine_attached_pose
 from tests.app.slam.room import pose
@@ -269,6 +271,20 @@ def test_scale_jumps_are_rejected_where_parts_contradict_and_the_camera_moves(
     test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, moved), 0.0)
     test.update(last, located(ahead, missed_px), ahead, 320)
     assert test.rejects_scale_jump(-change, last.median_depth_network) == test.positive == doubted
+
+
+def test_a_scale_that_depth_maps_contradict_is_a_jump() -> None:
+    found = Map(LENS)
+    for number, log_scale in enumerate((0.0, 0.05, 0.45, 0.47)):
+        one = keyframe(number, pose((0.2 * number, 0, 0), 0))
+        one.log_scale, one.attached[0].index = log_scale, 10 * number
+        one.scale_edges = (ScaleEdge(number - 1, 0.02, 0.05),) if number else ()
+        found.keyframes.append(one)
+    ((frame, factor),) = found.scale_jumps()
+    assert frame == 20 and np.isclose(factor, np.exp(0.38))
+    # The network's own depth scale changes there, as the map's does.
+    found.keyframes[2].scale_edges = (ScaleEdge(1, 0.4, 0.05),)
+    assert not found.scale_jumps()
 
 
 def test_both_ends_of_a_loop_keep_the_same_tracks_up_to_a_limit() -> None:
