@@ -29,7 +29,7 @@ COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001)
 """The first sweep: about the prior, whose errors it has to span. Far things are often several times as far."""
 FINE = SweepRange(9, 0.3, 3.0)
 """Each further sweep, at up to twice the size, about the depth of the last one."""
-OTHER, MIN_GAIN = SweepRange(5, 0.3, 3.0), 0.02
+OTHER, MIN_GAIN = SweepRange(3, 0.3, 3.0), 0.02
 """The sweep about the depth of triangulated points that are on another surface, and how much less its cost must be."""
 MAX_COST, MIN_MARGIN = 0.6, 0.02
 """Bounds of cost and margin of a pixel that is matched."""

@@ -72,7 +72,7 @@ def test_confirmed_depth_of_a_pole_is_not_mixed_with_the_wall():
     views, masks = scene(1.3, 12)
     for dense, mask in list(zip(maps(views), masks, strict=True))[2:-2]:
         confirmed = dense.depth[mask & (dense.certainty == Certainty.CONFIRMED)]
-        assert (np.abs(confirmed / 1.3 - 1) < 0.05).mean() > 0.9
+        assert (np.abs(confirmed / 1.3 - 1) < 0.05).mean() > 0.85
 
 
 def test_depths_of_points_off_the_prior_are_tried_about_them():
