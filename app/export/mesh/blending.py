@@ -4,7 +4,7 @@ The mean of a few images has less noise, and less error where the mesh or a pose
 than noise, as at something that moves, in reflections and where the mesh is wrong, the view's own image stays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.export.mesh.fusion import SourceView, source_view
+from stream_recon.app.export.mesh.fusion import SourceView
 from stream_recon.app.export.mesh.rasterizer import project_vertices, rasterize
 from stream_recon.app.export.mesh.surface import Mesh
-from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.folder import ResultFolder
 
 FloatArray = NDArray[np.float32]
 OTHERS = 3
@@ -60,9 +58,13 @@ class _Shown:
 class Blender:
     """Averaged images of the views of a mesh."""
 
-    def __init__(self, result: ResultFolder, cameras: Sequence[Camera], mesh: Mesh, gains: FloatArray) -> None:
-        """``gains``: factors [V, 3] of the channels of each view."""
-        self._result, self._cameras, self._mesh, self._gains = result, cameras, mesh, gains
+    def __init__(self, opened: Callable[[int], SourceView], mesh: Mesh, gains: FloatArray) -> None:
+        """
+        Args:
+            opened: returns a view by its number; may raise OutputError.
+            gains: factors [V, 3] of the channels of each view.
+        """
+        self._opened, self._mesh, self._gains = opened, mesh, gains
         self._shown = lru_cache(HELD_VIEWS)(self._drawn)
 
     def image(self, view: int, others: Sequence[int]) -> NDArray[np.uint8]:
@@ -88,7 +90,7 @@ class Blender:
         return _rounded(total / weights)
 
     def _drawn(self, view: int) -> _Shown:
-        source = source_view(self._result, self._cameras[view])
+        source = self._opened(view)
         height, width = source.image.shape[:2]
         size = max(round(width * DEPTH_FACTOR), 1), max(round(height * DEPTH_FACTOR), 1)
         projection = project_vertices(self._mesh.xyz, source.T_world_camera, source.camera)

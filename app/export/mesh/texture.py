@@ -89,7 +89,7 @@ def textured(
     placement = _placement(patches, pixels)
     atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.pages]
     vertex_colours = np.zeros((len(patches.source), 3), np.float32)
-    blender, others = Blender(result, used, mesh, gains), companions(scores, labels)
+    blender, others = Blender(lambda view: source_view(result, used[view]), mesh, gains), companions(scores, labels)
     for view in np.unique(patches.view).tolist():
         report(0.8 + 0.15 * view / len(used))
         image = blender.image(view, others[view])
