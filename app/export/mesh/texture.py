@@ -14,7 +14,6 @@ from stream_recon.app.export.mesh.atlas import (
     encoded_page,
     place_patches,
 )
-from stream_recon.app.export.mesh.blending import Blender, companions
 from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
 from stream_recon.app.export.mesh.fusion import Report, source_view
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
@@ -89,10 +88,9 @@ def textured(
     placement = _placement(patches, pixels)
     atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.pages]
     vertex_colours = np.zeros((len(patches.source), 3), np.float32)
-    blender, others = Blender(lambda view: source_view(result, used[view]), mesh, gains), companions(scores, labels)
     for view in np.unique(patches.view).tolist():
         report(0.8 + 0.15 * view / len(used))
-        image = blender.image(view, others[view])
+        image = _gained(source_view(result, used[view]).image, gains[view])
         copy_patches(atlas, placement, np.flatnonzero(patches.view == view), image)
         of_view = np.flatnonzero(patches.view[patches.owner] == view)
         vertex_colours[of_view] = _sampled(image, pixels[of_view])
@@ -159,6 +157,10 @@ def _placement(patches: _Patches, pixels: FloatArray) -> Placement:
     np.minimum.at(low, patches.owner, pixels)
     np.maximum.at(high, patches.owner, pixels)
     return place_patches(low, high)
+
+
+def _gained(image: NDArray[np.uint8], gain: FloatArray) -> NDArray[np.uint8]:
+    return _rounded(image * gain)
 
 
 def _sampled(image: NDArray[np.uint8], pixels: FloatArray) -> FloatArray:

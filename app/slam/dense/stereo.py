@@ -39,8 +39,9 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
-OTHER_LOG_RATIO = 0.1
-"""Log ratio of confirmed depth to the prior, from which it is on another surface."""
+OTHER_LOG_RATIO, SAME_LOG_RATIO = 0.1, 0.05
+"""Log ratio of confirmed depth to the prior, from which it is on another surface, and to the depth of a triangulated
+point, up to which it is on the point's surface."""
 POINT_WEIGHT = 2.0
 """Weight of a triangulated point whose depth is exact."""
 SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 2.0
@@ -78,6 +79,8 @@ class _Keyframe:
     """Whether the network gives depth."""
     points: Measured
     """Triangulated points: log ratios to ``prior``."""
+    other: Array
+    """Depth of the nearest point on another surface than the prior, see `Prior`."""
     sources: list[int]
     matched: Array
     """Depth measured by stereo; 0 elsewhere."""
@@ -169,7 +172,9 @@ class DenseStereo:
                 is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             sources = [window[n] for n in chosen]
-            self._frames[number] = _Keyframe(view, camera, grey, prior, is_valid, known.points, sources, matched, step)
+            self._frames[number] = _Keyframe(
+                view, camera, grey, prior, is_valid, known.points, known.other, sources, matched, step
+            )
 
     def _of_one_size(self, some: range) -> range:
         """The first of these keyframes, as far as they have the first one's size."""
@@ -246,8 +251,9 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             outlier = arrays.where(count >= 3, 0.1, 1.0)
-            # Links stop at what is measured on another surface than the prior, such as a thin thing.
-            is_other = frame.is_confirmed & (abs(ratio) > OTHER_LOG_RATIO)
+            # Links stop at what points and stereo measure on another surface than the prior, such as a thin thing.
+            from_point = abs(arrays.log(arrays.maximum(found.depth, 1e-9) / arrays.maximum(frame.other, 1e-9)))
+            is_other = frame.is_confirmed & (abs(ratio) > OTHER_LOG_RATIO) & (from_point < SAME_LOG_RATIO)
             measured.append((ratio, weight, outlier, arrays.where(is_other, found.depth, frame.prior)))
         ratio, weight, outlier, surface = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
