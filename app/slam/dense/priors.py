@@ -19,6 +19,8 @@ SURROUNDINGS = 4
 """Pixels on either side whose median is the depth of a point's surroundings."""
 REACH = 12.0
 """Pixels about a point on another surface at which stereo tries its depth."""
+COMPANION_LOG_RATIO = 0.1
+"""Log ratio of the depths of two points up to which they may be on the same surface."""
 MAX_LOG_RATIO = 1.6
 """Largest log ratio of a triangulated point's depth to the network's: beyond it one of both is wrong."""
 
@@ -75,6 +77,7 @@ def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.flo
     columns = (column[:, None, None] + around).clip(0, width - 1)
     ratio = np.log(depth / np.median(prior[rows, columns], axis=(1, 2)))
     is_other = (np.abs(ratio) > THIN_LOG_RATIO) & (np.abs(ratio) < MAX_LOG_RATIO)
+    is_other[is_other] = _has_companion(column[is_other], row[is_other], depth[is_other])
     if not is_other.any():
         return np.zeros_like(prior)
     at_points, empty = np.zeros_like(prior), np.ones(prior.shape, np.uint8)
@@ -84,6 +87,14 @@ def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.flo
     by_label = np.zeros(int(label.max()) + 1, np.float32)
     by_label[label[empty == 0]] = at_points[empty == 0]
     return np.where(distance <= REACH, by_label[label], np.float32(0))
+
+
+def _has_companion(column: NDArray[np.intp], row: NDArray[np.intp], depth: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which of the points [N] have another one near them at nearly the same depth: wrong points are alone."""
+    pixels = np.stack([column, row], axis=1)
+    near = np.square(pixels[:, None] - pixels).sum(axis=2) < (2 * REACH) ** 2
+    near &= np.abs(np.log(depth[:, None] / depth)) < COMPANION_LOG_RATIO
+    return np.asarray(near.sum(axis=1) >= 2)
 
 
 def _cells(view: StereoView, width: int, height: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:

@@ -85,3 +85,11 @@ def test_depths_of_points_off_the_prior_are_tried_about_them():
 
     on_wall = replace(view, depths=np.full_like(view.depths, WALL))
     assert not corrected_priors(NumpyArrays(), [on_wall], [view.grey])[0].other.any()
+
+
+def test_a_wrong_point_alone_is_not_tried():
+    view = scene(1.3, 12)[0][4]
+    depths = np.full_like(view.depths, WALL)
+    depths[0] = 1.0
+    (prior,) = corrected_priors(NumpyArrays(), [replace(view, depths=depths)], [view.grey])
+    assert not (np.abs(prior.other - 1.0) < 0.1).any()
