@@ -1,5 +1,5 @@
 """Matrices in 8-bit integers for a CPU: weights with one scale per output channel, activations with
-one per call. Outputs are in fp32.
+one per call, or one per frame where frames of several streams are in one call. Outputs are in fp32.
 
 Products are oneDNN's, by the operators that torch's own compiler calls. Sums are exact in 32 bits where the CPU has
 instructions for such products (VNNI, AMX). Without them it adds pairs of products in 16 bits; half of the weights'
@@ -30,6 +30,9 @@ class Int8Linear(nn.Module):
     Raises AttributeError, NotImplementedError or RuntimeError where this torch or this CPU cannot run it.
     """
 
+    separate = False
+    """Each frame of a call has its own scale; see `separate_frames`."""
+
     def __init__(self, layer: nn.Linear, levels: int, *, gain: Tensor | None = None, gelu: bool = False) -> None:
         """``levels``: the largest weight, see `exact_levels`; ``gain`` [outputs]: factors on the outputs."""
         super().__init__()
@@ -45,6 +48,10 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs] in fp32."""
+        return _frame_by_frame(self.product, x) if self.separate else self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """`forward` with one scale for all of ``x``."""
         rows, step, zero = quantise(x)
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows.flatten(0, -2), step, zero, self._weight, self._scale, self._zeros, self._bias, 1.0, 0,
@@ -61,7 +68,22 @@ class Int8Mlp(nn.Module):
         self.fc1, self.fc2 = Int8Linear(mlp.fc1, levels, gelu=True), Int8Linear(mlp.fc2, levels, gain=gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.fc1(x))  # type: ignore[no-any-return]
+        return _frame_by_frame(self._product, x) if self.fc1.separate else self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        return self.fc2.product(self.fc1.product(x))
+
+
+def separate_frames(network: nn.Module) -> None:
+    """Let each frame of a call have its own scales, so that no stream depends on others in its batch."""
+    for part in network.modules():
+        if isinstance(part, Int8Linear):
+            part.separate = True
+
+
+def _frame_by_frame(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``run`` for each of the frames [N, T, C], or for all of ``x`` [T, C]."""
+    return torch.stack([run(frame) for frame in x]) if x.dim() > 2 and len(x) > 1 else run(x)
 
 
 def round_weights(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:

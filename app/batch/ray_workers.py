@@ -12,6 +12,7 @@ from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Ou
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS, Pool, WorkQueue
+from stream_recon.app.core.cores import limit_cores
 from stream_recon.app.pipeline.cpu_threads import initial_threads
 from stream_recon.app.pipeline.process import StopRequest, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
@@ -145,6 +146,7 @@ class SceneActor:
         try:
             # Torch, imported with the model, reads the number of threads; Ray's is the number of CPUs requested.
             os.environ.pop("OMP_NUM_THREADS", None)
+            limit_cores(self._threads)
             with initial_threads(self._threads), memory_errors():
                 self._engine = self._loader.load()
         except StreamReconError as error:

@@ -30,6 +30,7 @@ from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
+from stream_recon.app.result.writer import CloudTime
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -106,7 +107,9 @@ def _reconstruct(
             phases.enter("first frames")
             depth = DepthChecksums(lock.folder)
             try:
-                output = Output(lock.folder, info, lock=lock, partial=previous.unfinished)
+                # Nobody looks at a scene before it is complete, and a refinement writes the cloud again.
+                cloud: CloudTime = "never" if _is_refined_later(job) else "end"
+                output = Output(lock.folder, info, lock=lock, partial=previous.unfinished, cloud=cloud)
                 listeners: list[Evaluator | DepthChecksums] = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
@@ -116,7 +119,7 @@ def _reconstruct(
                 return {"frames": 0}
         if summary.interrupted:
             raise JobInterruptedError
-        if job.mapping == "full" and job.chunk is None and not previous.is_refined:
+        if _is_refined_later(job) and not previous.is_refined:
             phases.enter("refine")
             refine_scene(job, lock.folder, previous.evaluator)
         if job.mapping == "full" and job.chunk is None:
@@ -137,6 +140,11 @@ def _reconstruct(
         result |= {VERDICT: verdict.to_json(), **scale, "phases": phases.seconds}
         store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
+
+
+def _is_refined_later(job: Job) -> bool:
+    """Whether a refinement follows in this scene. Chunks of a split scene are refined once they are stitched."""
+    return job.mapping == "full" and job.chunk is None
 
 
 def _run(

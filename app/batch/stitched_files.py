@@ -5,7 +5,6 @@ transformed to one coordinate system and thinned again to one point per voxel. W
 decided in order, but independently for each part of the voxel table. All other work on points runs out of order.
 """
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.manifest import Checksum, recorded_files
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
@@ -45,7 +45,7 @@ class StitchedCloud:
     def __init__(self, folder: Path, voxel: float) -> None:
         """Begin the cloud's file in ``folder``; ``voxel`` is the voxel's edge. Raises OutputError."""
         self._voxels, self._ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
-        threads = min(os.cpu_count() or 1, MAX_CLOUD_THREADS)
+        threads = min(usable_cores(), MAX_CLOUD_THREADS)
         self._bits = min(threads.bit_length() - 1, MAX_PART_BITS)
         self._ahead = 2 * threads
         with ExitStack() as stack:

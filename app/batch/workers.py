@@ -16,7 +16,8 @@ from typing import Any
 from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome, StageTimer
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
-from stream_recon.app.pipeline.cpu_threads import initial_threads, usable_cores
+from stream_recon.app.core.cores import limit_cores, usable_cores
+from stream_recon.app.pipeline.cpu_threads import initial_threads
 from stream_recon.app.pipeline.process import StopRequest, exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
@@ -144,12 +145,15 @@ class ProcessPool(Pool):
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         self._gpus: list[str] = []
+        self._sharing = workers
+        """Workers between which the cores are divided."""
         self._ending: list[Worker] = []
         """Idle workers that were terminated."""
 
     def start(self, jobs: int) -> None:
         """Start workers, which load the model."""
         self._join_ending()  # their memory may be needed
+        self._sharing = max(min(self._count, jobs), 1)
         new = [self._start_worker(number) for number in range(len(self._workers), min(self._count, jobs))]
         self._workers += new
         if new:
@@ -176,7 +180,7 @@ class ProcessPool(Pool):
 
     def _start_worker(self, number: int) -> Worker:
         ours, theirs = self._context.Pipe()
-        threads = max(1, usable_cores() // self._count)
+        threads = max(1, usable_cores() // self._sharing)
         arguments = (theirs, self._loader, self._store, threads, time.monotonic())
         process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
         process.start()
@@ -270,6 +274,7 @@ def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threa
     """
     loading = StageTimer("start", begun)
     exit_with_parent()
+    limit_cores(threads)
     try:
         loading.enter("import")
         loader.prepare()

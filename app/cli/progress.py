@@ -14,8 +14,6 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from stream_recon.app.cli.console import verdict_text
-from stream_recon.app.export.mesh.build import MeshReport
-from stream_recon.app.pipeline.dense import DenseReport
 from stream_recon.app.pipeline.finish import ResultView
 from stream_recon.app.pipeline.health import clock, low_quality_intervals
 from stream_recon.app.pipeline.listeners import Progress, RunObserver
@@ -25,12 +23,14 @@ from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
-from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.web.progress import ProgressFile
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
+    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.pipeline.dense import DenseReport
     from stream_recon.app.pipeline.live_onto import OntoBackEnd
+    from stream_recon.app.slam.offline.report import RefinementReport
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
     from stream_recon.app.splat.trainer import TrainProgress
@@ -171,7 +171,7 @@ class TerminalObserver(RunObserver):
         self._note("")
         self._status(f"refined; points of {done} of {total} frames are updated")
 
-    def on_refined(self, report: RefinementReport | None) -> None:
+    def on_refined(self, report: "RefinementReport | None") -> None:
         self.stop()
         if report is None:
             lines = ["refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it"]
@@ -202,7 +202,7 @@ class TerminalObserver(RunObserver):
     def on_dense_points(self, done: int, total: int) -> None:
         self._update("dense", "points", done, total)
 
-    def on_densified(self, report: DenseReport | None) -> None:
+    def on_densified(self, report: "DenseReport | None") -> None:
         self.stop()
         line = "stopped: the result is complete without dense depth; 'stream-recon refine' computes it"
         if report is not None:
@@ -217,7 +217,7 @@ class TerminalObserver(RunObserver):
         left = self._update("mesh", "mesh", done, total)
         self._status(f"making the mesh, {done / total:.0%}{left}")
 
-    def on_meshed(self, report: MeshReport | None) -> None:
+    def on_meshed(self, report: "MeshReport | None") -> None:
         self.stop()
         line = "stopped: the result is complete without a mesh; 'stream-recon export' makes one"
         if report is not None:
@@ -306,7 +306,7 @@ def describe(progress: Progress) -> str:
     return f"{figures}{back_end}{notice}"
 
 
-def describe_lens(report: RefinementReport) -> str:
+def describe_lens(report: "RefinementReport") -> str:
     """The field of view of a refinement, and its camera model where that bends lines."""
     model = report.lens or ""
     terms = ", ".join(f"{value:.3f}" for value in (report.k1, report.k2) if value)
@@ -315,7 +315,7 @@ def describe_lens(report: RefinementReport) -> str:
     return f"field of view {report.field_of_view_deg or 0.0:.0f} degrees{unknown}{bent}"
 
 
-def describe_refinement(report: RefinementReport) -> list[str]:
+def describe_refinement(report: "RefinementReport") -> list[str]:
     """Lines on the success of a refinement, and on segments that it left alone."""
     lines = []
     if report.reprojection_px is None:

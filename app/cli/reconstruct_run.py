@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
@@ -12,7 +14,7 @@ from stream_recon.app.cli.ending import print_ending
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.cli.reconstruct_finish import finish, finish_later, run_listeners
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, default_output, may_exist
-from stream_recon.app.cli.scan_load import run_load
+from stream_recon.app.cli.scan_load import UPDATE_SHARE, begins_again, run_load
 from stream_recon.app.cli.splat import require_splats
 from stream_recon.app.cli.view import result_name, show_result
 from stream_recon.configs.errors import ConfigError, InputError
@@ -26,6 +28,14 @@ def reconstruct_source(job: ReconstructJob) -> int:
 
     All checks that need no frame come before anything is written.
     """
+    done = _reconstruct(job)
+    while isinstance(done, ReconstructJob):
+        done = _reconstruct(done)
+    return done
+
+
+def _reconstruct(job: ReconstructJob) -> int | ReconstructJob:
+    """One run over a source: its exit code, or the run that has to follow."""
     out, err = result_consoles()
     if may_exist(job.spec) and not job.resume:
         # Imports and weights take seconds: a user should see at once that something happens.
@@ -57,6 +67,8 @@ def reconstruct_source(job: ReconstructJob) -> int:
         source = stack.enter_context(open_source(job.spec, job.frames, reconnect=job.reconnect))
         # A recording or photographs may contain their camera.
         job = dataclasses.replace(job, frames=dataclasses.replace(job.frames, camera=source.camera))
+        if begins_again(job, source, earlier):
+            job, earlier = dataclasses.replace(job, resume=False, overwrite=True), EarlierRun()
         if (earlier.record or earlier.partial) and source.live:
             raise ConfigError("--resume needs a file: a camera or stream cannot be read again")
         if earlier.record is not None:
@@ -73,9 +85,14 @@ def reconstruct_source(job: ReconstructJob) -> int:
         publisher = stack.enter_context(published)
         lock = stack.enter_context(FolderLock(folder))
         begin = time.monotonic()
-        load = run_load(job, source, earlier.partial)
+        load = run_load(job, source)
+        if load.mapping != "off":
+            # Beside the network's weights, which are read and packed without Python.
+            Thread(target=import_module, args=("stream_recon.app.slam.online.back_end",), daemon=True).start()
         with memory_errors():
             engine = load.model.load()
+        if load.threads is not None:
+            engine.threads = min(engine.threads, load.threads)
         out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         info = RunInfo.from_engine(engine, source.name, job.recorded)
         output = Output(folder, info, job.overwrite or job.resume, lock, earlier.partial, limit)
@@ -96,12 +113,18 @@ def reconstruct_source(job: ReconstructJob) -> int:
             others = [each for each in (publisher, *guidance) if each is not None]
             is_live_dense = job.dense is not None and session.back_end is not None
             is_light = source.feedback is not None and session.back_end is None
+            if viewer and is_light:
+                viewer.update_share = UPDATE_SHARE
             with run_listeners(viewer, engine.device, is_live_dense, is_light) as listeners:
                 summary = session.reconstruct([*listeners, *others], observer)
             observer.stop()
             print_summary(summary, out, err)
             session.source.close()
             finished = not summary.interrupted
+            if finished and is_light and summary.frames_reconstructed:
+                out.print("all frames are reconstructed once more, in full size")
+                view = dataclasses.replace(job.view, port=viewer.port) if viewer and job.view else job.view
+                return dataclasses.replace(job, resume=False, overwrite=True, view=view, publish=())
             if finished:
                 lock.release()  # each step takes it again
                 if viewer:

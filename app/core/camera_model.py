@@ -24,7 +24,9 @@ FURTHEST = 50.0
 SMALL = 1e-6
 """Squared radius below which the radial factor of a fish-eye lens is that of the centre."""
 STEPS = 12
-"""Newton steps that invert the distortion."""
+"""Most Newton steps that invert the distortion."""
+CONVERGED = 1e-9
+"""Newton step after which the inverse is exact to rounding."""
 MIN_DISTORTION_PX = 0.1
 """Least displacement at the image's corner that counts as distortion: resampling would blur more than it corrects."""
 
@@ -109,7 +111,11 @@ class CameraModel:
         for _ in range(STEPS):
             s = x * x
             slope = np.maximum(1 + s * (3 * self.k1 + 5 * self.k2 * s), 0.05)
+            before = x
             x = np.clip(x - (x * (1 + s * (self.k1 + self.k2 * s)) - radius) / slope, 0, most)
+            # Steps shrink quadratically.
+            if np.abs(x - before).max(initial=0.0) < CONVERGED:
+                break
         return np.asarray(np.tan(x) if self.fisheye else x)
 
 

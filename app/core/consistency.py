@@ -101,6 +101,11 @@ class DepthView:
         return np.asarray(cv2.erode(self.depth, np.ones((3, 3), np.uint8)), np.float32)
 
     @cached_property
+    def table(self) -> NDArray[np.float32]:
+        """`bounds`, `nearest` and `weight` [h, w, 4], which are sampled together."""
+        return np.asarray(cv2.merge([*self.bounds, self.nearest, self.weight]), np.float32)
+
+    @cached_property
     def sparse_points(self) -> NDArray[np.float64]:
         """Points [N, 3] in the world of a coarse grid of pixels."""
         height, width = self.depth.shape
@@ -137,35 +142,44 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     depth = own.depth[::step, ::step]
     shape = depth.shape
     agree, through, hidden, seen = (np.zeros(shape, np.uint8) for _ in range(4))
-    points = result.camera_points[::step, ::step].reshape(-1, 3)
+    known = depth > 0
+    points = np.ascontiguousarray(result.camera_points[::step, ::step].reshape(-1, 3).T)
     total = np.zeros(shape, np.float32)
     weights = np.square(1 / (1 + np.float32(LEAST_DEVIATION) - own.level[::step, ::step]))
     for other in others:
-        T = (invert_pose(other.T_world_camera) @ own.T_world_camera).astype(np.float32)
-        there = T[:3, :3] @ points.T + T[:3, 3:]
-        z = there[2].reshape(shape)
-        ahead = (z > 0) & (depth > 0)
-        inverse = np.divide(1, z, out=np.zeros_like(z), where=ahead)
         k = other.camera
+        K = np.array([[k.fx, 0, k.cx - 0.5], [0, k.fy, k.cy - 0.5], [0, 0, 1]])
+        P = (K @ (invert_pose(other.T_world_camera) @ own.T_world_camera)[:3]).astype(np.float32)
+        x, y, z = (P[:, :3] @ points + P[:, 3:]).reshape(3, *shape)
+        ahead = (z > 0) & known
+        inverse = 1 / np.where(ahead, z, np.float32(np.inf))
         # Pixels behind the camera fall outside.
-        x = np.where(ahead, there[0].reshape(shape) * inverse * np.float32(k.fx) + np.float32(k.cx - 0.5), OUTSIDE)
-        y = np.where(ahead, there[1].reshape(shape) * inverse * np.float32(k.fy) + np.float32(k.cy - 0.5), OUTSIDE)
-        x, y = np.clip(x, OUTSIDE, -OUTSIDE), np.clip(y, OUTSIDE, -OUTSIDE)
-        near, far = (_sampled(bound, x, y) for bound in other.bounds)
+        x = np.where(ahead, x * inverse, OUTSIDE)
+        y *= inverse
+        for axis in (x, y):
+            np.clip(axis, OUTSIDE, -OUTSIDE, out=axis)
+        near, far, nearest, weight = cv2.split(_sampled(other.table, x, y))
         # The depth of the other surface along nearly the same ray, and its relative difference.
-        surface = np.clip(1 / np.maximum(_sampled(other.inverse, x, y, cv2.INTER_LINEAR), TINY), near, far)
-        difference = surface * inverse - 1
-        slack = np.minimum((far - near) * inverse / 2, np.float32(SLANT))
-        known = near > 0
-        tolerance = _tolerance(difference[::3, ::3][known[::3, ::3]])
-        agrees = known & (np.abs(difference) < tolerance + slack)
-        seen += known
-        agree += agrees
-        hidden += known & (difference < -FREE_SPACE * tolerance)
-        through += _sampled(other.nearest, x, y) > z * (1 + FREE_SPACE * tolerance)
-        share = np.where(agrees, _sampled(other.weight, x, y), np.float32(0))
-        total += share * difference
-        weights += share
+        difference = np.maximum(_sampled(other.inverse, x, y, cv2.INTER_LINEAR), TINY)
+        np.divide(1, difference, out=difference)
+        np.minimum(np.maximum(difference, near, out=difference), far, out=difference)
+        difference *= inverse
+        difference -= 1
+        slack = (far - near) * inverse
+        slack *= np.float32(0.5)
+        np.minimum(slack, np.float32(SLANT), out=slack)
+        there = near > 0
+        tolerance = _tolerance(difference[::3, ::3][there[::3, ::3]])
+        slack += tolerance
+        agrees = there & (np.abs(difference) < slack)
+        seen += there.view(np.uint8)
+        agree += agrees.view(np.uint8)
+        hidden += (there & (difference < -FREE_SPACE * tolerance)).view(np.uint8)
+        through += (nearest * inverse > 1 + FREE_SPACE * tolerance).view(np.uint8)
+        weight *= agrees
+        weights += weight
+        weight *= difference
+        total += weight
     return Votes(agree, through, hidden, seen, np.asarray(depth * (1 + total / weights), np.float32))
 
 

@@ -28,6 +28,7 @@ from stream_recon.cache.kernels.choose import build_kernel, runs_triton
 from stream_recon.cache.kernels.compilation import compile_kernels
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.schema import Preset
+from stream_recon.models.int8 import separate_frames
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.prediction import Prediction
 
@@ -66,6 +67,7 @@ class StreamBatch:
         self._config = preset.stream
         self._device = device = network.image_mean.device
         self._half = computes_in_half(precision or plain_precision(device), device)
+        separate_frames(network)
         schema = stream_schema(preset, grid, device, half=self._half)
         available = available_memory(device)
         schema.check_fits(available)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from stream_recon.app.core.cores import all_cores
+
 logger = logging.getLogger(__name__)
 
 STATISTICS = Path("/proc/stat")
@@ -27,11 +29,6 @@ IDLE_CORE = 0.9
 """Idle share of a core that counts as one."""
 OWN_CHOICES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Environment variables with which users set the number of threads or how they wait."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_are_chosen() -> bool:
@@ -89,7 +86,7 @@ class ThreadBudget:
     def __init__(self, most: int) -> None:
         """``most``: threads where no other program runs."""
         self.threads = self._most = most
-        self._cores = usable_cores()
+        self._cores = all_cores()
         self._wanted: list[int] = []
         self._measured_at = time.monotonic()
         self._busy, self._own = _busy_seconds(), _own_seconds()
@@ -120,7 +117,7 @@ class FreeCores:
     """Whether a core is idle, from the CPU time of all programs between two questions. Never except on Linux."""
 
     def __init__(self) -> None:
-        self._cores = usable_cores()
+        self._cores = all_cores()
         self._at, self._busy = time.monotonic(), _busy_seconds()
         self._is_free = False
 

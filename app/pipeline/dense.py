@@ -16,10 +16,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.dense import (
     DENSE_FOLDER,

@@ -1,16 +1,16 @@
-"""Last steps of a run, which can also follow later: offline refinement, metric scale and mesh of a finished result."""
+"""Last steps of a run, which can also follow later: offline refinement, metric scale and mesh of a finished result.
+
+Each step imports what it needs: a run imports this file before its first frame.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from stream_recon.app.export.mesh.build import MeshCancelledError, MeshReport, write_result_mesh
-from stream_recon.app.localization.build import update_map
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
-from stream_recon.app.metric_scale.measure import measure_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
 from stream_recon.app.pipeline.dense import (
     DenseCancelledError,
@@ -20,10 +20,8 @@ from stream_recon.app.pipeline.dense import (
     densify_result,
     why_not_dense,
 )
-from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
-from stream_recon.app.pipeline.onto import check_onto, put_onto, record_changes
+from stream_recon.app.pipeline.listeners import RefinementView, ResultListener, RunObserver
 from stream_recon.app.pipeline.process import memory_errors, stop_on_signals
-from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, RefinementView, refine_result
 from stream_recon.app.pipeline.verdict import Verdict, record_verdict
 from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.disk_limit import bytes_without
@@ -33,9 +31,12 @@ from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.result.run_record import CHANGES_NAME, DENSE, METRIC_SCALE, ONTO, REFINEMENT
-from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import ConfigError, InputError, NoSurfaceError
+
+if TYPE_CHECKING:
+    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.slam.offline.report import RefinementReport
 
 
 class ResultView(RefinementView, ScaleView, DenseView, Protocol):
@@ -69,6 +70,8 @@ class FinishSteps:
                 raise ConfigError("use --onto or --scale-from, not both: the other result gives the unit")
             if not refine:
                 raise ConfigError("--onto needs a refinement: leave out --mapping")
+            from stream_recon.app.pipeline.onto import check_onto
+
             check_onto(onto)
         return FinishSteps(refine, None if scale_from is None else parse_scale_source(scale_from), mesh, dense, onto)
 
@@ -141,8 +144,10 @@ class Finisher:
         self.observer.on_verdict(verdict)
         return verdict
 
-    def refine(self) -> RefinementReport | None:
+    def refine(self) -> "RefinementReport | None":
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""
+        from stream_recon.app.pipeline.refine import STORED_IMAGES, RefinementCancelledError, refine_result
+
         report: RefinementReport | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(RefinementCancelledError):
             report = refine_result(
@@ -173,6 +178,8 @@ class Finisher:
 
         A result that was not refined, or whose source is gone, gets none, which is no error.
         """
+        from stream_recon.app.localization.build import update_map
+
         report: DenseReport | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock():
 
@@ -206,6 +213,8 @@ class Finisher:
 
         InputError means that the two share no view.
         """
+        from stream_recon.app.pipeline.onto import put_onto, record_changes
+
         with stop_on_signals() as stop, memory_errors(), self._lock():
             on_points = partial(self.observer.on_scale, "points")
             pages = [] if self.page is None else [self.page]
@@ -223,6 +232,8 @@ class Finisher:
 
         InputError means that ``source`` gives no scale for this result.
         """
+        from stream_recon.app.metric_scale.measure import measure_scale
+
         unit: MetricScale | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock():
 
@@ -246,6 +257,8 @@ class Finisher:
 
         A result in which no surface is visible gets none, which is no error.
         """
+        from stream_recon.app.export.mesh.build import MeshCancelledError, write_result_mesh
+
         report: MeshReport | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(MeshCancelledError):
             result = read_result(self.folder)

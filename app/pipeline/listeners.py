@@ -32,6 +32,13 @@ class ResultListener(Protocol):
     def revise(self, revision: Revision) -> None: ...
 
 
+class RefinementView(ResultListener, Protocol):
+    """A viewer that shows revisions and the sparse map."""
+
+    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
+        """Show sparse points [N, 3] and loop edges, pairs [E, 2] of source frames."""
+
+
 @runtime_checkable
 class ImageListener(Protocol):
     """A `ResultListener` that also gets the source's images, such as a viewer."""

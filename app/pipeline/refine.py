@@ -5,19 +5,19 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.localization.build import build_map
-from stream_recon.app.pipeline.cpu_threads import usable_cores
-from stream_recon.app.pipeline.listeners import ResultListener, RunObserver
+from stream_recon.app.pipeline.listeners import RefinementView, ResultListener, RunObserver
 from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.cameras import Camera, revision_since_causal
 from stream_recon.app.result.cloud import amend
@@ -41,13 +41,6 @@ MOST_WORKERS = 8
 """Threads at most: each holds an image and its features, and one thread merges what they find."""
 READING_SHARE = 0.05
 """Share of the progress for reading depth files, which comes first."""
-
-
-class RefinementView(ResultListener, Protocol):
-    """A viewer that shows revisions and the sparse map."""
-
-    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Show sparse points [N, 3] and loop edges, pairs [E, 2] of source frames."""
 
 
 class RefinementCancelledError(Exception):

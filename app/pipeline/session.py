@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameEngine, OverlapError
-from stream_recon.app.pipeline.cpu_threads import usable_cores
 from stream_recon.app.pipeline.health import low_quality_intervals
 from stream_recon.app.pipeline.listeners import BackEnd, ResultListener, RunObserver
 from stream_recon.app.pipeline.pipeline import ResumeState, RunSetup, reconstruct
@@ -22,7 +22,7 @@ from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import metric_scale_of
 from stream_recon.app.result.resume import PartialResult, finished_record, read_partial_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary, now_text
-from stream_recon.app.result.writer import ResultWriter, check_output
+from stream_recon.app.result.writer import CloudTime, ResultWriter, check_output
 from stream_recon.app.slam.mode import MappingChoice, MapState, make_back_end
 from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
@@ -58,6 +58,7 @@ class Output:
         lock: the folder's lock where the caller holds it; None: the run takes it.
         partial: result of an interrupted run in the folder, which this run continues.
         limit: None: everything is kept.
+        cloud: when points are written; other than ``live`` only where all depth files are kept.
     """
 
     folder: Path
@@ -66,12 +67,15 @@ class Output:
     lock: FolderLock | None = None
     partial: PartialResult | None = None
     limit: DiskLimit | None = None
+    cloud: CloudTime = "live"
 
     def open(self) -> ResultWriter:
         """Writer of the folder. Raises OutputError."""
-        return ResultWriter(
+        writer = ResultWriter(
             self.folder, self.info, overwrite=self.overwrite, lock=self.lock, resume=self.partial, limit=self.limit
         )
+        writer.cloud = self.cloud
+        return writer
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ every frame again from its depth file, and compares it with frames before and af
 to them.
 """
 
-import os
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
+from stream_recon.app.core.cores import serial_opencv, usable_cores
 from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.disk_table import DiskTable
 from stream_recon.app.core.ply import colours, positions
@@ -77,12 +77,16 @@ class PointCloud:
             part.unlink(missing_ok=True)
             raise
 
-    def add(self, result: FrameResult, depth_scale: float = 1.0) -> None:
-        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError."""
-        points = self._keyframes.points(result)
-        xyz = transform_points(result.T_world_camera, points.xyz)
-        new = self._voxels.take_new(xyz)
-        self._ply.append(xyz[new], points.rgb[new])
+    def add(self, result: FrameResult, depth_scale: float = 1.0, *, now: bool = True) -> None:
+        """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError.
+
+        ``now``: False leaves its points to `rebuild`, which needs its depth file.
+        """
+        if now:
+            points = self._keyframes.points(result)
+            xyz = transform_points(result.T_world_camera, points.xyz)
+            new = self._voxels.take_new(xyz)
+            self._ply.append(xyz[new], points.rgb[new])
         with output_errors(self._folder):
             self._written.append(pose=result.T_world_camera[:3], depth_scale=depth_scale)
         self._ends.append(self._ply.count)
@@ -178,9 +182,14 @@ def write_cloud(
         return voxels.keys(xyz), (xyz, rgb)
 
     try:
-        threads = os.cpu_count() or 1
-        with ThreadPoolExecutor(threads, "cloud") as pool:
-            work = in_order(pool, computed, ((points,) for points in frames), ahead=2 * threads)
+        threads = usable_cores()
+        with serial_opencv(), ThreadPoolExecutor(threads, "cloud") as pool:
+            # A thread of its own would only change places with this one.
+            work = (
+                map(computed, frames)
+                if threads == 1
+                else in_order(pool, computed, zip(frames, strict=True), ahead=2 * threads)
+            )
             for done, (keys, (xyz, rgb)) in enumerate(work, start=1):
                 if cancelled():
                     return False

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -56,8 +57,15 @@ FILE_NAMES = (
 """Files of a result besides ``run.json``."""
 
 
+CloudTime = Literal["live", "end", "never"]
+"""When the points of a run are written: also while it goes on, at its end, or not, because a later step does it."""
+
+
 class ResultWriter:
     """Writes one run into one folder, which is not changed before the first result arrives."""
+
+    cloud: CloudTime = "live"
+    """May be set before the first result, where all depth files are kept."""
 
     def __init__(
         self,
@@ -122,7 +130,7 @@ class ResultWriter:
         self._cameras.append(Camera.from_result(result))
         self._frames += 1
         self._keyframes += result.is_keyframe
-        self._cloud.add(result)
+        self._cloud.add(result, now=self.cloud == "live")
         if keep_depth:
             self._depth.wrote(result)
 
@@ -161,8 +169,8 @@ class ResultWriter:
             self._write_revisions(summary)
             self._write_record(replace(summary, interrupted=True))
             # Also without revisions: while the run went on, only earlier frames could confirm a point.
-            complete = self._cloud.rebuild(on_progress, cancelled)
-            if complete:
+            complete = self.cloud == "never" or self._cloud.rebuild(on_progress, cancelled)
+            if complete and self.cloud != "never":
                 self._applied = replace(self._applied, points=self._revisions)
             self._write_record(replace(summary, interrupted=summary.interrupted or not complete))
             return complete

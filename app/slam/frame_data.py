@@ -134,6 +134,12 @@ class DepthGrid:
     v: NDArray[np.float32]  # [rows]
     z: NDArray[np.float32]  # [rows, columns]
 
+    @property
+    def steps(self) -> tuple[float, float]:
+        """Pixels between columns, and between rows."""
+        u, v = (float(axis[1] - axis[0]) if len(axis) > 1 else 1.0 for axis in (self.u, self.v))
+        return u, v
+
     def sample(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """Depths [N] of the nearest cells at working pixels [N, 2]; 0 outside."""
         row, column, inside = self.cells(uv)
@@ -141,8 +147,7 @@ class DepthGrid:
 
     def cells(self, uv: NDArray[np.floating]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
         """Rows and columns [N] of the nearest cells at working pixels [N, 2], 0 outside; and whether inside [N]."""
-        steps = [float(axis[1] - axis[0]) if len(axis) > 1 else 1.0 for axis in (self.u, self.v)]
-        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / steps
+        at = (np.nan_to_num(uv, nan=-1e6) - (self.u[0], self.v[0])) / self.steps
         column, row = np.rint(np.clip(at, -1, 1e6)).astype(np.intp).T
         inside = (column >= 0) & (row >= 0) & (column < len(self.u)) & (row < len(self.v))
         return np.where(inside, row, 0), np.where(inside, column, 0), inside

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import are_limited, usable_cores
 from stream_recon.app.sources.containers import video_tracks
 from stream_recon.configs.errors import InputError
 
@@ -40,7 +41,8 @@ def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
             capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)
         elif isinstance(spec, Path):
             with _nameable(spec) as file_name:
-                capture = cv2.VideoCapture(file_name, cv2.CAP_FFMPEG)
+                threads = [cv2.CAP_PROP_N_THREADS, usable_cores()] if are_limited() else []
+                capture = cv2.VideoCapture(file_name, cv2.CAP_FFMPEG, threads)
         else:
             limit = int(1000 * ADDRESS_TIMEOUT_SECONDS)
             options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]

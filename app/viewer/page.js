@@ -30,8 +30,15 @@
   };
   const readCaption = () => {
     if (!document.body) return;
-    const words = !isSmall && matchMedia("(max-width: 36em)").matches ? said("hint") || said("status") : "";
-    if (caption.textContent !== words) caption.textContent = words;
+    const isShown = !isSmall && matchMedia("(max-width: 36em)").matches;
+    const words = isShown ? said("hint") || said("verdict") || said("status") : "";
+    if (caption.textContent !== words) {
+      caption.textContent = words;
+      const verdict = document.querySelector("[data-stream-recon-verdict]");
+      const isVerdict = verdict && words === said("verdict");
+      caption.style.borderLeft = isVerdict ? `4px solid ${verdict.dataset.colour}` : "";
+      caption.style.paddingLeft = isVerdict ? "8px" : "";
+    }
     if (!caption.isConnected) document.body.append(caption);
   };
 

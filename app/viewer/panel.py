@@ -98,9 +98,10 @@ class SharedPanel:
     def show_verdict(self, level: str, text: str) -> None:
         """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""
         colour = VERDICT_COLOURS.get(level, OTHER_COLOUR)
+        said = f'data-stream-recon-verdict="{html.escape(f"{level}: {text}")}" data-colour="{colour}"'
+        style = f"border-left: 4px solid {colour}; padding: 2px 8px; margin: 0 12px 8px; font-size: 0.875em"
         self._verdict.content = (
-            f'<div style="border-left: 4px solid {colour}; padding: 2px 8px; margin: 0 12px 8px; font-size: 0.875em">'
-            f'<b style="color: {colour}">{html.escape(level)}</b> {html.escape(text)}</div>'
+            f'<div {said} style="{style}"><b style="color: {colour}">{html.escape(level)}</b> {html.escape(text)}</div>'
         )
         self._verdict.visible = True
 

@@ -40,7 +40,7 @@ SHORTEST_UPDATE_S = 0.25
 LONGEST_UPDATE_S = 2.0
 """Longest time between updates, so that the view stays live."""
 UPDATE_SHARE = 0.15
-"""Share of the viewer thread's time that updates may take: heavier updates become rarer."""
+"""Share of the viewer thread's time that updates may take at first: heavier updates become rarer."""
 FAILED_STATUS = (
     "**The viewer has failed:** see the log. This view is frozen; the run continues, and its results are kept."
 )
@@ -93,6 +93,8 @@ class Viewer:
         self.failed = False
         """Whether an error has stopped the viewer."""
         self._next_update = 0.0
+        self.update_share = UPDATE_SHARE
+        """Share of the viewer thread's time that updates may take."""
         self._closed = threading.Event()
         events = PanelEvents(self._touch, self._save, partial(self._queue_request, self._show_all), self._queue_request)
         self.state = ViewerState(self._server, points, point_budget, events)
@@ -366,7 +368,7 @@ class Viewer:
             settled = not len(self._queue)
         unfinished = self.state.update(status, self.skipped, settled=settled)
         ended = time.monotonic()
-        rest_s = (ended - began) * (1 / UPDATE_SHARE - 1)
+        rest_s = (ended - began) * (1 / self.update_share - 1)
         with self._wake:
             self._touched |= unfinished
             self._next_update = ended + min(max(rest_s, SHORTEST_UPDATE_S), LONGEST_UPDATE_S)

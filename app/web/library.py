@@ -106,19 +106,31 @@ class Library:
             folder.rename(target)
         return new
 
+    def source(self, name: str) -> str:
+        """Path or address that a result was made of; empty where it is not known. Raises OutputError."""
+        try:
+            return str(_table(_record(self.folder(name)), "options").get("source", ""))
+        except (OSError, ValueError):
+            return ""
+
     def remove(self, name: str) -> bool:
         """Remove a result's own files; returns whether its folder is gone. Raises OutputError."""
         return remove_result(self.folder(name))
 
 
-def _entry(folder: Path, changed: float) -> Entry:
+def _record(folder: Path) -> Mapping[str, Any]:
+    """The ``run.json`` of a result. Raises OSError, ValueError."""
     path = folder / RUN_NAME
     if path.stat().st_size > MAX_RECORD_BYTES:
         raise ValueError("it is too large")
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict) or record.get("program") != PROGRAM:
         raise ValueError("it is of another program")
-    record = upgraded(record)
+    return upgraded(record)
+
+
+def _entry(folder: Path, changed: float) -> Entry:
+    record = _record(folder)
     verdict = _table(record, VERDICT)
     frames = _table(record, "frames").get("reconstructed")
     return Entry(
@@ -131,7 +143,7 @@ def _entry(folder: Path, changed: float) -> Entry:
         metres=bool(_table(record, METRIC_SCALE)),
         mesh=(folder / MESH_NAME).is_file(),
         verdict=str(verdict.get("level", "")),
-        reason=" ".join(str(verdict.get(key, "")) for key in ("reason", "advice")).strip()[:400],
+        reason=_explanation(str(verdict.get("reason", "")), str(verdict.get("advice", "")))[:400],
         changed=changed,
     )
 
@@ -153,3 +165,8 @@ def _length(trajectory: Path) -> float | None:
         return float(end.split()[0]) - float(begin.split()[0])
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+
+
+def _explanation(reason: str, advice: str) -> str:
+    """Reason and advice of a verdict; advice on commands is left out, since the page has buttons for them."""
+    return reason if not advice or "stream-recon" in advice or "--" in advice else f"{reason}. {advice}"

@@ -184,7 +184,7 @@ class Routes:
             if job.name not in self._places.results() and all(
                 job.source != other.source for other in self._store.all()
             ):
-                self._remove_source(job)
+                self._remove_source(job.source)
         return JSONResponse({})
 
     @answered
@@ -210,22 +210,20 @@ class Routes:
         return await self._remove(name, with_upload=given.get("upload") is True)
 
     async def _remove(self, name: str, with_upload: bool) -> Response:
+        recorded = await asyncio.to_thread(self.library.source, name)  # its jobs may be dismissed
         gone = await asyncio.to_thread(self.library.remove, name)
         jobs = self._store.of_result(name)
         for job in jobs:
             self._forget(job)
-        left = {job.source for job in self._store.all()}
-        for job in jobs:
-            if with_upload and job.source not in left:
-                self._remove_source(job)
+        sources = {recorded, *(job.source for job in jobs if job.kind in ("scan", "reconstruct"))}
+        for source in sources - {job.source for job in self._store.all()} if with_upload else ():
+            self._remove_source(source)
         return JSONResponse({"gone": gone})
 
-    def _remove_source(self, job: WebJob) -> None:
-        """Remove what was uploaded or scanned for a job."""
-        if job.kind == "scan":
-            _remove_inside(self._places.scans, Path(job.source))
-        elif job.kind == "reconstruct":
-            self.uploads.remove_stored(job.source)
+    def _remove_source(self, source: str) -> None:
+        """Remove what was uploaded or scanned; other paths are left alone."""
+        _remove_inside(self._places.scans, Path(source))
+        self.uploads.remove_stored(source)
 
     @answered
     async def picture(self, request: Request) -> Response:

@@ -18,7 +18,22 @@ from bench import ROOT, comparison
 
 FILE = Path(__file__).with_name("figures.json")
 README = ROOT / "scripts" / "README.md"
+FRONT = ROOT / "README.md"
+"""The page that shows a few of the CPU figures, between the same kind of marker lines."""
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+TITLES = {
+    "start": "Start of the program, sample",
+    "start phone": "Start of the program, phone video",
+    "refine short": "Refinement of a synthetic walk of 1,000 frames, features given",
+    "stream short": "Online back end over 1,500 frames",
+}
+"""Of tables that were never recorded."""
+ON_FRONT = {
+    "step": {"step at ": "a network step at "},
+    "start": {"first pose": "command to first pose", "refinement, a frame": "refinement after the stream, a frame"},
+    "program": {"stream of ": "stream of ", "whole command, ": "the same, "},
+}
+"""Beginnings of the rows that the front page shows, and what it puts for them."""
 Row = list[str]
 
 
@@ -31,14 +46,35 @@ def record(key: str, text: str, arguments: list[str]) -> None:
     figures[key] = entry(key, rows, arguments)
     FILE.write_text(to_json(figures))
     comparison.store(key, figures[key])
-    before, _, rest = README.read_text().partition(BEGIN)
-    README.write_text(before + BEGIN + tables() + END + rest.partition(END)[2])
+    _replace(README, tables())
+    _replace(FRONT, front_table())
+
+
+def _replace(page: Path, text: str) -> None:
+    """Put a text between the marker lines of a page."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    if begin:
+        page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
+
+
+def front_table() -> str:
+    """The rows of `ON_FRONT` of recorded figures in Markdown, under their machine; empty without any."""
+    known, rows, machines = read(), [], []
+    for key, shown in ON_FRONT.items():
+        for label, *cells in known.get(key, {}).get("rows", [])[1:]:
+            for beginning, instead in shown.items():
+                if label.startswith(beginning) and cells:
+                    machines.append(known[key]["machine"])
+                    rows.append(f"| {instead}{label.removeprefix(beginning)} | {cells[0].partition(' (')[0]} |")
+    if not rows:
+        return ""
+    return f"\n{', '.join(dict.fromkeys(machines))}:\n\n| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n\n"
 
 
 def entry(key: str, rows: list[Row], arguments: list[str]) -> dict[str, Any]:
     """A table of now with its origin, as the file holds it."""
     return {
-        "title": read().get(key, {}).get("title", key),
+        "title": read().get(key, {}).get("title", TITLES.get(key, key)),
         "command": shlex.join(arguments),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),

@@ -13,6 +13,7 @@ from stream_recon.models.int8 import (
     is_fastest,
     quantise,
     quantise_blocks,
+    separate_frames,
 )
 from stream_recon.models.layers import Block, attend_within
 
@@ -55,3 +56,15 @@ def test_a_block_is_near_the_exact_one_with_its_gains() -> None:
 
 def test_the_choice_is_the_same_each_time() -> None:
     assert is_fastest(torch.float32) == is_fastest(torch.float32)
+
+
+@torch.no_grad()
+def test_a_frame_is_independent_of_others_in_its_batch() -> None:
+    torch.manual_seed(0)
+    block = Block(64, 2, 4.0, qk_norm=True, eps=1e-5, layer_scale=0.5)
+    quantise_blocks(block)
+    separate_frames(block)
+    frames = torch.randn(3, 50, 64) * torch.tensor([1.0, 30.0, 0.01])[:, None, None]
+    together = block(frames, attend_within)
+    for number, frame in enumerate(frames):
+        torch.testing.assert_close(together[number], block(frame[None], attend_within)[0], rtol=1e-5, atol=1e-6)

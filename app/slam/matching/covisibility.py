@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
@@ -37,6 +36,8 @@ RETRIEVED = 30
 """Similar keyframes that each one of more keyframes is matched with."""
 MIN_UNORDERED = 18
 """Least number of inliers of a pair without order: chance pairs find no support when keyframes are registered."""
+FAILED = 2
+"""Covisible keyframes in order of overlap that do not match, after which the others of a keyframe are not tried."""
 HELD_OUT = 8
 """Every 8th feature is excluded from the first pass, to test its result."""
 RADIUS = 0.12
@@ -55,6 +56,8 @@ class CandidatePair:
     guided: bool
     least: int = MIN_UNGUIDED
     """Least number of inliers of an unguided pair."""
+    overlap: float = 1.0
+    """Share of the second one's points that the first one sees, by the poses; 1 where it is not known."""
 
 
 @dataclass
@@ -91,7 +94,9 @@ def candidate_pairs(
         earlier = np.flatnonzero(segment[: max(0, second - NEIGHBOURS)] == segment[second])
         for other in non_maximum_suppression(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
             guided = views[second].index - views[other].index <= FAR
-            found[other, second] = CandidatePair(other, second, "covisible", guided)
+            found[other, second] = CandidatePair(
+                other, second, "covisible", guided, overlap=float(shared[second, other])
+            )
         known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
         for other in non_maximum_suppression(remote, similarity[second, remote], MIN_SIMILARITY, MAX_SIMILAR):
@@ -145,6 +150,9 @@ def non_maximum_suppression(
 
 def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float32]:
     """Shares [N, N] of a keyframe's (row's) points that an earlier one (column) sees; 0 beyond the `NEAREST` ones."""
+    # Imported here, since it takes a tenth of a second, which a run has no use for before its end.
+    from scipy.spatial import cKDTree
+
     count = len(views)
     shared = np.zeros((count, count), np.float32)
     T = np.array([view.T_world_camera for view in views])
@@ -199,19 +207,45 @@ def match_pairs(
         unguided = _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
         return unguided if len(unguided[0]) > len(found[0]) else found
 
+    def match_group(group: Sequence[CandidatePair]) -> list[tuple[CandidatePair, Matches, Matches]]:
+        done: list[tuple[CandidatePair, Matches, Matches]] = []
+        for pair in group:
+            if pair.kind == "covisible" and sum(not len(found) for _, found, _ in done) >= FAILED:
+                break
+            done.append((pair, *match_pair(pair)))
+        return done
+
     result = PairMatches()
+    groups = _groups(pairs)
     with ThreadPoolExecutor(workers) as pool:
-        for pair, (found, held) in zip(pairs, pool.map(match_pair, pairs), strict=True):
-            result.tried += 1
-            if len(found):
-                result.matches[pair.first, pair.second] = found
-                if not pair.guided:
-                    result.loops.add((pair.first, pair.second))
-            if pair.kind == "near":
-                result.held_out[pair.first, pair.second] = held
+        for number, group in enumerate(pool.map(match_group, groups), start=1):
+            for pair, found, held in group:
+                result.tried += 1
+                if len(found):
+                    result.matches[pair.first, pair.second] = found
+                    if not pair.guided:
+                        result.loops.add((pair.first, pair.second))
+                if pair.kind == "near":
+                    result.held_out[pair.first, pair.second] = held
             if advance:
-                advance(result.tried / len(pairs))
+                advance(number / len(groups))
     return result
+
+
+def _groups(pairs: Sequence[CandidatePair]) -> list[list[CandidatePair]]:
+    """Pairs to match one after the other: covisible ones of one keyframe, those of most overlap first; others alone."""
+    groups: list[list[CandidatePair]] = []
+    covisible: dict[int, list[CandidatePair]] = {}
+    for pair in pairs:
+        if pair.kind != "covisible":
+            groups.append([pair])
+        elif pair.second not in covisible:
+            groups.append(covisible.setdefault(pair.second, [pair]))
+        else:
+            covisible[pair.second].append(pair)
+    for group in covisible.values():
+        group.sort(key=lambda pair: -pair.overlap)
+    return groups
 
 
 def _verified_and_held_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:

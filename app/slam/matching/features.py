@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from stream_recon.app.slam.frame_data import DepthReader
 
 COUNT = 1000
 """Most features of a keyframe in refinement: matching time grows with its square."""
+DESCRIBED = 1.5
+"""Ratio of described features, the strongest, to those kept, which are distributed over the image."""
 CONTRAST = 0.01
 """Contrast threshold, below Lowe's 0.04: walls and night scenes have few strong features."""
 FAINT_CONTRAST = 0.002
@@ -68,7 +71,7 @@ def _sift(
     grey: NDArray[np.uint8], mask: NDArray[np.uint8] | None, count: int, contrast: float
 ) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32] | None]:
     # Without precise upscaling, positions have a bias proportional to their scale.
-    sift = cv2.SIFT.create(nfeatures=2 * count, contrastThreshold=contrast, enable_precise_upscale=True)
+    sift = cv2.SIFT.create(nfeatures=round(DESCRIBED * count), contrastThreshold=contrast, enable_precise_upscale=True)
     keypoints, descriptors = sift.detectAndCompute(grey, mask)
     return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 
@@ -90,6 +93,8 @@ WORDS = 64
 """Size of the vocabulary; a single video needs few words."""
 TRAINING = 20_000
 """Most descriptors that the vocabulary is learned from, which bounds the time of k-means."""
+ROUNDS = 8
+"""Iterations of k-means; a vocabulary need not have converged."""
 STRONGEST = 600
 """Features of a keyframe that are described; weaker ones are seldom seen again."""
 
@@ -117,9 +122,17 @@ def learn_vocabulary(features: Sequence[Features], seed: int = 0) -> NDArray[np.
             for d, start in zip(picked, starts, strict=False)
         ]
     )
-    cv2.setRNGSeed(seed + 1)
-    stop = (cv2.TERM_CRITERIA_MAX_ITER, 8, 0.0)
-    return np.asarray(cv2.kmeans(sample, WORDS, None, stop, 1, cv2.KMEANS_RANDOM_CENTERS)[2], np.float32)
+    shape, words = (len(sample), WORDS), sample[random.choice(len(sample), WORDS, replace=False)]
+    for _ in range(ROUNDS):
+        nearest = _nearest_word(sample, words)
+        belongs = csr_matrix((np.ones(len(sample), np.float32), nearest, np.arange(len(sample) + 1)), shape)
+        counts = np.bincount(nearest, minlength=WORDS)[:, None]
+        words = np.where(counts > 0, (belongs.T @ sample) / np.maximum(counts, 1), words).astype(np.float32)
+    return words
+
+
+def _nearest_word(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArray[np.intp]:
+    return np.asarray((descriptors @ words.T - 0.5 * np.square(words).sum(axis=1)).argmax(axis=1), np.intp)
 
 
 def cosine_similarities(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -135,7 +148,7 @@ def vlad(features: Features, words: NDArray[np.float32]) -> NDArray[np.float32]:
     descriptors = features.descriptors[:STRONGEST]
     total = np.zeros((WORDS, 128), np.float32)
     if len(descriptors):
-        nearest = (descriptors @ words.T - 0.5 * np.square(words).sum(axis=1)).argmax(axis=1)
+        nearest = _nearest_word(descriptors, words)
         counts = np.bincount(nearest, minlength=WORDS).astype(np.float32)
         belongs = (nearest == np.arange(WORDS)[:, None]).astype(np.float32)
         total = belongs @ descriptors - counts[:, None] * words

@@ -25,6 +25,8 @@ MIN_UNGUIDED = 30
 """Least number of inliers of an unguided pair; fewer can agree by chance."""
 CELL_PX = 48
 """Cell size that measures how much of the image matches cover."""
+MOST_CELLS = 1 << 20
+"""More than the cells of a row."""
 _ITERATIONS = 1000
 """RANSAC iterations: enough for a sample of 7 inliers where half of the matches are inliers (99.9 %)."""
 KLT_WINDOW = 21
@@ -56,9 +58,10 @@ def match(
     for rows, columns in _blocks(first, second, expected, radius):
         cosine = first.descriptors[rows] @ second.descriptors[columns].T
         if expected is not None:
-            far = np.abs(expected[rows, :1] - second.uv[columns, 0]) > radius
-            far |= np.abs(expected[rows, 1:] - second.uv[columns, 1]) > radius
-            np.copyto(cosine, np.float32(-1), where=far)
+            near = np.abs(expected[rows, :1] - second.uv[columns, 0]) <= radius
+            near &= np.abs(expected[rows, 1:] - second.uv[columns, 1]) <= radius
+            # A cosine of 0 is below that of any match; RootSIFT has none below it.
+            cosine *= near
         rivals[columns] = np.maximum(rivals[columns], cosine.max(axis=0))
         nearest = cosine.argmax(axis=1)
         each = np.arange(len(nearest))
@@ -91,12 +94,12 @@ def _blocks(
 def verify(first: Features, second: Features, matches: Matches, least: int = MIN_GUIDED) -> Matches:
     """Matches that one fundamental matrix explains (MAGSAC++, Barath et al., CVPR 2020); none if below ``least``.
 
-    A moving object may have more texture than the static scene. Where the inliers cover the smaller part of the image,
-    a second fundamental matrix is estimated from the outliers, and the one that covers more is taken.
+    A moving object may have more texture than the static scene. Where the outliers cover as much of the image as the
+    inliers, a second fundamental matrix is estimated from them, and the one that covers more is taken.
     """
     kept = _inliers(first, second, matches, matches, least)
     rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    if len(kept) and len(rest) >= max(least, len(kept) // 8):
+    if len(kept) and len(rest) >= least and _covered_cells(first, rest) >= _covered_cells(first, kept):
         # Near a plane the first matrix takes some of the other motion's matches by chance, so all are tested again.
         other = _inliers(first, second, rest, matches, least)
         if _covered_cells(first, other) > _covered_cells(first, kept):
@@ -143,7 +146,8 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 
 def _covered_cells(features: Features, matches: Matches) -> int:
-    return len(np.unique(features.uv[matches[:, 0]] // CELL_PX, axis=0))
+    column, row = (features.uv[matches[:, 0]] // CELL_PX).astype(np.int64).T
+    return len(np.unique(row * MOST_CELLS + column))
 
 
 @dataclass(frozen=True)
@@ -186,11 +190,15 @@ def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matche
 
 
 def track_klt(
-    source: NDArray[np.uint8], target: NDArray[np.uint8], uv: NDArray[np.floating], predicted: NDArray[np.floating]
+    source: NDArray[np.uint8],
+    target: NDArray[np.uint8],
+    uv: NDArray[np.floating],
+    predicted: NDArray[np.floating],
+    levels: int = KLT_LEVELS,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
 
-    ``predicted``: [N, 2], initial positions; NaN: unknown.
+    ``predicted``: [N, 2], initial positions; NaN: unknown. ``levels``: of the pyramid, above the base.
     """
     if not len(uv):
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)
@@ -200,19 +208,23 @@ def track_klt(
     inside = np.asarray(ahead.all(axis=1))
     at = np.asarray(uv, np.float32) - np.float32(0.5)
     begin = np.where(inside[:, None], begin - np.float32(0.5), at)
-    there, found = _tracked(source, target, at, begin)
+    there, found = _tracked(source, target, at, begin, levels)
     # Back without help from the result: from where the prediction puts it.
-    back, returned = _tracked(target, source, there, there + (at - begin))
+    back, returned = _tracked(target, source, there, there + (at - begin), levels)
     arrived = inside & found & returned
     arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
     return there + np.float32(0.5), np.asarray(arrived)
 
 
 def _tracked(
-    source: NDArray[np.uint8], target: NDArray[np.uint8], at: NDArray[np.float32], begin: NDArray[np.float32]
+    source: NDArray[np.uint8],
+    target: NDArray[np.uint8],
+    at: NDArray[np.float32],
+    begin: NDArray[np.float32],
+    levels: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     size, flags = (KLT_WINDOW, KLT_WINDOW), cv2.OPTFLOW_USE_INITIAL_FLOW
     there, found, _ = cv2.calcOpticalFlowPyrLK(
-        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=KLT_LEVELS, flags=flags
+        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=levels, flags=flags
     )
     return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0

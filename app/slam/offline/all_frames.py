@@ -27,6 +27,8 @@ WRONG_MOTION = 0.5
 """`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
 MIN_POINTS = 15
 """Least number of inliers of a frame's pose."""
+LEVELS = 1
+"""Pyramid levels of tracking: refined keyframes predict positions to some pixels."""
 INLIER_PX = 2.0
 """Reprojection error up to which a keyframe's observation is tracked into other frames."""
 GOOD_PX = 3.0
@@ -152,7 +154,7 @@ def _refine_frame(
     lens = fit.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = track_klt(grey, image, uv, project_world(lens, T[frame], points))
+        there, arrived = track_klt(grey, image, uv, project_world(lens, T[frame], points), LEVELS)
         pixels.append(there[arrived])
         xyz.append(points[arrived])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)

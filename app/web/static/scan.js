@@ -15,7 +15,7 @@ let scan = null, running = false, socket = null, lock = null, video = $("camera"
 
 function say(text) {
   if (stats.says.at(-1)?.text === text || (!stats.says.length && !text)) return;
-  stats.says.push({text, at: performance.now()});
+  stats.says.push({text, at: performance.now(), sent: stats.sent});
   $("guidance").textContent = text; $("guidance").hidden = !text;
 }
 const note = text => { $("note").textContent = text; $("note").hidden = !text; };
@@ -233,7 +233,7 @@ async function watchRefinement(name) {
         return note(result ? `Ready, here and on the start page. ${result.verdict ? `It is ${result.verdict}: ${result.reason}.` : ""}` : "No frame was reconstructed.");
       }
       const {step, done, total} = job.progress || {};
-      note(step && step !== "frames" && total ? `${step === "refining" ? "Refining" : step === "mesh" ? "Making the mesh" : "Refining: " + step}, ${Math.round(100 * done / total)} %` : "The scan is being refined.");
+      note(step && total ? `${step === "frames" ? "Reconstructing all frames in full size" : step === "refining" ? "Refining" : step === "mesh" ? "Making the mesh" : "Refining: " + step}, ${Math.round(100 * done / total)} %` : "The scan is being refined.");
     } catch { /* the connection is cut: ask again */ }
     await new Promise(resolve => setTimeout(resolve, 2 * RETRY_MS));
   }

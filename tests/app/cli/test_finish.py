@@ -8,7 +8,7 @@ import pytest
 
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
-from stream_recon.app.pipeline import finish
+from stream_recon.app.pipeline import refine
 from stream_recon.app.pipeline.finish import Finisher, FinishSteps
 from stream_recon.app.pipeline.refine import RefinementCancelledError
 from stream_recon.app.pipeline.verdict import recorded_verdict
@@ -52,7 +52,7 @@ def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.M
     def stopped(*_: object, **__: object) -> None:
         raise RefinementCancelledError
 
-    monkeypatch.setattr(finish, "refine_result", stopped)
+    monkeypatch.setattr(refine, "refine_result", stopped)
     page = Page()
     with TerminalObserver(*result_consoles(), page) as observer:
         assert Finisher(folder, None, observer, page=page).refine() is None

@@ -1,14 +1,22 @@
 """How much work a run does for each frame of a scan, by the machine."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from stream_recon.app.cli.scan_load import PATCHES, RunLoad, load_of_rest, load_of_scan
+from stream_recon.app.cli.reconstruct_job import ReconstructJob
+from stream_recon.app.cli.scan_load import PATCHES, RunLoad, begins_again, load_of_scan
+from stream_recon.app.core import cores as core_numbers
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline import cpu_threads
-from stream_recon.app.result.resume import read_partial_result
-from tests.app.result.test_writer import write_run
+from stream_recon.app.pipeline.session import EarlierRun
+from stream_recon.app.result.folder import RUN_NAME
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.scan_folder import FRAMES_NAME
+from stream_recon.app.sources.source import Source
+from tests.app.result.test_writer import DONE, write_run
 
 
 @pytest.mark.parametrize(
@@ -23,19 +31,33 @@ from tests.app.result.test_writer import write_run
 def test_scans_are_lighter_on_few_cores_and_where_refinement_follows(
     monkeypatch: pytest.MonkeyPatch, cores: int, mapping: str, device: str, is_lighter: bool
 ) -> None:
-    monkeypatch.setattr(cpu_threads, "usable_cores", lambda: cores)
+    monkeypatch.setattr(core_numbers, "usable_cores", lambda: cores)
     load = load_of_scan(RunLoad(ModelChoice(device=device), mapping))  # type: ignore[arg-type]
     patches = load.model.load_preset().image.max_patches
     assert (load.mapping, patches == PATCHES) == ("off" if is_lighter else mapping, is_lighter)
+    assert load.threads == (cores - 1 if is_lighter else None)
 
 
-def test_the_rest_of_a_scan_has_images_of_the_size_of_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("patches, again", [(PATCHES, True), (208, False)])
+def test_a_scan_that_had_less_work_begins_again_once_it_is_over(
+    tmp_path: Path, finish: bool, patches: int, again: bool
 ) -> None:
-    write_run(tmp_path / "scan", finish=False)
-    partial = read_partial_result(tmp_path / "scan")
-    assert partial is not None
-    rest = load_of_rest(RunLoad(ModelChoice(), "full"), partial)  # its images are small
-    assert rest.mapping == "full" and rest.model.max_patches == PATCHES
-    monkeypatch.setattr("stream_recon.app.cli.scan_load.PATCHES", 0)
-    assert load_of_rest(RunLoad(ModelChoice(), "full"), partial).model.max_patches is None
+    scan, folder = tmp_path / "scan", tmp_path / "scan-recon"
+    scan.mkdir()
+    frames = scan / FRAMES_NAME
+    frames.write_text("")
+    writer = write_run(folder, finish=finish)
+    if not finish:
+        writer.checkpoint(DONE)
+    record = json.loads((folder / RUN_NAME).read_text())
+    record["preset"]["image"]["max_patches"] = patches
+    record["interrupted"] = not finish
+    (folder / RUN_NAME).write_text(json.dumps(record))
+    earlier = EarlierRun.find(folder, resume=True, overwrite=False)
+    assert (earlier.record is not None) is finish and (earlier.partial is None) is finish
+    job = ReconstructJob(str(scan), FrameChoice(), ModelChoice())
+    assert not begins_again(job, cast(Source, SimpleNamespace(live=True)), earlier)
+    assert begins_again(job, cast(Source, SimpleNamespace(live=False)), earlier) is again
+    frames.unlink()
+    assert not begins_again(job, cast(Source, SimpleNamespace(live=False)), earlier)

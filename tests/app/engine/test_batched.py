@@ -9,6 +9,7 @@ from stream_recon.app.engine.batched import StreamBatch, step_sizes
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.stream import Stream
 from stream_recon.configs.schema import Preset
+from stream_recon.models.int8 import exact_levels
 from stream_recon.models.odometry import depth_filter, rotation_search
 from stream_recon.models.prediction import Prediction
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -88,6 +89,20 @@ def test_each_stream_gives_what_it_gives_alone(slots: int, keyframes: str) -> No
         torch.testing.assert_close(got[0], poses, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got[1], maps, rtol=1e-5, atol=1e-4)
     assert batch.used == 0
+
+
+@pytest.mark.skipif(not exact_levels(), reason="this CPU or torch has no products in int8")
+def test_a_stream_in_int8_is_independent_of_others_in_its_batch() -> None:
+    preset = tiny_preset(keyframes="every", special_budget=8, camera_window=3)
+    network = tiny_network(preset)
+    network.quantise_for_cpu(half=False)
+    streams = [random_images(7, seed=1), 0.1 * random_images(7, seed=2)]
+    some, both = (
+        together(StreamBatch(network, preset, GRID, 2, "int8"), preset, clips) for clips in (streams[:1], streams)
+    )
+    torch.testing.assert_close(both[0][0], some[0][0], rtol=1e-5, atol=1e-5)
+    # Other rounding in fp32 moves a few activations to the next level.
+    assert (both[0][1] - some[0][1]).square().mean().sqrt() < 0.0015
 
 
 @pytest.mark.slow

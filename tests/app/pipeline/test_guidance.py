@@ -1,5 +1,6 @@
 """Guidance of a person who scans: a line appears soon, one at a time, and goes again."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,13 @@ SAMPLE = Path(guidance.__file__).resolve().parents[1] / "sample" / "walkthrough.
 class Phone:
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.said_at: list[int] = []
+        self.frame = -1
         self.posed_frames: list[int] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
+        self.said_at.append(self.frame)
 
     def posed(self, index: int) -> None:
         self.posed_frames.append(index)
@@ -41,12 +45,16 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guidance, "LEAST_SECONDS", 0.0)
 
 
-def guided(frames: list[NDArray[np.uint8]]) -> list[str]:
+def watched(frames: list[NDArray[np.uint8]]) -> Phone:
     phone = Phone()
     watch = Guidance(phone)
-    for number, frame in enumerate(frames):
-        watch.observe(number / 10, frame)
-    return phone.said
+    for phone.frame, frame in enumerate(frames):
+        watch.observe(phone.frame / 10, frame)
+    return phone
+
+
+def guided(frames: list[NDArray[np.uint8]]) -> list[str]:
+    return watched(frames).said
 
 
 def blurred(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -67,6 +75,16 @@ def test_each_fault_is_named_and_forgotten(walk: list[NDArray[np.uint8]], number
     grain = np.random.default_rng(0)
     wall = [grain.normal(170, 2, before[0].shape).clip(0, 255).astype(np.uint8) for _ in middle]
     assert guided([*before, *wall, *after]) == [BARE, ""]
+
+
+@pytest.mark.parametrize("damage", [blurred, lambda frame: frame // 8], ids=["blurred", "dark"])
+@pytest.mark.parametrize("number", [10, 60, 100])
+def test_a_line_comes_with_the_second_bad_frame_and_goes_with_the_second_good_one(
+    walk: list[NDArray[np.uint8]], damage: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], number: int
+) -> None:
+    middle = [np.asarray(damage(frame), np.uint8) for frame in walk[number : number + 6]]
+    phone = watched([*walk[number - 10 : number], *middle, *walk[number + 6 : number + 16]])
+    assert phone.said_at == [11, 17]
 
 
 def test_fast_turns_are_named(walk: list[NDArray[np.uint8]]) -> None:

@@ -163,7 +163,7 @@ def test_a_core_is_free_only_where_the_machine_was_idle(monkeypatch: pytest.Monk
     clock, busy = [0.0], [0.0]
     monkeypatch.setattr(cpu_threads.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(cpu_threads, "_busy_seconds", lambda: busy[0])
-    monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
+    monkeypatch.setattr(cpu_threads, "all_cores", lambda: 2)
     cores = FreeCores()
     assert not cores.is_one_free()
     clock[0], busy[0] = 1.0, 1.95

@@ -16,7 +16,7 @@ from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
-from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.result.writer import CloudTime, ResultWriter
 from stream_recon.configs.errors import OutputError
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import POINTS, run_info
@@ -210,3 +210,22 @@ def test_the_reader_gives_revised_depth_and_intrinsics(tmp_path: Path) -> None:
     np.testing.assert_allclose(second.depth, 2 * results[1].depth, rtol=1e-3)
     assert second.intrinsics == k and first.intrinsics == results[0].intrinsics
     np.testing.assert_allclose(second.T_world_camera, GROWN.move_pose(results[1].T_world_camera))
+
+
+def test_a_cloud_written_only_at_the_end_is_the_same(tmp_path: Path) -> None:
+    results = walk()[:12]
+    times: tuple[CloudTime, ...] = ("live", "end", "never")
+    for name in times:
+        writer = ResultWriter(tmp_path / name, run_info())
+        writer.cloud = name
+        for result in results:
+            writer.add(result)
+        if name != "live":
+            assert not len(xyz_of(tmp_path / name))
+        assert writer.finish(DONE)
+    live, end = ((tmp_path / name / "points.ply").read_bytes() for name in ("live", "end"))
+    assert live == end and len(xyz_of(tmp_path / "end")) > 1000
+    assert not len(xyz_of(tmp_path / "never"))
+    # As a refinement does.
+    assert rebuild_cloud(read_result(tmp_path / "never"))
+    assert (tmp_path / "never" / "points.ply").read_bytes() == live

@@ -279,6 +279,16 @@ def test_a_phone_has_a_folded_panel_and_all_of_the_picture(browser: Any, fed: tu
         wait_for(lambda: share_in_view(viewer, client) > 0.85)
         panel = browser.find_element("xpath", "//body//*[text()='kitchen']").rect
         assert panel["y"] > 0.9 * 844
+        # The panel is folded: a line above the picture says how good the result is, and not what was done last.
+        viewer.status("mesh of 1,234 triangles")
+        wait_for(lambda: browser.find_elements("xpath", "//body/div[text()='mesh of 1,234 triangles']"))
+        viewer.show_verdict("doubtful", "few frames <overlap>. Film again")
+        xpath = "//body/div[text()='doubtful: few frames <overlap>. Film again']"
+        (line,) = wait_for(lambda: browser.find_elements("xpath", xpath))
+        assert line.is_displayed() and line.rect["y"] < 0.1 * 844 and line.rect["width"] <= 390
+        viewer.status("mesh of 1,234 triangles, saved")
+        assert viewer.flush()
+        assert line.text == "doubtful: few frames <overlap>. Film again"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

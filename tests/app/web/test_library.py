@@ -34,6 +34,24 @@ def test_results_of_the_command_line_are_listed(data: Path) -> None:
     assert entries["hall"].seconds is not None and entries["hall"].seconds > 0
 
 
+@pytest.mark.parametrize(
+    "advice, shown",
+    [
+        ("", "few frames overlap"),
+        ("Film again", "few frames overlap. Film again"),
+        ("'stream-recon refine' refines and checks it", "few frames overlap"),
+        ("Continue it with --resume", "few frames overlap"),
+    ],
+)
+def test_a_verdict_has_advice_unless_it_names_a_command(data: Path, advice: str, shown: str) -> None:
+    path = data / "hall" / RUN_NAME
+    record = json.loads(path.read_text())
+    record["verdict"] = {"level": "doubtful", "reason": "few frames overlap", "advice": advice}
+    path.write_text(json.dumps(record))
+    (entry,) = Library(Places(data)).entries()
+    assert (entry.verdict, entry.reason) == ("doubtful", shown)
+
+
 def test_a_result_has_a_picture(data: Path) -> None:
     assert Library(Places(data)).picture("hall").startswith(b"\xff\xd8\xff")
     for path in (data / "hall" / "depth").iterdir():

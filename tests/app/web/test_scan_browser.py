@@ -18,7 +18,7 @@ from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.pipeline.guidance import BLURRED, DARK
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.web.places import Places
-from tests.app.web.browsing import Relay, ServerProcess, until
+from tests.app.web.browsing import Relay, ServerProcess, processor_seconds, until
 from tests.chromium import chromium, needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
@@ -92,7 +92,14 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         until(lambda: "GB" in driver.find_element("id", "limits").text, 30)
         assert "token" not in driver.current_url
         begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off&name=room")
+        until(lambda: stats(driver)["posed"] >= 10, 180, "poses")
+        processes = (server.process.pid, driver.service.process.pid)
+        before, first, began = [processor_seconds(number) for number in processes], stats(driver), time.monotonic()
         time.sleep(40)
+        of_run, of_browser = (
+            processor_seconds(number) - seconds for number, seconds in zip(processes, before, strict=True)
+        )
+        each, share = of_run / (stats(driver)["posed"] - first["posed"]), of_browser / (time.monotonic() - began)
         found = end(driver)
         assert found["transport"] == "socket" and found["mostInFlight"] == 1 and not found["errors"]
         assert found["acknowledged"] >= 10 and found["posed"] >= 8 and found["cuts"] == 0
@@ -102,6 +109,9 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
             f"{rate:.1f} frames/s; delay p50 {delays[len(delays) // 2]:.0f}, "
             f"p95 {delays[int(0.95 * len(delays))]:.0f} ms"
         )
+        print(f"processor time of server and run: {1000 * each:.0f} ms a frame; Chromium: {share:.2f} of a core")
+        # 8 frames/s have room on two cores; the rate itself depends on what else runs here.
+        assert 8 * each + share < 2
         record = finished(data, "room-recon")
         # The last frame may have been on its way.
         assert record["frames"]["reconstructed"] - found["acknowledged"] in (0, 1) and not record["segments"]
@@ -187,15 +197,39 @@ def test_a_cut_network_goes_on_as_a_new_segment(tmp_path: Path) -> None:
 def test_guidance_appears_and_goes(
     tmp_path: Path, damage: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], line: str
 ) -> None:
-    frames = sample()
-    # Good for 10 s, damaged for 10 s, as one forth and back: the damaged stretch lies at the turning point.
-    camera = camera_file(tmp_path / "camera.mjpeg", [*frames[:20], *map(damage, frames[20:30])], 15)
+    good, bad = sample()[:20], [np.asarray(damage(frame), np.uint8) for frame in sample()[20:30]]
+    # Good for 20 s, damaged for 10 s, as one forth and back: the damaged stretch lies at the turning point.
+    camera = camera_file(tmp_path / "camera.mjpeg", [*good, *bad], 15)
     with (
         ServerProcess(tmp_path / "data") as server,
         chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         begin(driver, f"{server.url}scan?view=off")
-        until(lambda: any(said["text"] == line for said in stats(driver)["says"]), 60, "the line")
+        until(lambda: any(said["text"] == line for said in stats(driver)["says"]), 240, "the line")
         assert driver.find_element("id", "guidance").text in (line, "")
-        until(lambda: stats(driver)["says"][-1]["text"] == "", 60, "its end")
-        end(driver)
+        until(lambda: stats(driver)["says"][-1]["text"] == "", 240, "its end")
+        says = end(driver)["says"]
+    is_bad = damaged_frames(tmp_path / "data", good, bad)
+    begins = next(number for number, said in enumerate(says) if said["text"] == line)
+    ends = next(number for number in range(begins, len(says)) if not says[number]["text"])
+    first = is_bad.index(True)
+    last = is_bad.index(False, first)
+    waited, stayed = says[begins]["sent"] - first, says[ends]["sent"] - last
+    print(f"the line appeared {waited} frames after the first bad one, and went {stayed} after the first good one")
+    # In frames, since a busy machine takes fewer of them in a second.
+    assert 0 < waited <= GUIDANCE_FRAMES and 0 < stayed <= GUIDANCE_FRAMES
+
+
+GUIDANCE_FRAMES = 16
+"""Two seconds at 8 frames/s."""
+
+
+def damaged_frames(data: Path, good: list[NDArray[np.uint8]], bad: list[NDArray[np.uint8]]) -> list[bool]:
+    """For each frame of a scan, whether it shows one of the ``bad`` pictures of the camera."""
+    (scan,) = Places(data).scans.iterdir()
+    found = []
+    for path in sorted(scan.glob("*.jpg")):
+        image = cv2.imread(str(path)).astype(np.float32)
+        of_good, of_bad = (min(np.abs(image - each).mean() for each in pictures) for pictures in (good, bad))
+        found.append(bool(of_bad < of_good))
+    return found

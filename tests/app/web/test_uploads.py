@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import shutil
 import zipfile
 from collections.abc import AsyncIterator
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.places import RESERVE_BYTES, Places, safe_name
 from stream_recon.app.web.uploads import Stored, Uploads
+from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, served, upload
 
 
@@ -146,3 +149,23 @@ def test_two_complete_copies_at_the_same_time_are_stored_once(tmp_path: Path) ->
     assert (
         first.path == second.path and first.path.read_bytes() == VIDEO and (first.known, second.known) == (False, True)
     )
+
+
+@pytest.mark.parametrize("of_upload", [True, False])
+def test_a_result_is_removed_with_its_upload_after_its_job_was_dismissed(tmp_path: Path, of_upload: bool) -> None:
+    own = tmp_path / "own.mp4"
+    own.write_bytes(VIDEO)
+    with served(tmp_path / "data", jobs=0) as client:
+        name = upload(client, VIDEO)["name"]
+        (path,) = stored(tmp_path / "data")
+        write_run(tmp_path / "data" / name)
+        record = tmp_path / "data" / name / RUN_NAME
+        made = json.loads(record.read_text())
+        made["options"]["source"] = str(path if of_upload else own)
+        record.write_text(json.dumps(made))
+        assert client.post("/api/jobs/1/stop").status_code == 200
+        assert client.delete("/api/jobs/1").status_code == 200
+        assert stored(tmp_path / "data") == [path]
+        gone = client.request("DELETE", f"/api/results/{name}", json={"upload": True})
+        assert gone.json() == {"gone": True} and own.exists()
+        assert stored(tmp_path / "data") == ([] if of_upload else [path])
