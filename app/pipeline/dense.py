@@ -51,8 +51,8 @@ SIDES = (96, 2048)
 """Bounds of the longer side."""
 MIN_KEYFRAMES = 3
 """Least number of keyframes: fewer confirm nothing."""
-EXACT_BASELINE = 0.15
-"""Extent of the cameras that observe a triangulated point, as a share of its distance, from which its weight is 1."""
+HALF_BASELINE = 0.034
+"""Extent of the cameras that observe a triangulated point, as a share of its distance, at which its weight is 1 / 2."""
 MAX_TRACK_ERROR_PX = 1.5
 """Largest mean reprojection error of a triangulated point that corrects depth, in pixels of the refinement."""
 
@@ -197,7 +197,10 @@ class _Job:
 
     @cached_property
     def _point_weights(self) -> NDArray[np.float64]:
-        """Weights [M] of the triangulated points: the inverse variance of depth, by the extent of their cameras."""
+        """Weights [M] of the triangulated points from 0 to 1, by the extent of the cameras that observe them.
+
+        The weight is the inverse of the sum of two variances of log depth, one of triangulation and one of all points.
+        """
         centres = {camera.index: camera.T_world_camera[:3, 3] for camera in self.result.cameras}
         seen = np.array([centres.get(index, np.zeros(3)) for index in self.tracks.frame.tolist()])
         starts = np.flatnonzero(np.diff(self.tracks.point, prepend=-1))
@@ -205,7 +208,7 @@ class _Job:
         distance = np.linalg.norm(self.tracks.points[self.tracks.point[starts]] - seen[starts], axis=1)
         found = np.zeros(len(self.tracks.points))
         baseline = np.linalg.norm(extent, axis=1) / np.maximum(distance, 1e-12)
-        found[self.tracks.point[starts]] = np.minimum((baseline / EXACT_BASELINE) ** 2, 1)
+        found[self.tracks.point[starts]] = 1 / (1 + (HALF_BASELINE / np.maximum(baseline, 1e-9)) ** 2)
         return found
 
     def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:

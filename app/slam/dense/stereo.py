@@ -29,6 +29,8 @@ COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001)
 """The first sweep: about the prior, whose errors it has to span. Far things are often several times as far."""
 FINE = SweepRange(9, 0.3, 3.0)
 """Each further sweep, at up to twice the size, about the depth of the last one."""
+OTHER, MIN_GAIN = SweepRange(3, 0.3, 3.0), 0.02
+"""The sweep about the depth of triangulated points that are on another surface, and how much less its cost must be."""
 MAX_COST, MIN_MARGIN = 0.6, 0.02
 """Bounds of cost and margin of a pixel that is matched."""
 SUPPORT_WEIGHTS = (0.0, 0.05, 1.0, 1.5, 2.0)
@@ -37,6 +39,11 @@ MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
 """Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
 CONFIRMING = 2
 """Neighbours that confirm a pixel."""
+OTHER_LOG_RATIO, SAME_LOG_RATIO = 0.1, 0.05
+"""Log ratio of confirmed depth to the prior, from which it is on another surface, and to the depth of a triangulated
+point, up to which it is on the point's surface."""
+POINT_WEIGHT = 2.0
+"""Weight of a triangulated point whose depth is exact."""
 SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 2.0
 """Weights of smoothness when measured depth and neighbours' depth are spread."""
 ROUNDS = 2
@@ -70,6 +77,10 @@ class _Keyframe:
     """Depth by the network and triangulated points; positive everywhere."""
     is_valid: Array
     """Whether the network gives depth."""
+    points: Measured
+    """Triangulated points: log ratios to ``prior``."""
+    other: Array
+    """Depth of the nearest point on another surface than the prior, see `Prior`."""
     sources: list[int]
     matched: Array
     """Depth measured by stereo; 0 elsewhere."""
@@ -149,18 +160,21 @@ class DenseStereo:
         images = [self._level(number, self._side) for number in numbers]
         greys = [grey for grey, _ in images]
         priors = corrected_priors(arrays, [self._views[number] for number in numbers], greys)
-        for number, grey, (_, camera), (prior, is_valid) in zip(numbers, greys, images, priors, strict=True):
+        for number, grey, (_, camera), known in zip(numbers, greys, images, priors, strict=True):
+            prior, is_valid = known.depth, known.is_valid
             view = self._views[number]
             window = [n for n in range(number - WINDOW, number + WINDOW + 1) if self._is_comparable(n, view)]
             views = [self._views[n] for n in window]
             chosen = source_views(views, window.index(number), SOURCES)
             matched, step = arrays.zeros_like(prior), prior[0, 0] * 0
             if chosen:
-                result = self._sweeps(number, [window[n] for n in chosen], prior)
+                result = self._sweeps(number, [window[n] for n in chosen], prior, known.other)
                 is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             sources = [window[n] for n in chosen]
-            self._frames[number] = _Keyframe(view, camera, grey, prior, is_valid, sources, matched, step)
+            self._frames[number] = _Keyframe(
+                view, camera, grey, prior, is_valid, known.points, known.other, sources, matched, step
+            )
 
     def _of_one_size(self, some: range) -> range:
         """The first of these keyframes, as far as they have the first one's size."""
@@ -180,9 +194,9 @@ class DenseStereo:
             found = self._levels[number, side] = self._arrays.array(grey), camera
         return found
 
-    def _sweeps(self, number: int, sources: Sequence[int], prior: Array) -> SweepResult:
-        """Sweeps of a view against source views, from coarse to fine."""
-        arrays, T, inputs = self._arrays, self._views[number].T_world_camera, [prior]
+    def _sweeps(self, number: int, sources: Sequence[int], prior: Array, other: Array) -> SweepResult:
+        """Sweeps of a view against source views, from coarse to fine. ``prior``, ``other``: see `Prior`."""
+        arrays, T, inputs = self._arrays, self._views[number].T_world_camera, [prior, other]
         for side in sides(self._side):
             grey, camera = self._level(number, side)
             others = [self._level(source, side) for source in sources]
@@ -194,9 +208,10 @@ class DenseStereo:
             inputs += [grey, *(image for image, _ in others)]
         length = 3 + len(sources)
 
-        def found(prior: Array, *rest: Array) -> tuple[Array, ...]:
+        def found(prior: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
             levels = [rest[first : first + length] for first in range(0, len(rest), length)]
-            result = swept(arrays, prior, [(grey, Sources(images, M, v)) for M, v, grey, *images in levels])
+            compared = [(grey, Sources(images, M, v)) for M, v, grey, *images in levels]
+            result = with_other(arrays, *compared[-1], swept(arrays, prior, compared), other)
             return result.inverse_depth, result.cost, result.margin, result.step
 
         return SweepResult(*arrays.replayed("sweeps", found, *inputs))
@@ -229,17 +244,26 @@ class DenseStereo:
             is_measured = (frame.matched > 0) & frame.is_valid
             weight = arrays.where(is_measured, weight, 0.0)
             ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found.depth, 1e-9) / frame.prior), 0.0)
+            point_weight = arrays.where(frame.is_valid, frame.points.weight * POINT_WEIGHT, 0.0)
+            total = weight + point_weight
+            ratio = (weight * ratio + point_weight * frame.points.ratio) / arrays.maximum(total, 1e-9)
+            weight = total
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
-            measured.append((ratio, weight, arrays.where(count >= 3, 0.1, 1.0)))
-        ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
+            outlier = arrays.where(count >= 3, 0.1, 1.0)
+            # Links stop at what points and stereo measure on another surface than the prior, such as a thin thing.
+            from_point = abs(arrays.log(arrays.maximum(found.depth, 1e-9) / arrays.maximum(frame.other, 1e-9)))
+            is_other = frame.is_confirmed & (abs(ratio) > OTHER_LOG_RATIO) & (from_point < SAME_LOG_RATIO)
+            measured.append((ratio, weight, outlier, arrays.where(is_other, found.depth, frame.prior)))
+        ratio, weight, outlier, surface = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
 
-        def fused(grey: Array, prior: Array, ratio: Array, weight: Array, outlier: Array) -> tuple[Array, ...]:
-            interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
+        def fused(grey: Array, prior: Array, ratio: Array, weight: Array, *rest: Array) -> tuple[Array, ...]:
+            outlier, surface = rest
+            interpolator = Interpolator(arrays, grey, surface, SMOOTHNESS)
             return (prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier)),)
 
-        (depth,) = arrays.batched("fused", fused, grey, prior, ratio, weight, outlier)
+        (depth,) = arrays.batched("fused", fused, grey, prior, ratio, weight, outlier, surface)
         for number, frame in enumerate(frames):
             frame.depth = depth[number]
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
@@ -322,6 +346,21 @@ def swept(arrays: Arrays, prior: Array, levels: Sequence[tuple[Array, Sources]])
         margin = arrays.repeated(margin, size)
     assert result is not None
     return SweepResult(result.inverse_depth, result.cost, margin, result.step)
+
+
+def with_other(arrays: Arrays, grey: Array, sources: Sources, result: SweepResult, other: Array) -> SweepResult:
+    """The result with another depth [h, w], 0 where unknown, where images agree clearly better with it."""
+    about = arrays.where(other > 0, 1 / arrays.maximum(other, 1e-9), result.inverse_depth)
+    found = sweep(arrays, grey, sources, about, OTHER)
+    is_better = (other > 0) & (found.cost < result.cost - MIN_GAIN)
+    is_better = is_better & (abs(found.inverse_depth - result.inverse_depth) > 2 * result.step)
+    gain = (result.cost - found.cost) / arrays.maximum(found.cost, 0.004)
+    return SweepResult(
+        arrays.where(is_better, found.inverse_depth, result.inverse_depth),
+        arrays.where(is_better, found.cost, result.cost),
+        arrays.where(is_better, gain, result.margin),
+        result.step,
+    )
 
 
 def sides(side: int) -> list[int]:

@@ -78,14 +78,16 @@ def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, s
     window = _Window.of(arrays, grey)
     low, high = prior_inverse * search.lowest, prior_inverse * search.highest
     middle = search.steps // 2
+    at_prior = [group.projected(prior_inverse) for group in groups]
     costs = []
     for first in range(0, search.steps, arrays.steps_at_once):
         offsets = np.arange(first, min(first + arrays.steps_at_once, search.steps), dtype=np.float32) - middle
-        inverse = prior_inverse[None] + (arrays.constant(offsets) * step)[:, None, None]
+        change = (arrays.constant(offsets) * step)[:, None, None]
+        inverse = prior_inverse[None] + change
         best: list[Array] = []
         inside: Array | None = None
-        for group in groups:
-            cost, visible = _costs(arrays, window, group, inverse)
+        for group, start in zip(groups, at_prior, strict=True):
+            cost, visible = _costs(arrays, window, group, group.positions(arrays, start, change))
             for number in range(cost.shape[0]):
                 inside = visible[number] if inside is None else inside + visible[number]
                 best = _sorted_in(arrays, best, cost[number])
@@ -127,25 +129,32 @@ class _Group:
         rays = [M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2] for k in range(3)]
         return cls(arrays.stack(list(sources.grey)), rays, [v[:, k] for k in range(3)])
 
-    def positions(self, arrays: Arrays, inverse: Array, rays: Sequence[Array] | None = None) -> tuple[Array, Array]:
-        """Pixel coordinates [n, k, h, w] in the source images of points with inverse depths [k, h, w]."""
-        a, b, c = rays or self.rays
-        reciprocal = 1 / arrays.maximum(c + inverse * self.v[2], 1e-6)
-        return (a + inverse * self.v[0]) * reciprocal, (b + inverse * self.v[1]) * reciprocal
+    def projected(self, inverse: Array, rays: Sequence[Array] | None = None) -> list[Array]:
+        """Homogeneous coordinates, three arrays [n, 1, h, w], of points with inverse depths [h, w]."""
+        return [ray + inverse * v for ray, v in zip(rays or self.rays, self.v, strict=True)]
+
+    def positions(self, arrays: Arrays, start: Sequence[Array], change: Array | float) -> tuple[Array, Array]:
+        """Pixel coordinates [n, k, h, w] in the source images where inverse depth changes by ``change`` [k, 1, 1].
+
+        ``start``: `projected` points.
+        """
+        reciprocal = 1 / arrays.maximum(start[2] + change * self.v[2], 1e-6)
+        return (start[0] + change * self.v[0]) * reciprocal, (start[1] + change * self.v[1]) * reciprocal
 
     def pixels_per_inverse(self, arrays: Arrays, inverse: Array) -> Array:
         """Median displacement [n] in each source image for a change of inverse depth, in pixels per unit."""
         probe = np.s_[..., PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
         coarse, some = [axis[probe] for axis in self.rays], inverse[None][probe]
-        x0, y0 = self.positions(arrays, some, coarse)
-        x1, y1 = self.positions(arrays, some * 1.01, coarse)
+        start = self.projected(some, coarse)
+        x0, y0 = self.positions(arrays, start, 0.0)
+        x1, y1 = self.positions(arrays, start, some * 0.01)
         rate = arrays.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0)) / (some * 0.01)
         return arrays.median(rate.reshape(len(rate), -1))
 
 
-def _costs(arrays: Arrays, window: _Window, group: _Group, inverse: Array) -> tuple[Array, Array]:
+def _costs(arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array]) -> tuple[Array, Array]:
     """Correlation costs [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0)."""
-    u, v = group.positions(arrays, inverse)
+    u, v = positions
     warped = arrays.sample(group.grey, u, v)
     height, width = group.grey.shape[-2:]
     inside = (u >= 0.5) & (v >= 0.5) & (u <= width - 0.5) & (v <= height - 0.5)
