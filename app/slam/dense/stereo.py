@@ -233,7 +233,7 @@ class DenseStereo:
     def _fuse(self, numbers: Sequence[int]) -> None:
         """Stage 2: measured depth that neighbours confirm, spread over the prior."""
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
-        measured = []
+        measured, exact = [], []
         for number, frame in zip(numbers, frames, strict=True):
             relative = arrays.minimum(arrays.maximum(frame.matched * frame.step, MIN_DIFFERENCE), MAX_DIFFERENCE)
             found = self._support(number, "matched", "matched", 1.0, relative)
@@ -251,21 +251,21 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             outlier = arrays.where(count >= 3, 0.1, 1.0)
-            # Links stop at what points and stereo measure on another surface than the prior, such as a thin thing.
+            # Smoothness would mix what points and stereo measure on another surface, such as a thin thing, with the prior.
             from_point = abs(arrays.log(arrays.maximum(found.depth, 1e-9) / arrays.maximum(frame.other, 1e-9)))
             is_other = frame.is_confirmed & (abs(ratio) > OTHER_LOG_RATIO) & (from_point < SAME_LOG_RATIO)
-            measured.append((ratio, weight, outlier, arrays.where(is_other, found.depth, frame.prior)))
-        ratio, weight, outlier, surface = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
+            measured.append((ratio, weight, outlier))
+            exact.append(arrays.where(is_other, found.depth, 0.0))
+        ratio, weight, outlier = (arrays.stack(list(column)) for column in zip(*measured, strict=True))
         grey, prior = arrays.stack([f.grey for f in frames]), arrays.stack([f.prior for f in frames])
 
-        def fused(grey: Array, prior: Array, ratio: Array, weight: Array, *rest: Array) -> tuple[Array, ...]:
-            outlier, surface = rest
-            interpolator = Interpolator(arrays, grey, surface, SMOOTHNESS)
+        def fused(grey: Array, prior: Array, ratio: Array, weight: Array, outlier: Array) -> tuple[Array, ...]:
+            interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
             return (prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, weight), outlier)),)
 
-        (depth,) = arrays.batched("fused", fused, grey, prior, ratio, weight, outlier, surface)
+        (depth,) = arrays.batched("fused", fused, grey, prior, ratio, weight, outlier)
         for number, frame in enumerate(frames):
-            frame.depth = depth[number]
+            frame.depth = arrays.where(exact[number] > 0, exact[number], depth[number])
             frame.confirmed = arrays.where(frame.is_confirmed, frame.depth, 0.0)
 
     def _fill(self, numbers: Sequence[int]) -> None:
