@@ -8,7 +8,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth, features_of, lens_of
-from stream_recon.app.localization.pose import Correspondences, PoseFit, PoseStart, fit_pose, ransac_pose
+from stream_recon.app.localization.pose import Correspondences, PoseFit, PoseStart, agreeing_share, fit_pose, ransac_pose
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
@@ -38,10 +38,16 @@ MORE_CANDIDATES = 24
 CLEAR = 80
 OWN_SHARE = 0.5
 """Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
-GUIDED = 6
-"""Keyframes that are matched again from the first pose."""
-GUIDED_PX = 20.0
-"""Search radius of these matches in working pixels."""
+GUIDED = 16
+"""Keyframes that are matched again from the first pose: those that see the most of what the image shows."""
+GUIDED_PX = 20.0, 8.0
+"""Search radii of these matches in working pixels, first and then from the better pose."""
+MIN_STAYING = 0.6
+"""Least share of the unguided matches that agree with the pose of the guided ones: any pose finds some of its own."""
+SAMPLED = 32
+"""Points of a keyframe by which it is known what it sees."""
+SAME_SIDE = 0.5
+"""Least cosine of the directions from which an image and a keyframe see a point: SIFT seldom bridges more."""
 MIN_INLIERS = 20
 """Least number of features whose unguided matches agree with one pose: chance matches reach about half of it."""
 MIN_SHARE = 0.12
@@ -182,9 +188,15 @@ class LocalizationMap:
             # Most pictures are of the camera that made the map; its focal length is known better.
             sigma = OWN_FOCAL_SIGMA
             fit = fit_pose(matched, fit.T_world_camera, own, sigma)
-        near = self._matched_near(features, fit, self._best_rows(matched))
-        if len(near) > len(matched):
-            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, sigma)
+        unguided = matched
+        for radius in GUIDED_PX:
+            near = self._matched_near(features, fit, self._seeing(fit, matched, scale), radius)
+            if len(near) <= len(fit.inliers):
+                break
+            better = fit_pose(near, fit.T_world_camera, fit.lens, sigma)
+            if agreeing_share(unguided, better) < MIN_STAYING:
+                break
+            matched, fit = near, better
         matched = matched.take(fit.inliers)
         return LocatedImage(fit, matched, self._frames_of(matched)).unless_uncertain()
 
@@ -228,22 +240,46 @@ class LocalizationMap:
             parts.append((pairs[:, 0], known, pairs[:, 1], row))
         return _joined(parts, features)
 
-    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int]) -> Correspondences:
+    def _matched_near(
+        self, features: Features, fit: PoseFit, rows: Sequence[int], radius: float
+    ) -> Correspondences:
         """Matches near where points are predicted by a pose."""
         parts = []
         for row in rows:
             known = self.keyframe(row)
             predicted = project_world(fit.lens, fit.T_world_camera, known.points)
-            pairs = match(known.features, features, predicted, GUIDED_PX)
+            pairs = match(known.features, features, predicted, radius)
             parts.append((pairs[:, 1], known, pairs[:, 0], row))
         return _joined(parts, features)
 
-    def _best_rows(self, found: Correspondences) -> list[int]:
-        """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
-        support = np.bincount(found.row, minlength=len(self))
-        best = np.argsort(-support, kind="stable")[: GUIDED // 2].tolist()
-        near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
-        return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
+    def _seeing(self, fit: PoseFit, found: Correspondences, scale: Scale) -> list[int]:
+        """Keyframes that see the most of what an image shows from the same side: by matches, then by their points."""
+        points, centres = self._outline
+        T = fit.T_world_camera
+        uv = project_world(fit.lens, T, points.reshape(-1, 3)).reshape(*points.shape[:2], 2)
+        with np.errstate(invalid="ignore"):
+            inside = ((uv > 0) & (uv < scale.size)).all(axis=2)
+        mine, theirs = points - T[:3, 3], points - centres[:, None]
+        length = np.linalg.norm(mine, axis=2) * np.linalg.norm(theirs, axis=2)
+        inside &= (mine * theirs).sum(axis=2) > SAME_SIDE * length
+        support = np.bincount(found.row[fit.inliers], minlength=len(self))
+        order = np.lexsort((-inside.mean(axis=1), -support))
+        chosen = order[(support[order] > 0) | (inside[order].mean(axis=1) > 0)]
+        half = chosen[: GUIDED // 2].tolist()
+        rest = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
+        return half + [row for row in rest if inside[row].any()][: GUIDED - len(half)]
+
+    @cached_property
+    def _outline(self) -> tuple[FloatArray, FloatArray]:
+        """Some points [K, SAMPLED, 3] of each keyframe, NaN where it has none, and the keyframes' centres [K, 3]."""
+        points = np.full((len(self), SAMPLED, 3), np.nan)
+        centres = np.full((len(self), 3), np.nan)
+        for row in range(len(self)):
+            known, camera = self.keyframe(row), self._cameras.get(int(self._content.frame[row]))
+            if camera is not None and len(known.points):
+                points[row] = known.points[np.linspace(0, len(known.points) - 1, SAMPLED).astype(np.intp)]
+                centres[row] = camera.T_world_camera[:3, 3]
+        return points, centres
 
     def _own_lens(self, scale: Scale) -> CameraModel:
         """The map's camera for images of another size."""

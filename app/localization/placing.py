@@ -53,8 +53,9 @@ def place_results(
     """Results that are tied to the first one, by number; ``opens``: open the map of each."""
     opened = lru_cache(OPEN_MAPS)(lambda number: opens[number]())
     similarity = _similarities(opened, len(opens))
+    partners = _partners(similarity)
     placed = {0: PlacedResult(Similarity.identity(), True)}
-    waiting = [(-float(similarity[0, k]), 0, int(k)) for k in _partners(similarity, 0)]
+    waiting = [(-float(similarity[0, k]), 0, k) for k in partners[0]]
     heapq.heapify(waiting)
     while waiting:
         _, known, other = heapq.heappop(waiting)
@@ -67,18 +68,23 @@ def place_results(
         same = found.is_same_camera and before.is_same_camera
         placed[other] = PlacedResult(before.S_first_own @ found.S_first_second, same, known, found.keyframes)
         on_placed(other, placed[other])
-        for partner in _partners(similarity, other):
+        for partner in partners[other]:
             if partner not in placed:
                 heapq.heappush(waiting, (-float(similarity[other, partner]), other, partner))
     return placed
 
 
-def _partners(similarity: FloatArray, number: int) -> list[int]:
-    """The results to align one with: its most similar ones, and those that have it among theirs."""
-    if len(similarity) <= PARTNERS + 1:
-        return [k for k in range(len(similarity)) if k != number]
-    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :PARTNERS]
-    return sorted({*nearest[number].tolist(), *np.flatnonzero((nearest == number).any(axis=1)).tolist()})
+def _partners(similarity: FloatArray) -> list[list[int]]:
+    """The results to align each with: its most similar ones, and those that have it among theirs."""
+    count = len(similarity)
+    if count <= PARTNERS + 1:
+        return [[k for k in range(count) if k != number] for number in range(count)]
+    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :PARTNERS].tolist()
+    found: list[set[int]] = [set(each) for each in nearest]
+    for number, each in enumerate(nearest):
+        for partner in each:
+            found[partner].add(number)
+    return [sorted(each) for each in found]
 
 
 def _compared(place: LocalizationMap) -> Iterator[Features]:
