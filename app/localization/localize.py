@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth, features_of, lens_of
-from stream_recon.app.localization.pose import Correspondences, PoseFit, PoseStart, agreeing_share, fit_pose, ransac_pose
+from stream_recon.app.localization.pose import (
+    Correspondences,
+    PoseFit,
+    PoseStart,
+    agreeing_share,
+    fit_pose,
+    ransac_pose,
+)
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
@@ -96,6 +103,7 @@ class MapKeyframe:
     features: Features
     points: FloatArray  # [N, 3], in the world
     spread: FloatArray  # [N, 3], standard deviation of the points along their rays
+    tracked: NDArray[np.bool_]  # [N], whether other keyframes confirm the depth
 
 
 @dataclass(frozen=True)
@@ -218,15 +226,16 @@ class LocalizationMap:
         camera = self._cameras.get(index)
         features = features_of(self._content, row)
         if camera is None:
-            return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)))
+            return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
         rays = unproject(self.lens, kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
         turned = np.asarray(local @ T[:3, :3].T)
-        sigma = np.where(self._tracked.has_depth(index, kept.uv), TRACKED_SIGMA, DEPTH_SIGMA)
-        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None])
+        tracked = self._tracked.has_depth(index, kept.uv)
+        sigma = np.where(tracked, TRACKED_SIGMA, DEPTH_SIGMA)
+        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None], tracked)
 
     def match(self, features: Features) -> Correspondences:
         """Unguided matches of an image's features with the points of similar keyframes."""
@@ -240,9 +249,7 @@ class LocalizationMap:
             parts.append((pairs[:, 0], known, pairs[:, 1], row))
         return _joined(parts, features)
 
-    def _matched_near(
-        self, features: Features, fit: PoseFit, rows: Sequence[int], radius: float
-    ) -> Correspondences:
+    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int], radius: float) -> Correspondences:
         """Matches near where points are predicted by a pose."""
         parts = []
         for row in rows:
@@ -254,7 +261,7 @@ class LocalizationMap:
 
     def _seeing(self, fit: PoseFit, found: Correspondences, scale: Scale) -> list[int]:
         """Keyframes that see the most of what an image shows from the same side: by matches, then by their points."""
-        points, centres = self._outline
+        points, centres = self.outline, self.poses[:, :3, 3]
         T = fit.T_world_camera
         uv = project_world(fit.lens, T, points.reshape(-1, 3)).reshape(*points.shape[:2], 2)
         with np.errstate(invalid="ignore"):
@@ -269,17 +276,31 @@ class LocalizationMap:
         rest = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
         return half + [row for row in rest if inside[row].any()][: GUIDED - len(half)]
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the keyframes' images in the pixels of ``lens``."""
+        return int(self._content.size[0]), int(self._content.size[1])
+
     @cached_property
-    def _outline(self) -> tuple[FloatArray, FloatArray]:
-        """Some points [K, SAMPLED, 3] of each keyframe, NaN where it has none, and the keyframes' centres [K, 3]."""
+    def poses(self) -> FloatArray:
+        """Poses [K, 4, 4] of the keyframes, NaN where the result has none."""
+        unknown = np.full((4, 4), np.nan)
+        cameras = [self._cameras.get(frame) for frame in self._content.frame.tolist()]
+        return np.array([unknown if camera is None else camera.T_world_camera for camera in cameras])
+
+    @cached_property
+    def outline(self) -> FloatArray:
+        """Some points [K, SAMPLED, 3] of each keyframe, NaN where it has none."""
         points = np.full((len(self), SAMPLED, 3), np.nan)
-        centres = np.full((len(self), 3), np.nan)
         for row in range(len(self)):
-            known, camera = self.keyframe(row), self._cameras.get(int(self._content.frame[row]))
-            if camera is not None and len(known.points):
-                points[row] = known.points[np.linspace(0, len(known.points) - 1, SAMPLED).astype(np.intp)]
-                centres[row] = camera.T_world_camera[:3, 3]
-        return points, centres
+            known = self.keyframe(row).points
+            if len(known):
+                points[row] = known[np.linspace(0, len(known) - 1, SAMPLED).astype(np.intp)]
+        return points
+
+    def tracked_count(self, row: int) -> int:
+        """Number of a keyframe's features that other keyframes share."""
+        return int(self.keyframe(row).tracked.sum())
 
     def _own_lens(self, scale: Scale) -> CameraModel:
         """The map's camera for images of another size."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.localization.alignment import Alignment, align_results
+from stream_recon.app.localization.alignment import NotAligned, align_results
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.slam.matching.features import WORDS, Features, learn_vocabulary, vlad
 
@@ -48,9 +48,16 @@ class PlacedResult:
 
 
 def place_results(
-    opens: Sequence[Callable[[], LocalizationMap]], on_placed: Callable[[int, PlacedResult], None]
+    opens: Sequence[Callable[[], LocalizationMap]],
+    on_placed: Callable[[int, PlacedResult], None],
+    on_alike: Callable[[int, int, str], None] = lambda number, known, reason: None,
 ) -> dict[int, PlacedResult]:
-    """Results that are tied to the first one, by number; ``opens``: open the map of each."""
+    """Results that are tied to the first one, by number.
+
+    Args:
+        opens: open the map of each.
+        on_alike: gets a result that looks like a known one and is not laid onto it, that one, and the reason.
+    """
     opened = lru_cache(OPEN_MAPS)(lambda number: opens[number]())
     similarity = _similarities(opened, len(opens))
     partners = _partners(similarity)
@@ -61,8 +68,10 @@ def place_results(
         _, known, other = heapq.heappop(waiting)
         if other in placed:
             continue
-        found: Alignment | None = align_results(opened(known), opened(other))
-        if found is None:
+        found = align_results(opened(known), opened(other))
+        if isinstance(found, NotAligned):
+            if found.looks_alike:
+                on_alike(other, known, found.reason)
             continue
         before = placed[known]
         same = found.is_same_camera and before.is_same_camera

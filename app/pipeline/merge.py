@@ -121,12 +121,20 @@ def merge_results(
         line = f"{inputs[number].name} lies in {inputs[found.known].name}: {found.keyframes} keyframes agree"
         observer.on_message(line)
 
-    placed = place_results([each.place for each in inputs], say)
+    alike: dict[int, str] = {}
+
+    def say_alike(number: int, known: int, reason: str) -> None:
+        alike[number] = f"{inputs[number].name} is not laid onto {inputs[known].name}: it {reason}"
+
+    placed = place_results([each.place for each in inputs], say, say_alike)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     if len(placed) < 2:
-        raise InputError(f"{', '.join(each.name for each in inputs)} share no view: there is nothing to merge")
-    for name in left_out:
-        observer.on_message(f"{name} shares no view with the others: it is left out", warning=True)
+        names = ", ".join(each.name for each in inputs)
+        raise InputError("; ".join(alike.values()) or f"{names} share no view: there is nothing to merge")
+    for number, each in enumerate(inputs):
+        if number not in placed:
+            line = alike.get(number, f"{each.name} shares no view with the others: it is left out")
+            observer.on_message(line, warning=True)
     work = temporary_name(target)
     lock: FolderLock | None = None
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.localization import placing
-from stream_recon.app.localization.alignment import Alignment
+from stream_recon.app.localization.alignment import NOTHING, Alignment, NotAligned
 from stream_recon.app.localization.placing import PARTNERS, PlacedResult, place_results
 from stream_recon.app.slam.matching.features import Features
 
@@ -36,11 +36,11 @@ def aligned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Pairs that are aligned. A result lies a metre before the one after it, and is twice as large."""
     pairs = []
 
-    def align(first: Place, second: Place) -> Alignment | None:
+    def align(first: Place, second: Place) -> Alignment | NotAligned:
         pairs.append((first.number, second.number))
         step = second.number - first.number
         if first.street != second.street or abs(step) != 1:
-            return None
+            return NOTHING
         forward = Similarity(0.5, np.eye(3), np.array([1.0, 0.0, 0.0]))
         return Alignment(forward if step > 0 else forward.inverse(), 5, 100, step > 0)
 
