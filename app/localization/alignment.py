@@ -49,6 +49,8 @@ class Alignment:
     """Matched points that agree."""
     is_same_camera: bool = False
     """Whether the second result's images fit into the first one's world with the first one's focal length."""
+    distance: float = 1.0
+    """Median distance of the points from the cameras, in the first result's unit."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def fit_similarity(shared: Sequence[_Shared]) -> Alignment | NotAligned:
             text = f"fits at two places: {len(here)} keyframes agree with one and {len(there)} with the other"
             return NotAligned(text, True)
     agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
-    return Alignment(final, len(here), agreeing, _has_one_focal(good))
+    return Alignment(final, len(here), agreeing, _has_one_focal(good), float(np.median(distance)))
 
 
 def _most_agreed(shared: Sequence[_Shared]) -> Similarity | None:

@@ -272,7 +272,7 @@ class LocalizationMap:
         support = np.bincount(found.row[fit.inliers], minlength=len(self))
         order = np.lexsort((-inside.mean(axis=1), -support))
         chosen = order[(support[order] > 0) | (inside[order].mean(axis=1) > 0)]
-        half = chosen[: GUIDED // 2].tolist()
+        half: list[int] = chosen[: GUIDED // 2].tolist()
         rest = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
         return half + [row for row in rest if inside[row].any()][: GUIDED - len(half)]
 

@@ -127,7 +127,7 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
     damping = FIRST_DAMPING
     for _ in range(STEPS):
         H, g = view.normal_equations(seen, T, camera)
-        step = -np.linalg.solve(H + damping * np.diag(np.diag(H)), g)
+        step = -np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)), g), np.float64)
         T_next, camera_next = view.moved(T, camera, step)
         candidate = view.seen(T_next, camera_next)
         if candidate.cost < seen.cost:

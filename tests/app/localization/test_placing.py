@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.transforms import align as align_points
 from stream_recon.app.localization import placing
 from stream_recon.app.localization.alignment import NOTHING, Alignment, NotAligned
 from stream_recon.app.localization.placing import PARTNERS, PlacedResult, place_results
@@ -75,3 +77,44 @@ def test_few_results_are_all_tried(aligned: list[tuple[int, int]]) -> None:
     placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
     assert placed[2] == PlacedResult(placed[2].S_first_own, True, 0, 5)
     assert placed[1].known == 2
+
+
+def test_the_error_of_a_ring_of_results_is_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alignment turns a little too far; only the one that closes the ring tells."""
+    turn = so3.exp(np.array([0.0, 2 * np.pi / COUNT, 0.0]))
+    step = Similarity(1.0, turn, np.array([1.0, 0.0, 0.0]))
+    wrong = Similarity(1.01, turn @ so3.exp(np.array([0.0, 0.01, 0.0])), np.array([1.01, 0.0, 0.0]))
+
+    def align(first: Place, second: Place) -> Alignment | NotAligned:
+        forward = (second.number - first.number) % COUNT
+        if forward not in (1, COUNT - 1):
+            return NOTHING
+        return Alignment(wrong if forward == 1 else wrong.inverse(), 5, 100, True, 1.0)
+
+    monkeypatch.setattr(placing, "align_results", align)
+    places: list[Any] = [Ring(number, 1) for number in range(COUNT)]
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    truth = [Similarity.identity()]
+    for _ in range(COUNT - 1):
+        truth.append(truth[-1] @ step)
+    found = np.array([placed[number].S_first_own.translation for number in range(COUNT)])
+    expected = np.array([each.translation for each in truth])
+    error = np.linalg.norm(align_points(found, expected).apply(found) - expected, axis=1)
+    half = COUNT // 2
+    chain = [Similarity.identity()]
+    for _ in range(half):
+        chain.append(chain[-1] @ wrong)
+    back = [Similarity.identity()]
+    for _ in range(COUNT - half - 1):
+        back.append(back[-1] @ wrong.inverse())
+    alone = np.array([each.translation for each in [*chain, *back[:0:-1]]])
+    before = np.linalg.norm(align_points(alone, expected).apply(alone) - expected, axis=1)
+    assert error.max() < 0.3 * before.max()
+
+
+class Ring(Place):
+    """A part of a round street."""
+
+    def keyframe(self, row: int) -> Any:
+        part = (self.number * KEYFRAMES // 2 + row) % (COUNT * KEYFRAMES // 2)
+        return Place(0, self.street).keyframe(part)
