@@ -90,7 +90,7 @@ class Town(Walk):
     most = FEATURES
 
     def __init__(self, videos: int) -> None:
-        self.length = videos * (FRAMES - SHARED)
+        self.length = self.lap = videos * (FRAMES - SHARED)
         s = np.arange(self.length) / self.length * 2 * np.pi
         radius = self.length * PACE / (2 * np.pi)
         T = np.tile(np.eye(4), (self.length, 1, 1))

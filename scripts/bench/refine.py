@@ -101,12 +101,14 @@ class Walk:
 
     most = FEATURES
     """Features of a keyframe."""
+    lap = LAP
+    """Frames after which the walk comes by the same points again."""
 
     def __init__(self, truth: FloatArray, guess: FloatArray) -> None:
         self.truth, self.guess = truth, guess
         self.scale = Scale.from_source_size(SIZE)
         random = np.random.default_rng(2)
-        lap = truth[: min(LAP, len(truth))]
+        lap = truth[: self.lap]
         count = int(LANDMARKS * PACE * len(lap))
         stands = lap[random.integers(0, len(lap), count)]
         z = random.uniform(3.0, 6.0, count)
