@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
-from stream_recon.app.localization.plausibility import missed_views
+from stream_recon.app.localization.plausibility import MAX_IN_FRONT, missed_views, share_in_front
 from stream_recon.app.localization.pose import Correspondences, fit_pose, ransac_pose
 
 FIRST_TRIED = 24
@@ -71,6 +71,8 @@ class _Shared:
     """Matched points of one keyframe of the second result."""
 
     row: int
+    near: int
+    """Keyframe of the first result with the most matches."""
     first: NDArray[np.float64]  # [M, 3], in the first result's world
     second: NDArray[np.float64]  # [M, 3], in the second's
     distance: NDArray[np.float64]  # [M], from the camera in the first's
@@ -100,6 +102,10 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
         return NotAligned(
             f"looks like that place in part, but {missed} views beside that part show something else", True
         )
+    pairs = [(each.near, each.row) for each in shared if _agrees(S, each)]
+    share = share_in_front(first, second, S, pairs)
+    if share > MAX_IN_FRONT:
+        return NotAligned(f"looks like that place in part, but stands in its free space ({share:.0%} of it)", True)
     return found
 
 
@@ -128,7 +134,8 @@ def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]
             fit = fit_pose(agreeing, start.T_world_camera, start.lens, FOCAL_SIGMA)
             focal = fit.lens.focal / first.lens.focal
             there = own.points[agreeing.feature]
-            found.append(_Shared(row, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival))
+            near = int(np.bincount(agreeing.row).argmax())
+            found.append(_Shared(row, near, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival))
             matched = matched.take(np.setdiff1d(np.arange(len(matched)), start.inliers))
             least = max(MIN_SUPPORT, RIVAL * support)
     return found

@@ -28,6 +28,8 @@ BEST = 3
 """Pairs of keyframes whose mean similarity is that of two results."""
 PARTNERS = 8
 """Most similar results that each one is aligned with."""
+SURE_KEYFRAMES, SURE_SHARE = 12, 0.3
+"""Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
 LOOP_STEPS = 4
 """Alignments between two results, from which one more between them tells something new."""
 LOOPS_EACH = 2
@@ -73,15 +75,24 @@ def place_results(
     placed = {0: PlacedResult(Similarity.identity(), True)}
     waiting = [(-float(similarity[0, k]), 0, k) for k in partners[0]]
     heapq.heapify(waiting)
-    while waiting:
-        _, known, other = heapq.heappop(waiting)
-        if other in placed:
-            continue
-        found = align_results(opened(known), opened(other))
-        if isinstance(found, NotAligned):
-            if found.looks_alike:
-                on_alike(other, known, found.reason)
-            continue
+    doubtful: list[tuple[int, int, int, Alignment]] = []
+    while waiting or doubtful:
+        if waiting:
+            _, known, other = heapq.heappop(waiting)
+            if other in placed:
+                continue
+            found = align_results(opened(known), opened(other))
+            if isinstance(found, NotAligned):
+                if found.looks_alike:
+                    on_alike(other, known, found.reason)
+                continue
+            if found.keyframes < min(SURE_KEYFRAMES, SURE_SHARE * len(opened(other))):
+                heapq.heappush(doubtful, (-found.points, known, other, found))
+                continue
+        else:
+            _, known, other, found = heapq.heappop(doubtful)
+            if other in placed:
+                continue
         before = placed[known]
         same = found.is_same_camera and before.is_same_camera
         placed[other] = PlacedResult(before.S_first_own @ found.S_first_second, same, known, found.keyframes)
@@ -91,9 +102,9 @@ def place_results(
             if partner not in placed:
                 heapq.heappush(waiting, (-float(similarity[other, partner]), other, partner))
     for known, other in _loops(placed, partners, similarity):
-        found = align_results(opened(known), opened(other))
-        if isinstance(found, Alignment):
-            edges.append(_Edge(known, other, found, is_loop=True))
+        more = align_results(opened(known), opened(other))
+        if isinstance(more, Alignment):
+            edges.append(_Edge(known, other, more, is_loop=True))
     return _without_loop_errors(placed, edges)
 
 

@@ -20,6 +20,8 @@ from stream_recon.app.slam.matching.features import Features, learn_vocabulary, 
 SIZE, FOCAL = (640, 480), 450.0
 WIDTH, AWAY, EACH = 4.0, 3.0, 160
 """Width of a house, distance of the walk from it, and its features."""
+BAY = 20
+"""A house of a number that is larger by this has the same ground floor, and a bay in front of other walls above."""
 STEP = 0.5
 """Way from one keyframe to the next."""
 
@@ -61,9 +63,14 @@ def street_map(
 
 
 def _house(number: int, place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    random = np.random.default_rng([7, number])
+    random = np.random.default_rng([7, number % BAY])
     points = random.uniform((0, -1.4, AWAY), (WIDTH, 1.4, AWAY + 0.8), (EACH, 3))
-    return points + np.array([WIDTH * place, 0.0, 0.0]), _looks(random, EACH)
+    looks = _looks(random, EACH)
+    if number >= BAY:
+        upper = points[:, 1] < 0.6
+        looks[upper] = _looks(np.random.default_rng([8, number]), int(upper.sum()))
+        points[upper, 2] -= 0.9
+    return points + np.array([WIDTH * place, 0.0, 0.0]), looks
 
 
 def _looks(random: np.random.Generator, count: int) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import pytest
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.localization.alignment import NOTHING, Alignment, NotAligned, align_results
-from tests.app.localization.streets import WIDTH, street_map
+from tests.app.localization.streets import BAY, WIDTH, street_map
 
 OWN = Similarity(1.7, so3.exp(np.array([0.3, -0.8, 0.2])), np.array([4.0, -2.0, 1.0]))
 """World of the second walk."""
@@ -43,6 +43,12 @@ def test_two_places_that_look_the_same_are_kept_apart() -> None:
     found = align_results(street_map((5, 1, 2, 3), 0), street_map((6, 1, 7, 8), 1, OWN))
     assert isinstance(found, NotAligned) and found.looks_alike
     assert "show something else" in found.reason
+
+
+def test_what_stands_in_free_space_is_another_place() -> None:
+    found = align_results(street_map((1, 2), 0), street_map((BAY + 1, BAY + 2), 1, OWN))
+    assert isinstance(found, NotAligned) and found.looks_alike
+    assert "free space" in found.reason
 
 
 def test_a_walk_that_fits_at_two_places_is_kept_apart() -> None:
