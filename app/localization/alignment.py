@@ -1,7 +1,7 @@
 """How one result lies in the world of another: a similarity from features that both maps share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,8 @@ class Alignment:
     """Whether the second result's images fit into the first one's world with the first one's focal length."""
     distance: float = 1.0
     """Median distance of the points from the cameras, in the first result's unit."""
+    focal: float = 1.0
+    """Focal length with which the second result's images fit into the first one's world, as a multiple of its own."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
     found = fit_similarity(shared)
     if isinstance(found, NotAligned):
         return found
+    found = replace(found, focal=found.focal * first.lens.focal / second.lens.focal)
     S = found.S_first_second
     here = {each.row for each in shared if _agrees(S, each, LOOSE * MAX_ERROR)}
     missed = missed_views(first, second, S, sorted([*tried, *rest]), here)
@@ -165,7 +168,8 @@ def fit_similarity(shared: Sequence[_Shared]) -> Alignment | NotAligned:
             text = f"fits at two places: {len(here)} keyframes agree with one and {len(there)} with the other"
             return NotAligned(text, True)
     agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
-    return Alignment(final, len(here), agreeing, _has_one_focal(good), float(np.median(distance)))
+    ratio, is_one = _focal_ratio(good)
+    return Alignment(final, len(here), agreeing, is_one, float(np.median(distance)), ratio)
 
 
 def _most_agreed(shared: Sequence[_Shared]) -> Similarity | None:
@@ -183,14 +187,14 @@ def _most_agreed(shared: Sequence[_Shared]) -> Similarity | None:
     return best[1] if best is not None and best[0] >= MIN_KEYFRAMES else None
 
 
-def _has_one_focal(shared: Sequence[_Shared]) -> bool:
-    """Whether the focal length by the first's points is the first's own one, as far as it can be known."""
+def _focal_ratio(shared: Sequence[_Shared]) -> tuple[float, bool]:
+    """Focal length by the first's points, as a multiple of the first's, and whether it is the same as far as known."""
     ratio = np.log([each.focal for each in shared])
     weight = 1 / np.maximum([each.focal_sigma for each in shared], 1e-3) ** 2
     mean = float((weight * ratio).sum() / weight.sum())
     # The points' errors are common to neighbouring keyframes.
     error = float(np.sqrt(CORRELATED / weight.sum()))
-    return abs(mean) < max(SAME_FOCAL, SURE * error)
+    return float(np.exp(mean)), abs(mean) < max(SAME_FOCAL, SURE * error)
 
 
 def _errors(

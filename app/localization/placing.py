@@ -55,6 +55,8 @@ class PlacedResult:
     """Number of the result that it was aligned with."""
     keyframes: int = 0
     """Keyframes that agree with that."""
+    focal: float = 1.0
+    """Focal length that fits that world and the first one's camera, as a multiple of its own."""
 
 
 def place_results(
@@ -95,7 +97,8 @@ def place_results(
                 continue
         before = placed[known]
         same = found.is_same_camera and before.is_same_camera
-        placed[other] = PlacedResult(before.S_first_own @ found.S_first_second, same, known, found.keyframes)
+        S = before.S_first_own @ found.S_first_second
+        placed[other] = PlacedResult(S, same, known, found.keyframes, before.focal * found.focal)
         edges.append(_Edge(known, other, found))
         on_placed(other, placed[other])
         for partner in partners[other]:

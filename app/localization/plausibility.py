@@ -102,8 +102,8 @@ def share_in_front(
         pairs: keyframes of the first and of the second result that show the same.
     """
     chosen = [pairs[k] for k in np.unique(np.linspace(0, len(pairs) - 1, COMPARED_VIEWS).astype(np.intp))]
-    there = sum(_depths_at(first, second, S, row, other) for row, other in chosen)
-    back = sum(_depths_at(second, first, S.inverse(), other, row) for row, other in chosen)
+    there = np.sum([_depths_at(first, second, S, row, other) for row, other in chosen], axis=0)
+    back = np.sum([_depths_at(second, first, S.inverse(), other, row) for row, other in chosen], axis=0)
     return max(float(count[0] / count.sum()) if count.sum() >= MIN_COMPARED else 0.0 for count in (there, back))
 
 
