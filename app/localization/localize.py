@@ -43,12 +43,12 @@ SPACING = 2
 MORE_CANDIDATES = 24
 """Similar keyframes, neighbours too, that an image with less than `CLEAR` agreeing matches is matched with in all."""
 CLEAR = 80
-OWN_SHARE = 0.5
+OWN_SHARE = 0.85
 """Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
 GUIDED = 16
 """Keyframes that are matched again from the first pose: those that see the most of what the image shows."""
-GUIDED_PX = 20.0, 8.0
-"""Search radii of these matches in working pixels, first and then from the better pose."""
+GUIDED_PX = 20.0, 8.0, 4.0
+"""Search radii of these matches in working pixels, each from the pose of the one before."""
 MIN_STAYING = 0.6
 """Least share of the unguided matches that agree with the pose of the guided ones: any pose finds some of its own."""
 SAMPLED = 32
@@ -316,7 +316,7 @@ def _first_pose(found: Correspondences, known: CameraModel | None, own: CameraMo
     start = ransac_pose(found, [own])
     if start is not None and len(start.inliers) >= OWN_SHARE * len(found):
         return start
-    other = ransac_pose(found, _lenses(scale))
+    other = ransac_pose(found, _lenses(scale), 0 if start is None else len(start.inliers))
     return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
 
 

@@ -17,6 +17,7 @@ RANSAC_PX = 6.0
 """Inlier distance of PnP in working pixels: depth errors of some percent move a projection by some pixels."""
 ITERATIONS = 2000
 """Of RANSAC for each camera: enough for samples of 3 where a seventh of the matches is right (99 %)."""
+CONFIDENCE = 0.999
 LEAST = 8
 """Least number of matches."""
 LOSS_PX = 2.0
@@ -81,8 +82,11 @@ class PoseFit:
     """Standard deviation of the log focal length; 0 where it is known."""
 
 
-def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseStart | None:
-    """The pose and camera that most matches agree with; None if there is none."""
+def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel], least: int = 0) -> PoseStart | None:
+    """The pose and camera that most matches agree with; None if there is none.
+
+    ``least``: fewer agreeing matches are of no use, which bounds the search.
+    """
     best: PoseStart | None = None
     if len(found) < LEAST:
         return None
@@ -91,7 +95,7 @@ def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseSt
         # In normalized coordinates, so that no camera matrix or distortion is needed.
         try:
             ok, _, rotation, translation, inliers = cv2.solvePnPRansac(
-                found.points, plane, np.eye(3), None, params=_ransac(RANSAC_PX / lens.focal)
+                found.points, plane, np.eye(3), None, params=_ransac(RANSAC_PX / lens.focal, least / len(found))
             )
         except cv2.error:
             continue
@@ -104,13 +108,19 @@ def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseSt
         rows = rows[ahead]
         if best is None or len(rows) > len(best.inliers):
             best = PoseStart(invert_pose(T), lens, rows)
+            least = max(least, len(rows))
     return best if best is not None and len(best.inliers) >= LEAST else None
 
 
-def _ransac(threshold: float) -> cv2.UsacParams:
-    """RANSAC with local optimization (Chum et al., DAGM 2003), the same for the same matches."""
+def _ransac(threshold: float, share: float) -> cv2.UsacParams:
+    """RANSAC with local optimization (Chum et al., DAGM 2003), the same for the same matches.
+
+    ``share``: of the matches that agree with a pose that is looked for, if it is known.
+    """
+    enough = np.log(1 - CONFIDENCE) / np.log1p(-(min(max(share, 1e-3), 0.999) ** 3))
     params = cv2.UsacParams()
-    params.threshold, params.maxIterations, params.confidence = threshold, ITERATIONS, 0.999
+    params.threshold, params.confidence = threshold, CONFIDENCE
+    params.maxIterations = int(min(np.ceil(enough) + 1, ITERATIONS))
     params.score, params.loMethod = cv2.SCORE_METHOD_MSAC, cv2.LOCAL_OPTIM_INNER_LO
     params.sampler, params.randomGeneratorState, params.isParallel = cv2.SAMPLING_UNIFORM, 1, False
     return params

@@ -79,6 +79,37 @@ def test_few_results_are_all_tried(aligned: list[tuple[int, int]]) -> None:
     assert placed[1].known == 2
 
 
+def test_an_alignment_of_few_keyframes_waits_for_a_better_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results 0 and 2 share a view that is repeated elsewhere; 1 lies between them."""
+    right, wrong = (Similarity(1.0, np.eye(3), np.array([x, 0.0, 0.0])) for x in (1.0, 5.0))
+    known = {(0, 1): Alignment(right, 20, 900), (0, 2): Alignment(wrong, 3, 60), (1, 2): Alignment(right, 15, 800)}
+
+    def align(first: Place, second: Place) -> Alignment | NotAligned:
+        return known.get((first.number, second.number), NOTHING)
+
+    monkeypatch.setattr(placing, "align_results", align)
+    monkeypatch.setattr(Place, "__len__", lambda place: 30)
+    for order in ((0, 1, 2), (0, 2, 1)):
+        places = [Place(number, 0) for number in order]
+        placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+        assert np.allclose(placed[order.index(2)].S_first_own.translation, (2.0, 0.0, 0.0))
+        assert placed[order.index(2)].known == order.index(1)
+    del known[(1, 2)]
+    places = [Place(number, 0) for number in (0, 1, 2)]
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    assert placed[2].known == 0, "the only one there is"
+
+
+def test_a_place_that_looks_alike_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "align_results", lambda first, second: NotAligned("fits at two places", True))
+    places = [Place(number, 0) for number in (0, 1)]
+    told: list[tuple[int, int, str]] = []
+    placed = place_results(
+        [lambda place=place: place for place in places], lambda number, _: None, lambda *each: told.append(each)
+    )
+    assert sorted(placed) == [0] and told == [(1, 0, "fits at two places")]
+
+
 def test_the_error_of_a_ring_of_results_is_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alignment turns a little too far; only the one that closes the ring tells."""
     turn = so3.exp(np.array([0.0, 2 * np.pi / COUNT, 0.0]))
