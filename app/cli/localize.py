@@ -22,8 +22,8 @@ from stream_recon.app.cli.options import (
     option,
     source_camera,
 )
-from stream_recon.app.cli.place import show_layers, show_located
-from stream_recon.app.cli.view import ViewerChoice, offer_result, result_name, show_result
+from stream_recon.app.cli.place import show_located
+from stream_recon.app.cli.view import ViewerChoice, result_name, show_all
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ def _page(folder: Path, view: ViewerChoice | None) -> "Iterator[Viewer | None]":
     with view.open(result.points, err, err) as viewer:  # standard output has the poses
         viewer.name(result_name(folder))
         viewer.status(f"{result.run['source']}: where pictures were taken")
-        show_result(viewer, result, lambda _: None)
-        viewer.finish()
-        offer_result(viewer, folder)
-        show_layers(viewer, result)
+        show_all(viewer, result, lambda _: None)
         yield viewer
 
 

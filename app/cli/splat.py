@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
 from stream_recon.app.cli.options import VIEWER, Folder, Host, Overwrite, Port, PublicAddress, Token, option
-from stream_recon.app.cli.view import ViewerChoice, offer_result, result_name, show_result
+from stream_recon.app.cli.view import ViewerChoice, result_name, show_all
 from stream_recon.configs.errors import StreamReconError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def splat_command(
         if page is not None:
             page.name(result_name(folder))
             # Frames come while the training begins.
-            threading.Thread(target=_show_all, args=(page, folder), daemon=True).start()
+            threading.Thread(target=_show_finished, args=(page, folder), daemon=True).start()
         options = splat_options(steps, max_splats, frames, max_side, resume=resume)
         report = train_folder(folder, options, page)
         if output is not None:
@@ -173,14 +173,12 @@ def described(report: "SplatReport", folder: Path) -> str:
     return f"splats: {folder / SPLATS_NAME}, {report.splats} splats, {state}, {report.seconds:.0f} s; {measured}"
 
 
-def _show_all(page: "Viewer", folder: Path) -> None:
+def _show_finished(page: "Viewer", folder: Path) -> None:
     """Show a result's frames and mesh beside its splats."""
     from stream_recon.app.result.folder import read_result
 
     with suppress(StreamReconError):
-        show_result(page, read_result(folder), lambda _: None)
-        page.finish()
-        offer_result(page, folder)
+        show_all(page, read_result(folder), lambda _: None)
 
 
 def _export(folder: Path, target: Path, overwrite: bool, out: "Console") -> None:

@@ -115,10 +115,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         viewer.name(result_name(folder))
         viewer.status(f"{result.run['source']}{state}")
         damaged: list[OutputError] = []
-        count = show_result(viewer, result, damaged.append)
-        viewer.finish()
-        offer_result(viewer, folder)
-        show_layers(viewer, result)
+        count = show_all(viewer, result, damaged.append)
         show_surfaces(viewer, result)
         verdict = recorded_verdict(result.run) or judge(result.run, len(result))
         if isinstance(viewer, VerdictView):
@@ -134,6 +131,15 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
 def result_name(folder: Path) -> str:
     """Name of a result on its page."""
     return folder.resolve().name or "stream-recon"
+
+
+def show_all(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
+    """Show a finished result with its mesh, files and layers; returns the number of its frames that are shown."""
+    count = show_result(viewer, result, on_damaged)
+    viewer.finish()
+    offer_result(viewer, result.folder)
+    show_layers(viewer, result)
+    return count
 
 
 def show_result(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
