@@ -32,7 +32,7 @@ SURE_KEYFRAMES, SURE_SHARE = 12, 0.3
 """Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
 LOOP_STEPS = 4
 """Alignments between two results, from which one more between them tells something new."""
-LOOPS_EACH = 2
+LOOPS_EACH = 4
 """Most alignments of a result that are tried for that."""
 ROTATION_SIGMA, TRANSLATION_SIGMA, SCALE_SIGMA = 0.01, 0.02, 0.02
 """Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
