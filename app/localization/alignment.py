@@ -1,13 +1,14 @@
 """How one result lies in the world of another: a similarity from features that both maps share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
+from stream_recon.app.localization.plausibility import MAX_IN_FRONT, missed_views, share_in_front
 from stream_recon.app.localization.pose import Correspondences, fit_pose, ransac_pose
 
 FIRST_TRIED = 24
@@ -26,6 +27,12 @@ CORRELATED = 5
 """Keyframes whose focal lengths count as one measurement."""
 SURE = 2.0
 """Standard deviations by which focal lengths of two cameras differ."""
+LOOSE = 3.0
+"""Times `MAX_ERROR` up to which a keyframe was found where an alignment has it: results drift away from each other."""
+RIVAL = 0.5
+"""Share of the features of a keyframe's best pose with which another pose of it counts."""
+ELSEWHERE = 0.5
+"""Distance between two placements, as a share of the points' distance from the camera, from which they differ."""
 ROUNDS = 5
 """Fits of the similarity to the points that agree."""
 
@@ -42,12 +49,32 @@ class Alignment:
     """Matched points that agree."""
     is_same_camera: bool = False
     """Whether the second result's images fit into the first one's world with the first one's focal length."""
+    distance: float = 1.0
+    """Median distance of the points from the cameras, in the first result's unit."""
+    focal: float = 1.0
+    """Focal length with which the second result's images fit into the first one's world, as a multiple of its own."""
+
+
+@dataclass(frozen=True)
+class NotAligned:
+    """Two results that are not laid onto one another."""
+
+    reason: str
+    """Of the second result, after "it"."""
+    looks_alike: bool = False
+    """Whether they share views that do not tell where the second result lies."""
+
+
+NOTHING = NotAligned("shows nothing of that place, or too little")
 
 
 @dataclass(frozen=True)
 class _Shared:
     """Matched points of one keyframe of the second result."""
 
+    row: int
+    near: int
+    """Keyframe of the first result with the most matches."""
     first: NDArray[np.float64]  # [M, 3], in the first result's world
     second: NDArray[np.float64]  # [M, 3], in the second's
     distance: NDArray[np.float64]  # [M], from the camera in the first's
@@ -55,17 +82,34 @@ class _Shared:
     """Focal length by the first's points, as a multiple of the first's own one."""
     focal_sigma: float = 0.0
     """Standard deviation of its logarithm."""
+    is_rival: bool = False
+    """Whether a pose elsewhere explains more of the keyframe's matches."""
 
 
-def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | None:
-    """The alignment of two results; None where they share nothing, or too little."""
+def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | NotAligned:
+    """The alignment of two results, or why there is none."""
     tried = _spread(len(second), FIRST_TRIED)
     shared = _shared(first, second, tried)
     if not shared:
-        return None
+        return NOTHING
     rest = [row for row in _spread(len(second), MOST_TRIED) if row not in tried]
     shared += _shared(first, second, rest)
-    return fit_similarity(shared)
+    found = fit_similarity(shared)
+    if isinstance(found, NotAligned):
+        return found
+    found = replace(found, focal=found.focal * first.lens.focal / second.lens.focal)
+    S = found.S_first_second
+    here = {each.row for each in shared if _agrees(S, each, LOOSE * MAX_ERROR)}
+    missed = missed_views(first, second, S, sorted([*tried, *rest]), here)
+    if missed:
+        return NotAligned(
+            f"looks like that place in part, but {missed} views beside that part show something else", True
+        )
+    pairs = [(each.near, each.row) for each in shared if _agrees(S, each)]
+    share = share_in_front(first, second, S, pairs)
+    if share > MAX_IN_FRONT:
+        return NotAligned(f"looks like that place in part, but stands in its free space ({share:.0%} of it)", True)
+    return found
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -73,28 +117,63 @@ def _spread(count: int, most: int) -> list[int]:
 
 
 def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]) -> list[_Shared]:
+    """Of each keyframe the pose that most matches agree with, and a rival where there is one."""
     found = []
     for row in rows:
         own = second.keyframe(row)
         if not len(own.features):
             continue
         matched: Correspondences = first.match(own.features)
-        start = ransac_pose(matched, [second.lens])
-        if start is None:
-            continue
-        agreeing = matched.take(start.inliers)
-        support = len(np.unique(agreeing.feature))
-        if support < max(MIN_SUPPORT, MIN_SHARE * len(np.unique(matched.feature))):
-            continue
-        distance = np.linalg.norm(agreeing.points - start.T_world_camera[:3, 3], axis=1)
-        fit = fit_pose(agreeing, start.T_world_camera, start.lens, FOCAL_SIGMA)
-        focal = fit.lens.focal / first.lens.focal
-        found.append(_Shared(agreeing.points, own.points[agreeing.feature], distance, focal, fit.focal_sigma))
+        least = max(MIN_SUPPORT, MIN_SHARE * len(np.unique(matched.feature)))
+        for is_rival in (False, True):
+            start = ransac_pose(matched, [second.lens])
+            if start is None:
+                break
+            agreeing = matched.take(start.inliers)
+            support = len(np.unique(agreeing.feature))
+            if support < least:
+                break
+            distance = np.linalg.norm(agreeing.points - start.T_world_camera[:3, 3], axis=1)
+            fit = fit_pose(agreeing, start.T_world_camera, start.lens, FOCAL_SIGMA)
+            focal = fit.lens.focal / first.lens.focal
+            there = own.points[agreeing.feature]
+            near = int(np.bincount(agreeing.row).argmax())
+            found.append(_Shared(row, near, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival))
+            matched = matched.take(np.setdiff1d(np.arange(len(matched)), start.inliers))
+            least = max(MIN_SUPPORT, RIVAL * support)
     return found
 
 
-def fit_similarity(shared: Sequence[_Shared]) -> Alignment | None:
-    """The similarity that most keyframes agree with; None with too few."""
+def fit_similarity(shared: Sequence[_Shared]) -> Alignment | NotAligned:
+    """The similarity that most keyframes agree with, unless another one has nearly as many."""
+    best = _most_agreed(shared)
+    if best is None:
+        return NOTHING
+    S = best
+    chosen = [each for each in shared if _agrees(S, each)]
+    first = np.concatenate([each.first for each in chosen])
+    second = np.concatenate([each.second for each in chosen])
+    distance = np.concatenate([each.distance for each in chosen])
+    final = _robust(second, first, distance, S)
+    if final is None:
+        return NOTHING
+    good = [each for each in shared if _agrees(final, each)]
+    here = {each.row for each in good}
+    if len(here) < MIN_KEYFRAMES:
+        return NOTHING
+    other = _most_agreed([each for each in shared if _is_elsewhere(final, each)])
+    if other is not None:
+        there = {each.row for each in shared if _agrees(other, each) and _is_elsewhere(final, each)}
+        if len(there) >= MIN_KEYFRAMES and len(here - there) - len(there - here) < MIN_KEYFRAMES:
+            text = f"fits at two places: {len(here)} keyframes agree with one and {len(there)} with the other"
+            return NotAligned(text, True)
+    agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
+    ratio, is_one = _focal_ratio(good)
+    return Alignment(final, len(here), agreeing, is_one, float(np.median(distance)), ratio)
+
+
+def _most_agreed(shared: Sequence[_Shared]) -> Similarity | None:
+    """The similarity of one keyframe that most of them agree with; None where less than `MIN_KEYFRAMES` do."""
     best: tuple[int, Similarity] | None = None
     for each in shared:
         if len(each.first) < MIN_SUPPORT:
@@ -102,32 +181,20 @@ def fit_similarity(shared: Sequence[_Shared]) -> Alignment | None:
         S = _robust(each.second, each.first, each.distance)
         if S is None:
             continue
-        count = sum(_agrees(S, other) for other in shared)
+        count = len({other.row for other in shared if _agrees(S, other)})
         if best is None or count > best[0]:
             best = (count, S)
-    if best is None or best[0] < MIN_KEYFRAMES:
-        return None
-    S = best[1]
-    chosen = [each for each in shared if _agrees(S, each)]
-    first = np.concatenate([each.first for each in chosen])
-    second = np.concatenate([each.second for each in chosen])
-    distance = np.concatenate([each.distance for each in chosen])
-    final = _robust(second, first, distance, S)
-    if final is None:
-        return None
-    good = [each for each in shared if _agrees(final, each)]
-    agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
-    return Alignment(final, len(good), agreeing, _has_one_focal(good)) if len(good) >= MIN_KEYFRAMES else None
+    return best[1] if best is not None and best[0] >= MIN_KEYFRAMES else None
 
 
-def _has_one_focal(shared: Sequence[_Shared]) -> bool:
-    """Whether the focal length by the first's points is the first's own one, as far as it can be known."""
+def _focal_ratio(shared: Sequence[_Shared]) -> tuple[float, bool]:
+    """Focal length by the first's points, as a multiple of the first's, and whether it is the same as far as known."""
     ratio = np.log([each.focal for each in shared])
     weight = 1 / np.maximum([each.focal_sigma for each in shared], 1e-3) ** 2
     mean = float((weight * ratio).sum() / weight.sum())
     # The points' errors are common to neighbouring keyframes.
     error = float(np.sqrt(CORRELATED / weight.sum()))
-    return abs(mean) < max(SAME_FOCAL, SURE * error)
+    return float(np.exp(mean)), abs(mean) < max(SAME_FOCAL, SURE * error)
 
 
 def _errors(
@@ -136,9 +203,14 @@ def _errors(
     return np.asarray(np.linalg.norm(S.apply(source) - target, axis=1) / distance)
 
 
-def _agrees(S: Similarity, shared: _Shared) -> bool:
+def _agrees(S: Similarity, shared: _Shared, most: float = MAX_ERROR) -> bool:
     """Whether most of a keyframe's matched points agree with a similarity."""
-    return bool(np.median(_errors(S, shared.second, shared.first, shared.distance)) < MAX_ERROR)
+    return bool(np.median(_errors(S, shared.second, shared.first, shared.distance)) < most)
+
+
+def _is_elsewhere(S: Similarity, shared: _Shared) -> bool:
+    """Whether a keyframe's matched points lie elsewhere than a similarity has them."""
+    return bool(np.median(_errors(S, shared.second, shared.first, shared.distance)) > ELSEWHERE)
 
 
 def _robust(

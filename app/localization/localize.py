@@ -8,7 +8,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth, features_of, lens_of
-from stream_recon.app.localization.pose import Correspondences, PoseFit, PoseStart, fit_pose, ransac_pose
+from stream_recon.app.localization.pose import (
+    Correspondences,
+    PoseFit,
+    PoseStart,
+    agreeing_share,
+    fit_pose,
+    ransac_pose,
+)
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
@@ -36,12 +43,18 @@ SPACING = 2
 MORE_CANDIDATES = 24
 """Similar keyframes, neighbours too, that an image with less than `CLEAR` agreeing matches is matched with in all."""
 CLEAR = 80
-OWN_SHARE = 0.5
+OWN_SHARE = 0.85
 """Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
-GUIDED = 6
-"""Keyframes that are matched again from the first pose."""
-GUIDED_PX = 20.0
-"""Search radius of these matches in working pixels."""
+GUIDED = 16
+"""Keyframes that are matched again from the first pose: those that see the most of what the image shows."""
+GUIDED_PX = 20.0, 8.0, 4.0
+"""Search radii of these matches in working pixels, each from the pose of the one before."""
+MIN_STAYING = 0.6
+"""Least share of the unguided matches that agree with the pose of the guided ones: any pose finds some of its own."""
+SAMPLED = 32
+"""Points of a keyframe by which it is known what it sees."""
+SAME_SIDE = 0.5
+"""Least cosine of the directions from which an image and a keyframe see a point: SIFT seldom bridges more."""
 MIN_INLIERS = 20
 """Least number of features whose unguided matches agree with one pose: chance matches reach about half of it."""
 MIN_SHARE = 0.12
@@ -90,6 +103,7 @@ class MapKeyframe:
     features: Features
     points: FloatArray  # [N, 3], in the world
     spread: FloatArray  # [N, 3], standard deviation of the points along their rays
+    tracked: NDArray[np.bool_]  # [N], whether other keyframes confirm the depth
 
 
 @dataclass(frozen=True)
@@ -182,9 +196,15 @@ class LocalizationMap:
             # Most pictures are of the camera that made the map; its focal length is known better.
             sigma = OWN_FOCAL_SIGMA
             fit = fit_pose(matched, fit.T_world_camera, own, sigma)
-        near = self._matched_near(features, fit, self._best_rows(matched))
-        if len(near) > len(matched):
-            matched, fit = near, fit_pose(near, fit.T_world_camera, fit.lens, sigma)
+        unguided = matched
+        for radius in GUIDED_PX:
+            near = self._matched_near(features, fit, self._seeing(fit, matched, scale), radius)
+            if len(near) <= len(fit.inliers):
+                break
+            better = fit_pose(near, fit.T_world_camera, fit.lens, sigma)
+            if agreeing_share(unguided, better) < MIN_STAYING:
+                break
+            matched, fit = near, better
         matched = matched.take(fit.inliers)
         return LocatedImage(fit, matched, self._frames_of(matched)).unless_uncertain()
 
@@ -206,15 +226,16 @@ class LocalizationMap:
         camera = self._cameras.get(index)
         features = features_of(self._content, row)
         if camera is None:
-            return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)))
+            return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
         rays = unproject(self.lens, kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
         turned = np.asarray(local @ T[:3, :3].T)
-        sigma = np.where(self._tracked.has_depth(index, kept.uv), TRACKED_SIGMA, DEPTH_SIGMA)
-        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None])
+        tracked = self._tracked.has_depth(index, kept.uv)
+        sigma = np.where(tracked, TRACKED_SIGMA, DEPTH_SIGMA)
+        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None], tracked)
 
     def match(self, features: Features) -> Correspondences:
         """Unguided matches of an image's features with the points of similar keyframes."""
@@ -228,22 +249,58 @@ class LocalizationMap:
             parts.append((pairs[:, 0], known, pairs[:, 1], row))
         return _joined(parts, features)
 
-    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int]) -> Correspondences:
+    def _matched_near(self, features: Features, fit: PoseFit, rows: Sequence[int], radius: float) -> Correspondences:
         """Matches near where points are predicted by a pose."""
         parts = []
         for row in rows:
             known = self.keyframe(row)
             predicted = project_world(fit.lens, fit.T_world_camera, known.points)
-            pairs = match(known.features, features, predicted, GUIDED_PX)
+            pairs = match(known.features, features, predicted, radius)
             parts.append((pairs[:, 1], known, pairs[:, 0], row))
         return _joined(parts, features)
 
-    def _best_rows(self, found: Correspondences) -> list[int]:
-        """Keyframes with the most agreeing matches, and their neighbours, which are seldom among the similar ones."""
-        support = np.bincount(found.row, minlength=len(self))
-        best = np.argsort(-support, kind="stable")[: GUIDED // 2].tolist()
-        near = [row + step for row in best for step in (-1, 1) if 0 <= row + step < len(self)]
-        return list(dict.fromkeys([*best, *near]))[: GUIDED + 2]
+    def _seeing(self, fit: PoseFit, found: Correspondences, scale: Scale) -> list[int]:
+        """Keyframes that see the most of what an image shows from the same side: by matches, then by their points."""
+        points, centres = self.outline, self.poses[:, :3, 3]
+        T = fit.T_world_camera
+        uv = project_world(fit.lens, T, points.reshape(-1, 3)).reshape(*points.shape[:2], 2)
+        with np.errstate(invalid="ignore"):
+            inside = ((uv > 0) & (uv < scale.size)).all(axis=2)
+        mine, theirs = points - T[:3, 3], points - centres[:, None]
+        length = np.linalg.norm(mine, axis=2) * np.linalg.norm(theirs, axis=2)
+        inside &= (mine * theirs).sum(axis=2) > SAME_SIDE * length
+        support = np.bincount(found.row[fit.inliers], minlength=len(self))
+        order = np.lexsort((-inside.mean(axis=1), -support))
+        chosen = order[(support[order] > 0) | (inside[order].mean(axis=1) > 0)]
+        half: list[int] = chosen[: GUIDED // 2].tolist()
+        rest = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
+        return half + [row for row in rest if inside[row].any()][: GUIDED - len(half)]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the keyframes' images in the pixels of ``lens``."""
+        return int(self._content.size[0]), int(self._content.size[1])
+
+    @cached_property
+    def poses(self) -> FloatArray:
+        """Poses [K, 4, 4] of the keyframes, NaN where the result has none."""
+        unknown = np.full((4, 4), np.nan)
+        cameras = [self._cameras.get(frame) for frame in self._content.frame.tolist()]
+        return np.array([unknown if camera is None else camera.T_world_camera for camera in cameras])
+
+    @cached_property
+    def outline(self) -> FloatArray:
+        """Some points [K, SAMPLED, 3] of each keyframe, NaN where it has none."""
+        points = np.full((len(self), SAMPLED, 3), np.nan)
+        for row in range(len(self)):
+            known = self.keyframe(row).points
+            if len(known):
+                points[row] = known[np.linspace(0, len(known) - 1, SAMPLED).astype(np.intp)]
+        return points
+
+    def tracked_count(self, row: int) -> int:
+        """Number of a keyframe's features that other keyframes share."""
+        return int(self.keyframe(row).tracked.sum())
 
     def _own_lens(self, scale: Scale) -> CameraModel:
         """The map's camera for images of another size."""
@@ -259,7 +316,7 @@ def _first_pose(found: Correspondences, known: CameraModel | None, own: CameraMo
     start = ransac_pose(found, [own])
     if start is not None and len(start.inliers) >= OWN_SHARE * len(found):
         return start
-    other = ransac_pose(found, _lenses(scale))
+    other = ransac_pose(found, _lenses(scale), 0 if start is None else len(start.inliers))
     return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
 
 

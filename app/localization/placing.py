@@ -1,21 +1,23 @@
 """Placing of many results in the world of the first one: similar results are aligned, each with few others.
 
 Results are compared by the image vectors of some of their keyframes, so that the number of alignments grows with that
-of the results, and not with its square. Only a few maps are open at a time.
+of the results, and not with its square. Only a few maps are open at a time. Each result is placed by one alignment;
+others between results that are far apart along these close loops, whose errors a pose graph distributes.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.localization.alignment import Alignment, align_results
+from stream_recon.app.localization.alignment import Alignment, NotAligned, align_results
 from stream_recon.app.localization.localize import LocalizationMap
+from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.matching.features import WORDS, Features, learn_vocabulary, vlad
 
 OPEN_MAPS = 6
@@ -26,6 +28,14 @@ BEST = 3
 """Pairs of keyframes whose mean similarity is that of two results."""
 PARTNERS = 8
 """Most similar results that each one is aligned with."""
+SURE_KEYFRAMES, SURE_SHARE = 12, 0.3
+"""Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
+LOOP_STEPS = 4
+"""Alignments between two results, from which one more between them tells something new."""
+LOOPS_EACH = 4
+"""Most alignments of a result that are tried for that."""
+ROTATION_SIGMA, TRANSLATION_SIGMA, SCALE_SIGMA = 0.01, 0.02, 0.02
+"""Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
 DIMENSIONS = 256
 """Length of a projected image vector."""
 SAMPLED = 300
@@ -45,40 +55,130 @@ class PlacedResult:
     """Number of the result that it was aligned with."""
     keyframes: int = 0
     """Keyframes that agree with that."""
+    focal: float = 1.0
+    """Focal length that fits that world and the first one's camera, as a multiple of its own."""
 
 
 def place_results(
-    opens: Sequence[Callable[[], LocalizationMap]], on_placed: Callable[[int, PlacedResult], None]
+    opens: Sequence[Callable[[], LocalizationMap]],
+    on_placed: Callable[[int, PlacedResult], None],
+    on_alike: Callable[[int, int, str], None] = lambda number, known, reason: None,
 ) -> dict[int, PlacedResult]:
-    """Results that are tied to the first one, by number; ``opens``: open the map of each."""
+    """Results that are tied to the first one, by number.
+
+    Args:
+        opens: open the map of each.
+        on_alike: gets a result that looks like a known one and is not laid onto it, that one, and the reason.
+    """
     opened = lru_cache(OPEN_MAPS)(lambda number: opens[number]())
     similarity = _similarities(opened, len(opens))
+    partners = _partners(similarity)
+    edges: list[_Edge] = []
     placed = {0: PlacedResult(Similarity.identity(), True)}
-    waiting = [(-float(similarity[0, k]), 0, int(k)) for k in _partners(similarity, 0)]
+    waiting = [(-float(similarity[0, k]), 0, k) for k in partners[0]]
     heapq.heapify(waiting)
-    while waiting:
-        _, known, other = heapq.heappop(waiting)
-        if other in placed:
-            continue
-        found: Alignment | None = align_results(opened(known), opened(other))
-        if found is None:
-            continue
+    doubtful: list[tuple[int, int, int, Alignment]] = []
+    while waiting or doubtful:
+        if waiting:
+            _, known, other = heapq.heappop(waiting)
+            if other in placed:
+                continue
+            found = align_results(opened(known), opened(other))
+            if isinstance(found, NotAligned):
+                if found.looks_alike:
+                    on_alike(other, known, found.reason)
+                continue
+            if found.keyframes < min(SURE_KEYFRAMES, SURE_SHARE * len(opened(other))):
+                heapq.heappush(doubtful, (-found.points, known, other, found))
+                continue
+        else:
+            _, known, other, found = heapq.heappop(doubtful)
+            if other in placed:
+                continue
         before = placed[known]
         same = found.is_same_camera and before.is_same_camera
-        placed[other] = PlacedResult(before.S_first_own @ found.S_first_second, same, known, found.keyframes)
+        S = before.S_first_own @ found.S_first_second
+        placed[other] = PlacedResult(S, same, known, found.keyframes, before.focal * found.focal)
+        edges.append(_Edge(known, other, found))
         on_placed(other, placed[other])
-        for partner in _partners(similarity, other):
+        for partner in partners[other]:
             if partner not in placed:
                 heapq.heappush(waiting, (-float(similarity[other, partner]), other, partner))
-    return placed
+    for known, other in _loops(placed, partners, similarity):
+        more = align_results(opened(known), opened(other))
+        if isinstance(more, Alignment):
+            edges.append(_Edge(known, other, more, is_loop=True))
+    return _without_loop_errors(placed, edges)
 
 
-def _partners(similarity: FloatArray, number: int) -> list[int]:
-    """The results to align one with: its most similar ones, and those that have it among theirs."""
-    if len(similarity) <= PARTNERS + 1:
-        return [k for k in range(len(similarity)) if k != number]
-    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :PARTNERS]
-    return sorted({*nearest[number].tolist(), *np.flatnonzero((nearest == number).any(axis=1)).tolist()})
+@dataclass(frozen=True)
+class _Edge:
+    known: int
+    other: int
+    alignment: Alignment
+    is_loop: bool = False
+
+
+def _loops(
+    placed: Mapping[int, PlacedResult], partners: Sequence[Sequence[int]], similarity: FloatArray
+) -> list[tuple[int, int]]:
+    """Pairs of similar results that were placed by many alignments between them."""
+    above = {number: _above(placed, number) for number in placed}
+    pairs: set[tuple[int, int]] = set()
+    for number in placed:
+        # Where few alignments lie between two results, a common ancestor is in both lists.
+        place = {ancestor: steps for steps, ancestor in enumerate(above[number])}
+        far = [
+            other
+            for other in partners[number]
+            if other in placed
+            and all(place[a] + steps >= LOOP_STEPS for steps, a in enumerate(above[other]) if a in place)
+        ]
+        far.sort(key=lambda other: -float(similarity[number, other]))
+        pairs |= {(min(number, other), max(number, other)) for other in far[:LOOPS_EACH]}
+    return sorted(pairs)
+
+
+def _above(placed: Mapping[int, PlacedResult], number: int) -> list[int]:
+    """A result, the one it was aligned with, and so on."""
+    found = [number]
+    while found[-1] and len(found) < LOOP_STEPS:
+        found.append(placed[found[-1]].known)
+    return found
+
+
+def _without_loop_errors(placed: dict[int, PlacedResult], edges: Sequence[_Edge]) -> dict[int, PlacedResult]:
+    """The results where all alignments agree best, if there are any that close loops."""
+    if not any(edge.is_loop for edge in edges):
+        return placed
+    numbers = sorted(placed)
+    row = {number: k for k, number in enumerate(numbers)}
+    count = len(edges)
+    graph = Edges(
+        first=np.array([row[edge.known] for edge in edges]),
+        second=np.array([row[edge.other] for edge in edges]),
+        S_first_second=np.array([edge.alignment.S_first_second.matrix for edge in edges]),
+        rotation_sigma=np.full(count, ROTATION_SIGMA),
+        translation_sigma=np.array([TRANSLATION_SIGMA * edge.alignment.distance for edge in edges]),
+        log_scale_sigma=np.full(count, SCALE_SIGMA),
+        robust=np.array([edge.is_loop for edge in edges]),
+    )
+    found = solve_pose_graph(np.array([placed[number].S_first_own.matrix for number in numbers]), graph)
+    moved = map(Similarity.of_matrix, found.S_world_node)
+    return {number: replace(placed[number], S_first_own=S) for number, S in zip(numbers, moved, strict=True)}
+
+
+def _partners(similarity: FloatArray) -> list[list[int]]:
+    """The results to align each with: its most similar ones, and those that have it among theirs."""
+    count = len(similarity)
+    if count <= PARTNERS + 1:
+        return [[k for k in range(count) if k != number] for number in range(count)]
+    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :PARTNERS].tolist()
+    found: list[set[int]] = [set(each) for each in nearest]
+    for number, each in enumerate(nearest):
+        for partner in each:
+            found[partner].add(number)
+    return [sorted(each) for each in found]
 
 
 def _compared(place: LocalizationMap) -> Iterator[Features]:

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from stream_recon.app.core import so3
-from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.camera_model import CameraModel, radial_derivatives
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world, unproject
 
 RANSAC_PX = 6.0
 """Inlier distance of PnP in working pixels: depth errors of some percent move a projection by some pixels."""
-ITERATIONS = 400
-"""Of RANSAC for each camera: enough for samples of 4 where a third of the matches is right (99 %)."""
+ITERATIONS = 2000
+"""Of RANSAC for each camera: enough for samples of 3 where a seventh of the matches is right (99 %)."""
+CONFIDENCE = 0.999
 LEAST = 8
 """Least number of matches."""
 LOSS_PX = 2.0
@@ -29,6 +29,12 @@ TYPICAL_PX = 1.5
 DEPENDENT = 12.0
 """Divisor of the matches' information: errors of the map's points are common to a surface, and many matches are of one
 feature."""
+BEHIND_PX = 1e3
+"""Error of a point behind the camera."""
+FIRST_DAMPING, MAX_DAMPING = 1e-4, 1e6
+"""Of Levenberg-Marquardt, as a share of the normal matrix's diagonal."""
+STEPS, TOLERANCE = 50, 1e-7
+"""Most steps; relative decrease of the cost that ends the fit."""
 
 
 @dataclass(frozen=True)
@@ -76,32 +82,48 @@ class PoseFit:
     """Standard deviation of the log focal length; 0 where it is known."""
 
 
-def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel]) -> PoseStart | None:
-    """The pose and camera that most matches agree with; None if there is none."""
+def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel], least: int = 0) -> PoseStart | None:
+    """The pose and camera that most matches agree with; None if there is none.
+
+    ``least``: fewer agreeing matches are of no use, which bounds the search.
+    """
     best: PoseStart | None = None
     if len(found) < LEAST:
         return None
     for lens in lenses:
         plane = unproject(lens, found.uv)[:, :2]
         # In normalized coordinates, so that no camera matrix or distortion is needed.
-        cv2.setRNGSeed(1)
         try:
-            ok, rotation, translation, inliers = cv2.solvePnPRansac(
-                found.points, plane, np.eye(3), None, iterationsCount=ITERATIONS,
-                reprojectionError=RANSAC_PX / lens.focal, confidence=0.999, flags=cv2.SOLVEPNP_SQPNP,
-            )  # fmt: skip
+            ok, _, rotation, translation, inliers = cv2.solvePnPRansac(
+                found.points, plane, np.eye(3), None, params=_ransac(RANSAC_PX / lens.focal, least / len(found))
+            )
         except cv2.error:
             continue
         if not ok or inliers is None:
             continue
         rows = inliers[:, 0].astype(np.intp)
         T = np.eye(4)
-        T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation[:, 0]
+        T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation.ravel()
         ahead = found.points[rows] @ T[2, :3] + T[2, 3] > 0
         rows = rows[ahead]
         if best is None or len(rows) > len(best.inliers):
             best = PoseStart(invert_pose(T), lens, rows)
+            least = max(least, len(rows))
     return best if best is not None and len(best.inliers) >= LEAST else None
+
+
+def _ransac(threshold: float, share: float) -> cv2.UsacParams:
+    """RANSAC with local optimization (Chum et al., DAGM 2003), the same for the same matches.
+
+    ``share``: of the matches that agree with a pose that is looked for, if it is known.
+    """
+    enough = np.log(1 - CONFIDENCE) / np.log1p(-(min(max(share, 1e-3), 0.999) ** 3))
+    params = cv2.UsacParams()
+    params.threshold, params.confidence = threshold, CONFIDENCE
+    params.maxIterations = int(min(np.ceil(enough) + 1, ITERATIONS))
+    params.score, params.loMethod = cv2.SCORE_METHOD_MSAC, cv2.LOCAL_OPTIM_INNER_LO
+    params.sampler, params.randomGeneratorState, params.isParallel = cv2.SAMPLING_UNIFORM, 1, False
+    return params
 
 
 def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, focal_sigma: float | None) -> PoseFit:
@@ -109,41 +131,111 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
 
     ``focal_sigma``: standard deviation of the log focal length about that of ``lens``.
     """
-    distance = float(np.median(np.linalg.norm(found.points - T_start[:3, 3], axis=1)))
-    # Each feature counts once, however many keyframes share it.
-    _, inverse, count = np.unique(found.feature, return_inverse=True, return_counts=True)
-    weight = np.sqrt(1 / count[inverse])[:, None]
-
-    def state(x: FloatArray) -> tuple[FloatArray, CameraModel]:
-        T = np.eye(4)
-        T[:3, :3] = T_start[:3, :3] @ so3.exp(x[:3])
-        T[:3, 3] = T_start[:3, 3] + distance * x[3:6]
-        return T, replace(lens, focal=lens.focal * float(np.exp(x[6]))) if focal_sigma else lens
-
-    # A point whose depth is uncertain counts less, the more so the further the camera is from its keyframe.
-    apart = project_world(lens, T_start, found.points + found.spread) - project_world(lens, T_start, found.points)
-    uncertain = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=1e3)
-    relative = (TYPICAL_PX / np.hypot(TYPICAL_PX, uncertain))[:, None]
-
-    def errors(x: FloatArray) -> FloatArray:
-        T, camera = state(x)
-        return np.asarray(np.nan_to_num(project_world(camera, T, found.points) - found.uv, nan=1e3) * relative)
-
-    def residuals(x: FloatArray) -> FloatArray:
-        error = errors(x)
-        norm = np.linalg.norm(error, axis=1, keepdims=True)
-        # Cauchy loss of the distance, as a residual whose square is the loss.
-        robust = error * (LOSS_PX * np.sqrt(np.log1p((norm / LOSS_PX) ** 2)) / np.maximum(norm, 1e-9)) * weight
-        prior = [x[6] / focal_sigma * TYPICAL_PX * np.sqrt(DEPENDENT)] if focal_sigma else []
-        return np.concatenate([robust.ravel(), prior])
-
-    solved = least_squares(residuals, np.zeros(7 if focal_sigma else 6), method="lm", max_nfev=200)
-    T, camera = state(solved.x)
-    distances = np.linalg.norm(errors(solved.x), axis=1)
-    inliers = np.flatnonzero(distances < INLIER_PX)
-    noise = max(1.0, 1.48 * float(np.median(distances[inliers]))) if len(inliers) else INLIER_PX
-    covariance = np.linalg.pinv(solved.jac.T @ solved.jac) * noise**2 * DEPENDENT
+    view = _View(found, T_start, lens, focal_sigma)
+    T, camera = np.array(T_start, np.float64), lens
+    seen = view.seen(T, camera)
+    damping = FIRST_DAMPING
+    for _ in range(STEPS):
+        H, g = view.normal_equations(seen, T, camera)
+        step = -np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)), g), np.float64)
+        T_next, camera_next = view.moved(T, camera, step)
+        candidate = view.seen(T_next, camera_next)
+        if candidate.cost < seen.cost:
+            converged = seen.cost - candidate.cost <= TOLERANCE * seen.cost
+            T, camera, seen, damping = T_next, camera_next, candidate, damping / 10
+            if converged:
+                break
+        else:
+            damping *= 10
+            if damping > MAX_DAMPING:
+                break
+    inliers = np.flatnonzero(seen.distance < INLIER_PX)
+    noise = max(1.0, 1.48 * float(np.median(seen.distance[inliers]))) if len(inliers) else INLIER_PX
+    covariance = np.linalg.pinv(view.normal_equations(seen, T, camera)[0]) * noise**2 * DEPENDENT
     rotation = float(np.degrees(np.sqrt(np.trace(covariance[:3, :3]))))
-    position = distance * float(np.sqrt(np.trace(covariance[3:6, 3:6])))
+    position = view.distance * float(np.sqrt(np.trace(covariance[3:6, 3:6])))
     focal = float(np.sqrt(covariance[6, 6])) if focal_sigma else 0.0
     return PoseFit(T, camera, inliers, (position, rotation), focal)
+
+
+def agreeing_share(found: Correspondences, fit: PoseFit) -> float:
+    """Share of matches that agree with a pose, which need not be fitted to them."""
+    error = np.linalg.norm(project_world(fit.lens, fit.T_world_camera, found.points) - found.uv, axis=1)
+    return float((error < 2 * RANSAC_PX).mean())  # of a point behind the camera it is NaN
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Errors of a pose."""
+
+    xyz: FloatArray  # [M, 3], points in the camera's axes
+    ahead: NDArray[np.bool_]  # [M]
+    error: FloatArray  # [M, 2], pixels, without what an uncertain depth explains
+    distance: FloatArray  # [M], their lengths
+    cost: float
+
+
+class _View:
+    """Least squares of one image: a rotation in the camera's axes, the position in units of ``distance``, and the log
+    focal length unless it is known."""
+
+    def __init__(self, found: Correspondences, T: FloatArray, lens: CameraModel, focal_sigma: float | None) -> None:
+        self._points, self._uv, self._focal, self._sigma = found.points, found.uv, lens.focal, focal_sigma
+        self.distance = float(np.median(np.linalg.norm(found.points - T[:3, 3], axis=1)))
+        # Each feature counts once, however many keyframes share it.
+        _, inverse, count = np.unique(found.feature, return_inverse=True, return_counts=True)
+        self._weight = 1 / count[inverse]
+        # Along the image of its keyframe's ray a point is as uncertain as its depth, across it as its feature.
+        apart = project_world(lens, T, found.points + found.spread) - project_world(lens, T, found.points)
+        length = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=BEHIND_PX)
+        self._along = np.nan_to_num(apart) / np.maximum(length, 1e-9)[:, None]
+        self._lost = 1 - TYPICAL_PX / np.hypot(TYPICAL_PX, length)
+
+    def moved(self, T: FloatArray, lens: CameraModel, step: FloatArray) -> tuple[FloatArray, CameraModel]:
+        moved = np.eye(4)
+        moved[:3, :3] = T[:3, :3] @ so3.exp(step[:3])
+        moved[:3, 3] = T[:3, 3] + self.distance * step[3:6]
+        return moved, replace(lens, focal=lens.focal * float(np.exp(step[6]))) if self._sigma else lens
+
+    def seen(self, T: FloatArray, lens: CameraModel) -> _Seen:
+        xyz = (self._points - T[:3, 3]) @ T[:3, :3]
+        ahead = xyz[:, 2] > 1e-6
+        plane = xyz[:, :2] / np.where(ahead, xyz[:, 2], 1.0)[:, None]
+        error = self._known(np.where(ahead[:, None], lens.pixels(plane) - self._uv, BEHIND_PX))
+        distance = np.linalg.norm(error, axis=1)
+        cost = float((self._weight * LOSS_PX**2 * np.log1p((distance / LOSS_PX) ** 2)).sum())
+        if self._sigma:
+            cost += self._prior * float(np.log(lens.focal / self._focal)) ** 2
+        return _Seen(xyz, ahead, error, distance, cost)
+
+    def normal_equations(self, seen: _Seen, T: FloatArray, lens: CameraModel) -> tuple[FloatArray, FloatArray]:
+        """Matrix and gradient of the reweighted least squares."""
+        xyz = np.where(seen.ahead[:, None], seen.xyz, 1.0)
+        plane = xyz[:, :2] / xyz[:, 2:]
+        factor, slope, _, _ = radial_derivatives((plane**2).sum(axis=1), lens.k1, lens.k2, lens.fisheye)
+        bent = np.broadcast_to(factor, len(plane))[:, None, None] * np.eye(2)
+        bent = bent + np.broadcast_to(slope, len(plane))[:, None, None] * plane[:, :, None] * plane[:, None]
+        by_point = np.concatenate([np.tile(np.eye(2), (len(plane), 1, 1)), -plane[:, :, None]], axis=2)
+        by_point = lens.focal * bent @ (by_point / xyz[:, 2:, None])
+        parts = [by_point @ so3.skew(xyz), -self.distance * by_point @ T[:3, :3].T]
+        if self._sigma:
+            parts.append((lens.distorted(plane) * lens.focal)[:, :, None])
+        J = np.concatenate(parts, axis=2)
+        J = J - self._lost[:, None, None] * self._along[:, :, None] * (self._along[:, None] @ J)
+        weight = self._weight * seen.ahead / (1 + (seen.distance / LOSS_PX) ** 2)
+        flat = J.reshape(-1, J.shape[2])
+        weighted = flat * np.repeat(weight, 2)[:, None]
+        H, g = flat.T @ weighted, weighted.T @ seen.error.ravel()
+        if self._sigma:
+            H[6, 6] += self._prior
+            g[6] += self._prior * float(np.log(lens.focal / self._focal))
+        return H, g
+
+    def _known(self, error: FloatArray) -> FloatArray:
+        """Errors [M, 2] without what uncertain depths explain."""
+        along = (error * self._along).sum(axis=1) * self._lost
+        return np.asarray(error - along[:, None] * self._along)
+
+    @property
+    def _prior(self) -> float:
+        return TYPICAL_PX**2 * DEPENDENT / (self._sigma or 1.0) ** 2

@@ -81,6 +81,13 @@ class MergeInput:
         return self.result.cameras[0].intrinsics
 
     @property
+    def has_measured_focal(self) -> bool:
+        """Whether the focal length is given, or the refinement measured it."""
+        refinement = self.result.run.get(REFINEMENT) or {}
+        given = bool(self.result.run.get("options", {}).get("camera"))
+        return given or refinement.get("field_of_view_measured") is True
+
+    @property
     def size(self) -> tuple[int, int]:
         """Width and height of the source's images."""
         return self.result.cameras[0].source_size or (1, 1)
@@ -121,12 +128,20 @@ def merge_results(
         line = f"{inputs[number].name} lies in {inputs[found.known].name}: {found.keyframes} keyframes agree"
         observer.on_message(line)
 
-    placed = place_results([each.place for each in inputs], say)
+    alike: dict[int, str] = {}
+
+    def say_alike(number: int, known: int, reason: str) -> None:
+        alike[number] = f"{inputs[number].name} is not laid onto {inputs[known].name}: it {reason}"
+
+    placed = place_results([each.place for each in inputs], say, say_alike)
     left_out = [each.name for number, each in enumerate(inputs) if number not in placed]
     if len(placed) < 2:
-        raise InputError(f"{', '.join(each.name for each in inputs)} share no view: there is nothing to merge")
-    for name in left_out:
-        observer.on_message(f"{name} shares no view with the others: it is left out", warning=True)
+        names = ", ".join(each.name for each in inputs)
+        raise InputError("; ".join(alike.values()) or f"{names} share no view: there is nothing to merge")
+    for number, each in enumerate(inputs):
+        if number not in placed:
+            line = alike.get(number, f"{each.name} shares no view with the others: it is left out")
+            observer.on_message(line, warning=True)
     work = temporary_name(target)
     lock: FolderLock | None = None
     try:
@@ -162,8 +177,10 @@ def _changes_to_first(chosen: Sequence[tuple[MergeInput, PlacedResult]]) -> list
         own = each.camera.lens
         ratio = abs(float(np.log(own.focal / lens.focal)))
         same = each.size == first.size and (ratio < SAME_FOCAL or (place.is_same_camera and ratio < MAX_FOCAL_CHANGE))
-        # One camera has one focal length, which the joint refinement finds.
-        source = replace(own, focal=lens.focal) if same else own
+        # One camera has one focal length, which the joint refinement finds. Of two it finds one and keeps the ratio:
+        # that of the matches, where a result's own motion did not measure it.
+        measured = each.has_measured_focal and first.has_measured_focal
+        source = replace(own, focal=lens.focal if same else own.focal * (1.0 if measured else place.focal))
         distorted = float(np.abs(source.distorted(corner) - corner).max()) * source.focal
         return None if same and distorted < SAME_PX else CameraChange(source, target, first.size)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.localization.alignment import Alignment, align_results
+from stream_recon.app.localization.alignment import Alignment, NotAligned, align_results
 from stream_recon.app.localization.changes import Changes, find_changes
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.metric_scale.apply import ScaleView, move_world
@@ -34,8 +34,8 @@ def put_onto(
     unchanged then.
     """
     alignment = align_results(LocalizationMap.open(target), LocalizationMap.open(result.folder))
-    if alignment is None:
-        raise InputError(f"{result.folder} shows nothing of {target}, or too little of it")
+    if isinstance(alignment, NotAligned):
+        raise InputError(f"{result.folder} is not put onto {target}: it {alignment.reason}")
     known = read_result(target)
     own = alignment.S_first_second @ T_current_own(result.run)
     record: dict[str, Any] = {

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.refine import EVERY, FOCAL, PACE, SIZE, Walk
+from bench.refine import FOCAL, PACE, SIZE, Walk
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, align
@@ -36,6 +36,8 @@ FloatArray = NDArray[np.float64]
 SIZES = (25, 50, 100, 200)
 FRAMES, SHARED = 100, 50
 """Frames of a video, and of those that it shares with the next one."""
+EVERY, FEATURES = 10, 100
+"""Frames from one keyframe to the next; features of a keyframe."""
 DRIFT = 0.002
 """Error of a refined video's step, as a share."""
 
@@ -85,8 +87,10 @@ def _error(T: FloatArray, truth: FloatArray) -> float:
 class Town(Walk):
     """Videos along a round street."""
 
+    most = FEATURES
+
     def __init__(self, videos: int) -> None:
-        self.length = videos * (FRAMES - SHARED)
+        self.length = self.lap = videos * (FRAMES - SHARED)
         s = np.arange(self.length) / self.length * 2 * np.pi
         radius = self.length * PACE / (2 * np.pi)
         T = np.tile(np.eye(4), (self.length, 1, 1))

@@ -99,11 +99,16 @@ def drifted(truth: FloatArray) -> FloatArray:
 class Walk:
     """The frames, as `refine.Images` and as views."""
 
+    most = FEATURES
+    """Features of a keyframe."""
+    lap = LAP
+    """Frames after which the walk comes by the same points again."""
+
     def __init__(self, truth: FloatArray, guess: FloatArray) -> None:
         self.truth, self.guess = truth, guess
         self.scale = Scale.from_source_size(SIZE)
         random = np.random.default_rng(2)
-        lap = truth[: min(LAP, len(truth))]
+        lap = truth[: self.lap]
         count = int(LANDMARKS * PACE * len(lap))
         stands = lap[random.integers(0, len(lap), count)]
         z = random.uniform(3.0, 6.0, count)
@@ -142,7 +147,7 @@ class Walk:
         local = (self._points[near] - T[:3, 3]) @ T[:3, :3]
         near, local = near[local[:, 2] > 1], local[local[:, 2] > 1]
         uv = FOCAL * local[:, :2] / local[:, 2:] + (width / 2, height / 2)
-        inside = np.flatnonzero(((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8))[:FEATURES]
+        inside = np.flatnonzero(((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8))[: self.most]
         looks = self._looks[near[inside]] + 0.04 * random.normal(size=(len(inside), 128)).astype(np.float32)
         looks /= np.linalg.norm(looks, axis=1, keepdims=True)
         z = local[inside, 2] * np.exp(0.05 * random.normal() + 0.03 * random.normal(size=len(inside)))

@@ -215,6 +215,7 @@ class _Refiner:
         return Refinement(
             *(self._T_input, np.ones(count), self._lens, self._scale, self._data.keyframes, None, [], self._report),
             depth_fields=np.zeros((count, GRID, GRID), np.float16),
+            features=self._data.features,
         )
 
     def _first_pass(self, found: PairMatches, test: HeldOutTest) -> InitialCandidate | None:

@@ -84,6 +84,18 @@ def test_a_result_is_not_merged_with_itself_or_over_another(places: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_the_same_results_give_the_same_merge(places: Path, tmp_path: Path) -> None:
+    found = []
+    for name in ("first", "second"):
+        merge_results([places / "one", places / "two"], tmp_path / name, JOINT)
+        found.append(contents(tmp_path / name))
+    same = {"trajectory.txt", "cameras.json", "tracks.npz", "map.npz", "points.ply"}
+    assert same <= found[0].keys()
+    differ = {name for name in found[0].keys() | found[1].keys() if found[0].get(name) != found[1].get(name)}
+    assert differ <= {"run.json"}, "times of day and of work"
+
+
+@pytest.mark.slow
 def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_path: Path) -> None:
     folder = tmp_path / "later"
     write_refined(folder, WALK[12:], draw=3)
