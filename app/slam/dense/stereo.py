@@ -251,7 +251,7 @@ class DenseStereo:
             frame.is_confirmed, frame.count = (found.agreeing >= CONFIRMING) & is_measured, count
             # What three and more views see is seldom wrong.
             outlier = arrays.where(count >= 3, 0.1, 1.0)
-            # Smoothness would mix what points and stereo measure on another surface, such as a thin thing, with the prior.
+            # Smoothness would mix what points and stereo measure on another surface, such as a pole, with the prior.
             from_point = abs(arrays.log(arrays.maximum(found.depth, 1e-9) / arrays.maximum(frame.other, 1e-9)))
             is_other = frame.is_confirmed & (abs(ratio) > OTHER_LOG_RATIO) & (from_point < SAME_LOG_RATIO)
             measured.append((ratio, weight, outlier))
