@@ -16,7 +16,7 @@ from stream_recon.app.slam.frame_data import DepthReader
 
 COUNT = 1000
 """Most features of a keyframe in refinement: matching time grows with its square."""
-DESCRIBED = 1.5
+DESCRIBED = 2
 """Ratio of described features, the strongest, to those kept, which are distributed over the image."""
 CONTRAST = 0.01
 """Contrast threshold, below Lowe's 0.04: walls and night scenes have few strong features."""
@@ -71,7 +71,7 @@ def _sift(
     grey: NDArray[np.uint8], mask: NDArray[np.uint8] | None, count: int, contrast: float
 ) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32] | None]:
     # Without precise upscaling, positions have a bias proportional to their scale.
-    sift = cv2.SIFT.create(nfeatures=round(DESCRIBED * count), contrastThreshold=contrast, enable_precise_upscale=True)
+    sift = cv2.SIFT.create(nfeatures=DESCRIBED * count, contrastThreshold=contrast, enable_precise_upscale=True)
     keypoints, descriptors = sift.detectAndCompute(grey, mask)
     return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 

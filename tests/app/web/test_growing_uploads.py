@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from stream_recon.app import web
 from stream_recon.app.sources import growing
 from stream_recon.app.sources.growing import mark_of
+from stream_recon.app.web import app as web_app
 from stream_recon.app.web import routes
 from stream_recon.app.web.places import Places
 from tests.app.sources.streamed_files import film, index_first
@@ -68,7 +69,7 @@ def test_a_video_whose_index_comes_last_waits_and_says_so(tmp_path: Path, long_f
 def test_a_stalled_upload_stops_its_job_which_goes_on_with_the_next_piece(
     tmp_path: Path, long_film: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream_recon.app.web.app.HOUSEKEEPING_SECONDS", 0.1)
+    monkeypatch.setattr(web_app, "HOUSEKEEPING_SECONDS", 0.1)
     with served(tmp_path / "data") as client:
         number, _ = begun(client, long_film, 150_000)
         until(lambda: job(client).get("progress"))
@@ -87,7 +88,7 @@ def test_a_stalled_upload_that_is_completed_after_a_restart(
     tmp_path: Path, long_film: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "STALL_SECONDS", 0.2)
-    monkeypatch.setattr("stream_recon.app.web.app.HOUSEKEEPING_SECONDS", 0.1)
+    monkeypatch.setattr(web_app, "HOUSEKEEPING_SECONDS", 0.1)
     with served(tmp_path / "data") as client:
         number, _ = begun(client, long_film, 150_000)
         until(lambda: job(client)["state"] == "stopped")
