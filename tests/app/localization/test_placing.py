@@ -63,6 +63,16 @@ def test_a_street_is_placed_with_few_alignments(aligned: list[tuple[int, int]]) 
     assert len(aligned) < 5 * COUNT < COUNT * (COUNT - 1) / 2
 
 
+def test_placing_without_loops_takes_fewer_alignments(
+    aligned: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "LOOPS_EACH", 0)
+    places: list[Any] = [Place(number, 1) for number in range(COUNT)]
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    assert len(placed) == COUNT
+    assert len(aligned) < 3 * COUNT < COUNT * (COUNT - 1) / 2
+
+
 def test_results_of_another_street_stay_out(aligned: list[tuple[int, int]]) -> None:
     places = [Place(number, number % 2) for number in range(COUNT)]
     for place in places:
