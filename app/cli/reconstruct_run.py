@@ -121,7 +121,7 @@ def _reconstruct(job: ReconstructJob) -> int | ReconstructJob:
             print_summary(summary, out, err)
             session.source.close()
             finished = not summary.interrupted
-            if finished and is_light and summary.frames_reconstructed:
+            if finished and load.is_lighter and summary.frames_reconstructed:
                 out.print("all frames are reconstructed once more, in full size")
                 view = dataclasses.replace(job.view, port=viewer.port) if viewer and job.view else job.view
                 return dataclasses.replace(job, resume=False, overwrite=True, view=view, publish=())

@@ -33,6 +33,11 @@ class RunLoad:
     threads: int | None = None
     """Most CPU threads of the network; None: as many as there are cores."""
 
+    @property
+    def is_lighter(self) -> bool:
+        """Whether there is less work for each frame than was asked for."""
+        return self.threads is not None
+
 
 def run_load(job: "ReconstructJob", source: "Source") -> RunLoad:
     """What a run does: all that was asked for, except for scans."""

@@ -35,7 +35,7 @@ def test_scans_are_lighter_on_few_cores_and_where_refinement_follows(
     load = load_of_scan(RunLoad(ModelChoice(device=device), mapping))  # type: ignore[arg-type]
     patches = load.model.load_preset().image.max_patches
     assert (load.mapping, patches == PATCHES) == ("off" if is_lighter else mapping, is_lighter)
-    assert load.threads == (cores - 1 if is_lighter else None)
+    assert load.threads == (cores - 1 if is_lighter else None) and load.is_lighter is is_lighter
 
 
 @pytest.mark.parametrize("finish", [True, False])
