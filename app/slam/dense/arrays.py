@@ -78,10 +78,19 @@ class Arrays(Protocol):
     def total(self, a: Array) -> Array:
         """Sums over the last two axes, which stay with length 1."""
 
+    def product(self, a: Array, b: Array) -> Array:
+        """`total` of ``a`` times ``b``."""
+
+    def plus(self, a: Array, factor: Array, b: Array) -> Array:
+        """``a`` plus ``factor``, a result of `total`, times ``b``."""
+
     def to_float(self, a: Array) -> Array: ...
 
     def sample(self, images: Array, x: Array, y: Array) -> Array:
-        """Bilinear values of ``images`` [n, h, w] at pixel coordinates [n, k, h', w']; border values outside."""
+        """Bilinear values of ``images`` [n, h, w] at coordinates [n, k, h', w']; border values outside.
+
+        The coordinates count from the centre of the first pixel.
+        """
 
     def take(self, images: Array, x: Array, y: Array) -> Array:
         """Values of the pixels of ``images`` [n, h, w] that hold the coordinates [n, h', w']; 0 outside."""
@@ -117,22 +126,31 @@ class NumpyArrays:
     batched = replayed
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
-        return np.where(condition, _single(a), _single(b))
+        if not (_is_image(condition, np.bool_) and all(_fits(value, condition.shape) for value in (a, b))):
+            return np.where(condition, _single(a), _single(b))
+        found = np.array(b) if isinstance(b, np.ndarray) else np.full(condition.shape, b, np.float32)
+        source = a if isinstance(a, np.ndarray) else np.full(condition.shape, a, np.float32)
+        cv2.copyTo(_flat(source), _flat(condition.view(np.uint8)), _flat(found))
+        return found
 
     def minimum(self, a: Array, b: Array | float) -> Array:
+        if _is_image(a) and isinstance(b, float | int):
+            return cv2.threshold(_flat(a), b, 0, cv2.THRESH_TRUNC)[1].reshape(a.shape)
         return np.minimum(a, _single(b))
 
     def maximum(self, a: Array, b: Array | float) -> Array:
+        if _is_image(a) and isinstance(b, float | int):
+            return cv2.max(_flat(a), float(b)).reshape(a.shape)
         return np.maximum(a, _single(b))
 
     def exp(self, a: Array) -> Array:
         return np.exp(a)
 
     def log(self, a: Array) -> Array:
-        return np.log(a)
+        return cv2.log(_flat(a)).reshape(a.shape) if _is_image(a) else np.log(a)
 
     def sqrt(self, a: Array) -> Array:
-        return np.sqrt(a)
+        return cv2.sqrt(_flat(a)).reshape(a.shape) if _is_image(a) else np.sqrt(a)
 
     def floor(self, a: Array) -> Array:
         return np.floor(a)
@@ -161,30 +179,37 @@ class NumpyArrays:
     def total(self, a: Array) -> Array:
         return a.sum(axis=(-2, -1), keepdims=True, dtype=np.float32)
 
+    def product(self, a: Array, b: Array) -> Array:
+        if a.size > a.shape[-1] * a.shape[-2]:
+            return self.total(a * b)
+        return np.vdot(a, b).reshape((1,) * a.ndim)
+
+    def plus(self, a: Array, factor: Array, b: Array) -> Array:
+        if factor.size > 1:
+            return a + factor * b
+        return cv2.scaleAdd(_flat(b), factor.item(), _flat(a)).reshape(a.shape)
+
     def to_float(self, a: Array) -> Array:
         return np.asarray(a, np.float32)
 
     def sample(self, images: Array, x: Array, y: Array) -> Array:
         def one(image: Array, u: Array, v: Array) -> Array:
-            # OpenCV counts from the centre of the first pixel.
-            return cv2.remap(
-                image, u - np.float32(0.5), v - np.float32(0.5), cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE
-            )
+            return cv2.remap(image, u, v, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
 
         found = [[one(images[n], x[n, k], y[n, k]) for k in range(x.shape[1])] for n in range(len(images))]
         return found[0][0][None, None] if x.shape[:2] == (1, 1) else np.array(found)
 
     def take(self, images: Array, x: Array, y: Array) -> Array:
-        count, height, width = images.shape
-        inside = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-        column = np.where(inside, x, 0).astype(np.intp)
-        row = np.where(inside, y, 0).astype(np.intp)
-        first = np.arange(count)[:, None, None] * (height * width)
-        return np.where(inside, images.ravel()[first + row * width + column], np.float32(0))
+        half = np.float32(0.5)
+        found = [
+            cv2.remap(image, u - half, v - half, cv2.INTER_NEAREST, None, cv2.BORDER_CONSTANT, 0)
+            for image, u, v in zip(images, x, y, strict=True)
+        ]
+        return found[0][None] if len(found) == 1 else np.array(found)
 
     def box(self, image: Array, radius: int) -> Array:
-        side = (2 * radius + 1, 2 * radius + 1)
-        return _each(lambda one: cv2.blur(one, side, borderType=cv2.BORDER_REPLICATE), image)
+        kernel = np.full(2 * radius + 1, 1 / (2 * radius + 1), np.float32)
+        return _each(lambda one: cv2.sepFilter2D(one, -1, kernel, kernel, borderType=cv2.BORDER_REPLICATE), image)
 
     def enlarged(self, image: Array, size: tuple[int, int]) -> Array:
         return _each(lambda one: cv2.resize(one, size, interpolation=cv2.INTER_LINEAR), image)
@@ -204,6 +229,20 @@ def arrays_for(device: str) -> Arrays:
     from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 
     return TorchArrays(device)
+
+
+def _is_image(value: Array, kind: type[np.generic] = np.float32) -> bool:
+    """Whether OpenCV, which is faster than numpy for large arrays, takes the values."""
+    return isinstance(value, np.ndarray) and value.dtype == kind and value.size > 256 and value.flags.c_contiguous
+
+
+def _fits(value: Array | float, shape: tuple[int, ...]) -> bool:
+    return isinstance(value, float | int) or (_is_image(value) and value.shape == shape)
+
+
+def _flat(values: Array) -> Array:
+    """A view [n, w] of arrays [..., w]."""
+    return values.reshape(-1, values.shape[-1])
 
 
 def _single(value: Array | float) -> Array:

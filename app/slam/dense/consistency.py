@@ -60,6 +60,7 @@ def support(
     def found(depth: Array, bound: Array, *rest: Array) -> tuple[Array, ...]:
         transfers, others = rest[:4], rest[4:]
         x, y = pixel_centres(arrays, size)
+        x, y = x[:1], y[:, :1]
         known = depth > 0
         agreeing, contradicting = arrays.zeros_like(depth), arrays.zeros_like(depth)
         total = 1 / arrays.maximum(depth, 1e-9)
@@ -67,9 +68,9 @@ def support(
             some = slice(first, first + arrays.views_at_once)
             M, v, M_back, v_back = (each[some] for each in transfers)
             column, row, expected = _project(arrays, M, v, x, y, depth)
-            z = arrays.take(arrays.stack(list(others[some])), column, row)
             # The other map's depth is that of its pixel's centre.
             centre = arrays.floor(column) + 0.5, arrays.floor(row) + 0.5
+            z = arrays.take(arrays.stack(list(others[some])), *centre)
             x_back, y_back, z_back = _project(arrays, M_back, v_back, *centre, z)
             dx, dy, dz = x_back - x, y_back - y, z_back - depth
             seen = known & (z > 0) & (expected > 0)
@@ -84,8 +85,11 @@ def support(
 
 
 def _project(arrays: Arrays, M: Array, v: Array, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:
-    """Coordinates and depths [n, h, w] in the other views of pixels (x, y) with depth [h, w] or [n, h, w]."""
+    """Coordinates and depths [n, h, w] in the other views of pixels with depth [h, w] or [n, h, w].
+
+    ``x``, ``y``: coordinates of the pixels, that can be broadcast to the depth.
+    """
     M, v = M[..., None, None], v[..., None, None]
-    local = [(M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2]) * depth + v[:, k] for k in range(3)]
+    local = [(M[:, k, 0] * x + (M[:, k, 1] * y + M[:, k, 2])) * depth + v[:, k] for k in range(3)]
     reciprocal = 1 / arrays.maximum(local[2], 1e-6)
     return local[0] * reciprocal, local[1] * reciprocal, local[2]

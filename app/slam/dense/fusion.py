@@ -132,15 +132,15 @@ class Interpolator:
         inverse = 1 / scale
         residual = data.weight * data.ratio - applied(x)
         z = inverse * residual
-        direction, product = z, arrays.total(residual * z)
+        direction, product = z, arrays.product(residual, z)
         for _ in range(ITERATIONS):
             image = applied(direction)
-            step = product / arrays.maximum(arrays.total(direction * image), 1e-20)
-            x = x + step * direction
-            residual = residual - step * image
+            step = product / arrays.maximum(arrays.product(direction, image), 1e-20)
+            x = arrays.plus(x, step, direction)
+            residual = arrays.plus(residual, -step, image)
             z = inverse * residual
-            before, product = product, arrays.total(residual * z)
-            direction = z + (product / arrays.maximum(before, 1e-20)) * direction
+            before, product = product, arrays.product(residual, z)
+            direction = arrays.plus(z, product / arrays.maximum(before, 1e-20), direction)
         return x
 
 

@@ -25,7 +25,7 @@ WINDOW = 12
 """Keyframes before and after, among which source views are chosen."""
 SOURCES = 6
 """Source views of a keyframe."""
-COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001)
+COARSE_SIDE, COARSE = 192, SweepRange(40, 0.55, 1.8, distance_cost=0.001, has_margin=True)
 """The first sweep: about the prior, whose errors it has to span. Far things are often several times as far."""
 FINE = SweepRange(9, 0.3, 3.0)
 """Each further sweep, at up to twice the size, about the depth of the last one."""

@@ -33,6 +33,8 @@ class SweepRange:
     """Bounds as factors of the prior's inverse depth."""
     distance_cost: float = 0.0
     """Cost for each step away from the prior, which decides between equal ones."""
+    has_margin: bool = False
+    """Whether the margins are computed."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class SweepResult:
     cost: Array
     """Cost of the best hypothesis."""
     margin: Array
-    """Relative difference of the second-best local cost, more than two steps away, to the best."""
+    """Relative difference of the second-best local cost, more than two steps away, to the best, see `SweepRange`."""
     step: Array
     """Step of inverse depth, a number."""
 
@@ -87,30 +89,29 @@ def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, s
         best: list[Array] = []
         inside: Array | None = None
         for group, start in zip(groups, at_prior, strict=True):
-            cost, visible = _costs(arrays, window, group, group.positions(arrays, start, change))
-            for number in range(cost.shape[0]):
+            score, visible = _scores(arrays, window, group, group.positions(arrays, start, change))
+            for number in range(score.shape[0]):
                 inside = visible[number] if inside is None else inside + visible[number]
-                best = _sorted_in(arrays, best, cost[number])
+                best = _sorted_in(arrays, best, score[number])
         assert inside is not None
-        combined = _mean_of_best(arrays, best, inside)
-        outside = (inverse < low[None]) | (inverse > high[None]) | (inside == 0)
-        costs.append(arrays.where(outside, OUTSIDE, combined))
+        within = arrays.to_float((inverse >= low[None]) & (inverse <= high[None]))
+        costs.append(OUTSIDE - within * _mean_of_best(arrays, best, inside))
     return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
 
 
 @dataclass(frozen=True)
 class _Window:
-    """The reference image with the means and deviations of its windows [h, w]."""
+    """The reference image with the means and the reciprocal deviations of its windows [h, w]."""
 
     grey: Array
     mean: Array
-    deviation: Array
+    reciprocal: Array
 
     @classmethod
     def of(cls, arrays: Arrays, grey: Array) -> "_Window":
         mean = arrays.box(grey, RADIUS)
         variance = arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE
-        return cls(grey, mean, arrays.sqrt(variance))
+        return cls(grey, mean, 1 / arrays.sqrt(variance))
 
 
 @dataclass(frozen=True)
@@ -126,15 +127,19 @@ class _Group:
     @classmethod
     def of(cls, arrays: Arrays, sources: Sources, x: Array, y: Array) -> "_Group":
         M, v = sources.M[..., None, None, None], sources.v[..., None, None, None]
-        rays = [M[:, k, 0] * x + M[:, k, 1] * y + M[:, k, 2] for k in range(3)]
-        return cls(arrays.stack(list(sources.grey)), rays, [v[:, k] for k in range(3)])
+        rays = [M[:, k, 0] * x[:1] + (M[:, k, 1] * y[:, :1] + M[:, k, 2]) for k in range(3)]
+        starts = [v[:, k] for k in range(3)]
+        # From here on, coordinates count from the centre of the first pixel, as `Arrays.sample` needs them.
+        for parts in (rays, starts):
+            parts[0], parts[1] = parts[0] - 0.5 * parts[2], parts[1] - 0.5 * parts[2]
+        return cls(arrays.stack(list(sources.grey)), rays, starts)
 
     def projected(self, inverse: Array, rays: Sequence[Array] | None = None) -> list[Array]:
         """Homogeneous coordinates, three arrays [n, 1, h, w], of points with inverse depths [h, w]."""
         return [ray + inverse * v for ray, v in zip(rays or self.rays, self.v, strict=True)]
 
     def positions(self, arrays: Arrays, start: Sequence[Array], change: Array | float) -> tuple[Array, Array]:
-        """Pixel coordinates [n, k, h, w] in the source images where inverse depth changes by ``change`` [k, 1, 1].
+        """Coordinates [n, k, h, w] in the source images where inverse depth changes by ``change`` [k, 1, 1].
 
         ``start``: `projected` points.
         """
@@ -152,35 +157,39 @@ class _Group:
         return arrays.median(rate.reshape(len(rate), -1))
 
 
-def _costs(arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Correlation costs [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0)."""
+def _scores(arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Scores [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0).
+
+    A score is `OUTSIDE` less the cost: 0 outside the image.
+    """
     u, v = positions
     warped = arrays.sample(group.grey, u, v)
     height, width = group.grey.shape[-2:]
-    inside = (u >= 0.5) & (v >= 0.5) & (u <= width - 0.5) & (v <= height - 0.5)
+    inside = arrays.to_float((u >= 0) & (v >= 0) & (u <= width - 1) & (v <= height - 1))
     other = arrays.box(warped, RADIUS)
     covariance = arrays.box(warped * window.grey, RADIUS) - other * window.mean
-    variance = arrays.maximum(arrays.box(warped * warped, RADIUS) - other * other, 0.0) + NOISE_VARIANCE
-    zncc = covariance / (window.deviation * arrays.sqrt(variance))
-    cost = arrays.where(inside, arrays.minimum(1 - zncc, 1.0), OUTSIDE)
-    return cost, arrays.to_float(inside)
+    # Rounding makes the first part negative by less than the noise.
+    variance = arrays.box(warped * warped, RADIUS) - other * other + NOISE_VARIANCE
+    zncc = covariance * window.reciprocal / arrays.sqrt(variance)
+    return (arrays.maximum(zncc, 0.0) + (OUTSIDE - 1)) * inside, inside
 
 
-def _sorted_in(arrays: Arrays, best: list[Array], cost: Array) -> list[Array]:
-    """The `BEST_VIEWS` least costs in ascending order, with one more view's costs."""
+def _sorted_in(arrays: Arrays, best: list[Array], score: Array) -> list[Array]:
+    """The `BEST_VIEWS` highest scores in descending order, with one more view's scores."""
     found = []
     for kept in best:
-        found.append(arrays.minimum(kept, cost))
-        cost = arrays.maximum(kept, cost)
-    return [*found, cost][:BEST_VIEWS]
+        found.append(arrays.maximum(kept, score))
+        if len(found) < BEST_VIEWS:
+            score = arrays.minimum(kept, score)
+    return found if len(found) == BEST_VIEWS else [*found, score]
 
 
 def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array) -> Array:
-    """Mean of the least costs: of three where more than three views see the point, else of the better half."""
+    """Mean of the highest scores: of three where more than three views see the point, else of the better half."""
     total = best[0]
     result = total
-    for number, cost in enumerate(best[1:], start=2):
-        total = total + cost
+    for number, score in enumerate(best[1:], start=2):
+        total = total + score
         # Two of three or four views, three of more.
         needed = 2 * number - 1 if number < BEST_VIEWS else BEST_VIEWS + 1
         result = arrays.where(inside >= needed, total * (1 / number), result)
@@ -203,8 +212,10 @@ def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, sear
     is_inner = (best > 0) & (best < count - 1) & (curvature > 1e-6)
     part = arrays.where(is_inner, 0.5 * (left - right) / arrays.maximum(curvature, 1e-6), 0.0)
     index = arrays.to_float(best)
-    number = arrays.constant(np.arange(count, dtype=np.float32))[:, None, None]
-    second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
-    margin = (second - centre) / arrays.maximum(centre, 0.004)
+    margin = arrays.zeros_like(centre)
+    if search.has_margin:
+        number = arrays.constant(np.arange(count, dtype=np.float32))[:, None, None]
+        second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
+        margin = (second - centre) / arrays.maximum(centre, 0.004)
     inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)
     return SweepResult(inverse, arrays.pick(cost, best), margin, step)

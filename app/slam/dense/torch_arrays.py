@@ -121,12 +121,18 @@ class TorchArrays:
     def total(self, a: Array) -> Array:
         return a.sum(dim=(-2, -1), keepdim=True)
 
+    def product(self, a: Array, b: Array) -> Array:
+        return self.total(a * b)
+
+    def plus(self, a: Array, factor: Array, b: Array) -> Array:
+        return a + factor * b
+
     def to_float(self, a: Array) -> Array:
         return a.float()
 
     def sample(self, images: Array, x: Array, y: Array) -> Array:
         count, height, width = images.shape
-        grid = torch.stack([x * (2 / width) - 1, y * (2 / height) - 1], dim=-1)
+        grid = torch.stack([x * (2 / width) + (1 / width - 1), y * (2 / height) + (1 / height - 1)], dim=-1)
         flat = grid.reshape(count, -1, grid.shape[-2], 2)
         found = torch.nn.functional.grid_sample(
             images[:, None], flat, mode="bilinear", padding_mode="border", align_corners=False
