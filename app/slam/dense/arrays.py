@@ -95,6 +95,12 @@ class Arrays(Protocol):
     def take(self, images: Array, x: Array, y: Array) -> Array:
         """Values of the pixels of ``images`` [n, h, w] that hold the coordinates [n, h', w']; 0 outside."""
 
+    def rows(self, chosen: Array, margin: int) -> slice:
+        """Rows of images [n, h, w] with all ``chosen`` pixels and ``margin`` rows around them; all rows on a GPU."""
+
+    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+        """An array with the shape of ``like`` that is ``part`` in some rows, an index, and else ``value``."""
+
     def box(self, image: Array, radius: int) -> Array:
         """Means over squares of side 2 ``radius`` + 1; border values outside."""
 
@@ -206,6 +212,19 @@ class NumpyArrays:
             for image, u, v in zip(images, x, y, strict=True)
         ]
         return found[0][None] if len(found) == 1 else np.array(found)
+
+    def rows(self, chosen: Array, margin: int) -> slice:
+        found = np.flatnonzero(chosen.any(axis=(0, 2)))
+        if not len(found):
+            return slice(0, 2 * margin + 1)
+        return slice(max(int(found[0]) - margin, 0), int(found[-1]) + margin + 1)
+
+    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+        if part.shape == like.shape:
+            return part
+        found = np.full(like.shape, value, np.float32)
+        found[rows] = part
+        return found
 
     def box(self, image: Array, radius: int) -> Array:
         kernel = np.full(2 * radius + 1, 1 / (2 * radius + 1), np.float32)

@@ -6,6 +6,7 @@ so that a view where the point is hidden does not count.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -86,16 +87,20 @@ def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, s
         offsets = np.arange(first, min(first + arrays.steps_at_once, search.steps), dtype=np.float32) - middle
         change = (arrays.constant(offsets) * step)[:, None, None]
         inverse = prior_inverse[None] + change
+        within = (inverse >= low[None]) & (inverse <= high[None])
+        rows = np.s_[..., arrays.rows(within, RADIUS), :]
+        part = window.part(rows)
         best: list[Array] = []
         inside: Array | None = None
         for group, start in zip(groups, at_prior, strict=True):
-            score, visible = _scores(arrays, window, group, group.positions(arrays, start, change))
+            there = group.positions(arrays, [axis[rows] for axis in start], change)
+            score, visible = _scores(arrays, part, group, there)
             for number in range(score.shape[0]):
                 inside = visible[number] if inside is None else inside + visible[number]
                 best = _sorted_in(arrays, best, score[number])
         assert inside is not None
-        within = arrays.to_float((inverse >= low[None]) & (inverse <= high[None]))
-        costs.append(OUTSIDE - within * _mean_of_best(arrays, best, inside))
+        cost = OUTSIDE - arrays.to_float(within[rows]) * _mean_of_best(arrays, best, inside)
+        costs.append(arrays.placed(cost, rows, within, OUTSIDE))
     return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
 
 
@@ -112,6 +117,10 @@ class _Window:
         mean = arrays.box(grey, RADIUS)
         variance = arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE
         return cls(grey, mean, 1 / arrays.sqrt(variance))
+
+    def part(self, rows: tuple[Any, ...]) -> "_Window":
+        """The window in some rows, an index of the arrays."""
+        return _Window(self.grey[rows], self.mean[rows], self.reciprocal[rows])
 
 
 @dataclass(frozen=True)

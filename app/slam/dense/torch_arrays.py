@@ -146,6 +146,13 @@ class TorchArrays:
         cell = first + torch.where(inside, y, 0).long() * width + torch.where(inside, x, 0).long()
         return torch.where(inside, images.reshape(-1)[cell], 0)
 
+    def rows(self, chosen: Array, margin: int) -> slice:
+        # The number of rows would have to be read from the GPU.
+        return slice(None)
+
+    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+        return part
+
     def box(self, image: Array, radius: int) -> Array:
         flat = image.reshape(-1, 1, *image.shape[-2:])
         padded = torch.nn.functional.pad(flat, (radius,) * 4, mode="replicate")
