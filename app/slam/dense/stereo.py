@@ -18,6 +18,7 @@ from stream_recon.app.slam.dense.consistency import Support, Transfers, support
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
 from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.priors import corrected_priors
+from stream_recon.app.slam.dense.reflections import without_reflections
 from stream_recon.app.slam.dense.sweep import Sources, SweepRange, SweepResult, sweep
 from stream_recon.app.slam.dense.views import PixelTransfer, StereoView, source_views
 
@@ -244,6 +245,9 @@ class DenseStereo:
             is_measured = (frame.matched > 0) & frame.is_valid
             weight = arrays.where(is_measured, weight, 0.0)
             ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found.depth, 1e-9) / frame.prior), 0.0)
+            # Near a triangulated point on another surface there are two surfaces, and no reflection.
+            alone = without_reflections(arrays, Measured(ratio, weight))
+            weight = arrays.where(frame.other > 0, weight, alone)
             point_weight = arrays.where(frame.is_valid, frame.points.weight * POINT_WEIGHT, 0.0)
             total = weight + point_weight
             ratio = (weight * ratio + point_weight * frame.points.ratio) / arrays.maximum(total, 1e-9)
