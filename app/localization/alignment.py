@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, align, invert_pose
 from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
 from stream_recon.app.localization.plausibility import MAX_IN_FRONT, missed_views, share_in_front
@@ -119,6 +120,10 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
     return found
 
 
+_Part = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""Points, spread, poses and pixels of one keyframe, as in `SharedPixels`."""
+
+
 def _by_pixels(
     first: LocalizationMap, second: LocalizationMap, shared: Sequence[_Shared], found: Alignment
 ) -> Similarity:
@@ -126,7 +131,8 @@ def _by_pixels(
     chosen = [each for each in shared if _agrees(found.S_first_second, each)]
     T_first, T_second = invert_pose(first.poses), invert_pose(second.poses)
     one, two = first.lens, replace(second.lens, focal=found.focal * first.lens.focal)
-    there, back = [], []
+    there: list[_Part] = []
+    back: list[_Part] = []
     for each in chosen:
         own, count = second.keyframe(each.row), len(each.feature)
         uv = own.features.uv[each.feature].astype(np.float64)
@@ -135,11 +141,15 @@ def _by_pixels(
         local = np.einsum("nij,nj->ni", T[:, :3, :3], each.first) + T[:, :3, 3]
         uv = one.pixels(local[:, :2] / local[:, 2:])  # a keyframe's points lie on its features' rays
         back.append((each.second, own.spread[each.feature], T, uv))
-    pixels = [
-        SharedPixels(*(np.concatenate(part) for part in zip(*parts, strict=True)), lens)
-        for parts, lens in ((there, two), (back, one))
-    ]
-    return fit_pixels(found.S_first_second, pixels[0], pixels[1], found.distance)
+    pixels = [_joined(parts, lens) for parts, lens in ((there, two), (back, one))]
+    S = fit_pixels(found.S_first_second, pixels[0], pixels[1], found.distance)
+    stays = sum(_agrees(S, each, LOOSE * MAX_ERROR) for each in chosen) > len(chosen) / 2
+    return S if stays else found.S_first_second
+
+
+def _joined(parts: Sequence[_Part], lens: CameraModel) -> SharedPixels:
+    points, spread, T_camera_world, uv = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return SharedPixels(points, spread, T_camera_world, uv, lens)
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -5,22 +5,22 @@ the images. So each result's points are projected into the other's keyframes, an
 ray counts less. Directions are more exact thus than from distances between points.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import Similarity, invert_pose
-from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, TYPICAL_PX
+from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, MAX_DAMPING, TYPICAL_PX
 
 FloatArray = NDArray[np.float64]
 
 STEP = 1e-6
 """Of numerical derivatives: rad, share of the distance, log scale."""
-DAMPING, LEAST_DAMPING, MOST_DAMPING = 1e-3, 1e-9, 1e6
-"""Of Levenberg-Marquardt, as a share of the normal matrix's diagonal: first, least and last."""
+DAMPING, LEAST_DAMPING = 1e-3, 1e-9
+"""First and least damping of Levenberg-Marquardt, as a share of the normal matrix's diagonal."""
 STEPS, TOLERANCE = 30, 1e-6
 """Most steps; relative decrease of the cost that ends the fit."""
 
@@ -35,15 +35,6 @@ class SharedPixels:
     uv: FloatArray  # [M, 2], pixels there
     lens: CameraModel
 
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def take(self, chosen: NDArray[np.intp]) -> "SharedPixels":
-        """Those at ``chosen``."""
-        return SharedPixels(
-            self.points[chosen], self.spread[chosen], self.T_camera_world[chosen], self.uv[chosen], self.lens
-        )
-
 
 def fit_pixels(start: Similarity, there: SharedPixels, back: SharedPixels, distance: float) -> Similarity:
     """The similarity from the second result's world to the first's, fitted from a start.
@@ -53,33 +44,32 @@ def fit_pixels(start: Similarity, there: SharedPixels, back: SharedPixels, dista
         back: points of the second in the first's.
         distance: usual distance of the points from the cameras in the first result's unit.
     """
+    seen_there, seen_back = _View(there, start.inverse()), _View(back, start)
+    centre = start.apply(back.points).mean(axis=0)
+
+    def errors(S: Similarity) -> FloatArray:
+        return np.concatenate([seen_there.errors(S.inverse()), seen_back.errors(S)])
+
     S, damping = start, DAMPING
-    weights = [_View(there, start.inverse()), _View(back, start)]
-    centre = start.apply(back.points).mean(axis=0) if len(back) else start.translation
-
-    def errors(step: FloatArray) -> FloatArray:
-        moved = _moved(S, step, centre, distance)
-        return np.concatenate([weights[0].errors(moved.inverse()), weights[1].errors(moved)])
-
-    here = errors(np.zeros(7))
-    cost = _cost(here)
+    here = errors(S)
     for _ in range(STEPS):
-        J = np.stack([(errors(STEP * unit) - here).ravel() / STEP for unit in np.eye(7)], axis=1)
+        J = np.stack(
+            [(errors(_moved(S, STEP * axis, centre, distance)) - here).ravel() / STEP for axis in np.eye(7)], axis=1
+        )
         weight = np.repeat(1 / (1 + (here**2).sum(axis=1) / LOSS_PX**2), 2)
-        H, g = (J * weight[:, None]).T @ J, J.T @ (weight * here.ravel())
-        better = False
-        while damping < MOST_DAMPING:
-            step = -np.linalg.solve(H + damping * np.diag(np.diag(H)) + 1e-12 * np.eye(7), g)
-            there_errors = errors(step)
-            if _cost(there_errors) < cost:
-                better = True
+        H, g = J.T @ (J * weight[:, None]), J.T @ (weight * here.ravel())
+        before = _cost(here)
+        while damping < MAX_DAMPING:
+            step = np.linalg.solve(H + damping * np.diag(np.diag(H)) + LEAST_DAMPING * np.eye(7), -g)
+            moved = _moved(S, step, centre, distance)
+            errors_there = errors(moved)
+            if _cost(errors_there) < before:
                 break
             damping *= 10
-        if not better:
-            break
-        S, damping = _moved(S, step, centre, distance), max(damping / 10, LEAST_DAMPING)
-        before, here, cost = cost, errors(np.zeros(7)), _cost(there_errors)
-        if before - cost < TOLERANCE * before:
+        else:
+            return S
+        S, here, damping = moved, errors_there, max(damping / 10, LEAST_DAMPING)
+        if before - _cost(here) < TOLERANCE * before:
             break
     return S
 
