@@ -22,7 +22,7 @@ def shared(random: np.random.Generator, wrong: float) -> tuple[SharedPixels, Sha
     for view in range(VIEWS):
         z = random.uniform(3, 6, EACH)
         local = np.stack([random.uniform(-0.6, 0.6, EACH) * z, random.uniform(-0.5, 0.5, EACH) * z, z], axis=1)
-        points = local + (0.4 * view, 0.0, 0.0)
+        points = local + np.array([0.4 * view, 0.0, 0.0])
         poses = [_pose(0.4 * view, 0.0, 0.02 * view), TRUE.inverse().move_pose(_pose(0.4 * view + 0.3, 0.2, -0.05))]
         worlds = [points, TRUE.inverse().apply(points)]
         seen = []
