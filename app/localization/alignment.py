@@ -1,15 +1,17 @@
 """How one result lies in the world of another: a similarity from features that both maps share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import Similarity, align
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.transforms import Similarity, align, invert_pose
 from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
 from stream_recon.app.localization.plausibility import MAX_IN_FRONT, missed_views, share_in_front
 from stream_recon.app.localization.pose import Correspondences, fit_pose, ransac_pose
+from stream_recon.app.localization.similarity_fit import SharedPixels, fit_pixels
 
 FIRST_TRIED = 24
 """Keyframes that are tried first, spread over the result: without a match among them few others have one."""
@@ -84,6 +86,12 @@ class _Shared:
     """Standard deviation of its logarithm."""
     is_rival: bool = False
     """Whether a pose elsewhere explains more of the keyframe's matches."""
+    feature: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Matched features [M] of the keyframe."""
+    spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    """Standard deviation [M, 3] of the first's points along their rays."""
+    rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Keyframes [M] of the first result that the points are of."""
 
 
 def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | NotAligned:
@@ -97,8 +105,8 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
     found = fit_similarity(shared)
     if isinstance(found, NotAligned):
         return found
-    found = replace(found, focal=found.focal * first.lens.focal / second.lens.focal)
-    S = found.S_first_second
+    S = _by_pixels(first, second, shared, found)
+    found = replace(found, S_first_second=S, focal=found.focal * first.lens.focal / second.lens.focal)
     here = {each.row for each in shared if _agrees(S, each, LOOSE * MAX_ERROR)}
     missed = missed_views(first, second, S, sorted([*tried, *rest]), here)
     if missed:
@@ -110,6 +118,38 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
     if share > MAX_IN_FRONT:
         return NotAligned(f"looks like that place in part, but stands in its free space ({share:.0%} of it)", True)
     return found
+
+
+_Part = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""Points, spread, poses and pixels of one keyframe, as in `SharedPixels`."""
+
+
+def _by_pixels(
+    first: LocalizationMap, second: LocalizationMap, shared: Sequence[_Shared], found: Alignment
+) -> Similarity:
+    """The similarity fitted to the pixels of all matched features where the keyframes agree with it."""
+    chosen = [each for each in shared if _agrees(found.S_first_second, each)]
+    T_first, T_second = invert_pose(first.poses), invert_pose(second.poses)
+    one, two = first.lens, replace(second.lens, focal=found.focal * first.lens.focal)
+    there: list[_Part] = []
+    back: list[_Part] = []
+    for each in chosen:
+        own, count = second.keyframe(each.row), len(each.feature)
+        uv = own.features.uv[each.feature].astype(np.float64)
+        there.append((each.first, each.spread, np.broadcast_to(T_second[each.row], (count, 4, 4)), uv))
+        T = T_first[each.rows]
+        local = np.einsum("nij,nj->ni", T[:, :3, :3], each.first) + T[:, :3, 3]
+        uv = one.pixels(local[:, :2] / local[:, 2:])  # a keyframe's points lie on its features' rays
+        back.append((each.second, own.spread[each.feature], T, uv))
+    pixels = [_joined(parts, lens) for parts, lens in ((there, two), (back, one))]
+    S = fit_pixels(found.S_first_second, pixels[0], pixels[1], found.distance)
+    stays = sum(_agrees(S, each, LOOSE * MAX_ERROR) for each in chosen) > len(chosen) / 2
+    return S if stays else found.S_first_second
+
+
+def _joined(parts: Sequence[_Part], lens: CameraModel) -> SharedPixels:
+    points, spread, T_camera_world, uv = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return SharedPixels(points, spread, T_camera_world, uv, lens)
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -138,7 +178,12 @@ def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]
             focal = fit.lens.focal / first.lens.focal
             there = own.points[agreeing.feature]
             near = int(np.bincount(agreeing.row).argmax())
-            found.append(_Shared(row, near, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival))
+            found.append(
+                _Shared(
+                    *(row, near, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival),
+                    *(agreeing.feature, agreeing.spread, agreeing.row),
+                )
+            )
             matched = matched.take(np.setdiff1d(np.arange(len(matched)), start.inliers))
             least = max(MIN_SUPPORT, RIVAL * support)
     return found

@@ -36,8 +36,8 @@ LOOPS_EACH = 4
 """Most alignments of a result that are tried for that."""
 ROTATION_SIGMA, TRANSLATION_SIGMA, SCALE_SIGMA = 0.01, 0.02, 0.02
 """Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
-DIMENSIONS = 256
-"""Length of a projected image vector."""
+DIMENSIONS = 1024
+"""Length of a projected image vector: fewer hide what two results share behind the error of the projection."""
 SAMPLED = 300
 """Descriptors of a result from which the common vocabulary is learned."""
 

@@ -77,8 +77,10 @@ class MergeInput:
 
     @property
     def camera(self) -> Intrinsics:
-        """Camera of all frames."""
-        return self.result.cameras[0].intrinsics
+        """Camera of all frames, with the median of their focal lengths, as in the map: the network has one of each."""
+        k = self.result.cameras[0].intrinsics
+        focal = float(np.median([camera.intrinsics.fx for camera in self.result.cameras]))
+        return replace(k, fx=focal, fy=focal * k.fy / k.fx)
 
     @property
     def has_measured_focal(self) -> bool:

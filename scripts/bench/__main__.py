@@ -42,7 +42,7 @@ BENCHMARKS = {
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
     "merge": "placing and joint refinement of 25 to 200 videos of one town",
     "localization": "errors of single images in the map of a sequence, and accepted images of other places",
-    "places": "merges of a room walked twice and of a house's rooms, rendered",
+    "places": "merges of rooms walked twice and of a house's rooms, rendered",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "cases": "errors on videos with faults and on difficult motions",

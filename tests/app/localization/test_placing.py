@@ -20,8 +20,8 @@ COUNT, KEYFRAMES, EACH = 16, 4, 60
 class Place:
     """A part of a street: each keyframe shows things of its own, and the first half those of the part before."""
 
-    def __init__(self, number: int, street: int) -> None:
-        self.number, self.street = number, street
+    def __init__(self, number: int, street: int, noise: float = 0.0) -> None:
+        self.number, self.street, self.noise = number, street, noise
 
     def __len__(self) -> int:
         return KEYFRAMES
@@ -29,6 +29,9 @@ class Place:
     def keyframe(self, row: int) -> Any:
         part = self.number * KEYFRAMES // 2 + row
         looks = np.abs(np.random.default_rng([self.street, part]).normal(size=(EACH, 128))).astype(np.float32)
+        looks /= np.linalg.norm(looks, axis=1, keepdims=True)
+        own = np.random.default_rng([self.street, part, self.number])
+        looks = np.abs(looks + self.noise * own.normal(size=looks.shape)).astype(np.float32)
         looks /= np.linalg.norm(looks, axis=1, keepdims=True)
         return SimpleNamespace(features=Features(np.zeros((EACH, 2), np.float32), looks, np.ones(EACH, np.float32)))
 
@@ -61,6 +64,14 @@ def test_a_street_is_placed_with_few_alignments(aligned: list[tuple[int, int]]) 
         assert np.allclose(placed[number].S_first_own.matrix, S.matrix)
         assert placed[number].is_same_camera
     assert len(aligned) < 5 * COUNT < COUNT * (COUNT - 1) / 2
+
+
+def test_neighbours_are_found_among_many_whose_features_are_noisy() -> None:
+    count = 60
+    places: list[Any] = [Place(number, 2, noise=0.04) for number in range(count)]
+    similarity = placing._similarities(lambda number: places[number], count)
+    rank = np.argsort(np.argsort(-similarity, axis=1), axis=1)
+    assert max(int(rank[k, k + 1]) for k in range(count - 1)) < PARTNERS
 
 
 def test_placing_without_loops_takes_fewer_alignments(

@@ -5,14 +5,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stream_recon.app.core.transforms import align
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.pipeline.finish import Finisher, FinishSteps
-from stream_recon.app.pipeline.merge import merge_results
+from stream_recon.app.pipeline.merge import MergeInput, merge_results
 from stream_recon.app.pipeline.onto import put_onto
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import InputError, OutputError
@@ -36,6 +39,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_camera_of_a_result_has_the_median_of_its_focal_lengths() -> None:
+    cameras = [SimpleNamespace(intrinsics=Intrinsics(f, 1.02 * f, 160.0, 120.0)) for f in (350.0, 330.0, 336.0)]
+    result: Any = SimpleNamespace(cameras=cameras)
+    k = MergeInput(result).camera
+    assert (k.fx, k.cx, k.cy) == (336.0, 160.0, 120.0)
+    assert k.fy == pytest.approx(1.02 * 336.0)
 
 
 @pytest.mark.slow
