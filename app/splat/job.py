@@ -1,5 +1,6 @@
 """Training of a result's splats as a whole: scene, training with its views, files, and the record in run.json."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,6 +105,8 @@ def make_splats(
     """
     began = time.monotonic()
     device = device or torch.device("cuda")
+    # Images are read meanwhile.
+    threading.Thread(target=_load_optimizers, daemon=True).start()
     with FolderLock(folder):
         result = read_result(folder)
         path = folder / CHECKPOINT_NAME
@@ -122,6 +125,11 @@ def make_splats(
                 f"the GPU has too little memory for {options.train.max_splats} splats: use --max-splats {fewer}, or "
                 f"--max-side below {options.scene.max_side}"
             ) from error
+
+
+def _load_optimizers() -> None:
+    """Import what the first optimizer of a process imports, for seconds."""
+    import torch._dynamo  # noqa: F401
 
 
 @dataclass

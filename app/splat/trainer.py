@@ -27,6 +27,10 @@ DENSIFY_FROM, DENSIFY_UNTIL = 0.05, 0.7
 """Shares of the training between which Gaussians move and are added."""
 PRUNE_EVERY = 500
 """Steps between two searches for Gaussians in free space."""
+FULL_STEPS = 7_000
+"""Steps for which the rates are made."""
+MOST_HASTE = 4.0
+"""Largest factor of rates in a short training."""
 POSES_FROM = 0.1
 """Share of the training from which poses are refined: the first Gaussians are too rough to say where a camera was."""
 
@@ -35,7 +39,7 @@ POSES_FROM = 0.1
 class TrainOptions:
     """Choices of a training."""
 
-    steps: int = 7_000
+    steps: int = FULL_STEPS
     max_splats: int = 500_000
     sh_degree: int = 2
     depth_weight: float = 0.2
@@ -48,6 +52,11 @@ class TrainOptions:
     poses: bool = True
     exposure: bool = True
     free_space: bool = True
+
+    @property
+    def haste(self) -> float:
+        """Factor of the rates of positions and poses: a short training has as far to move them."""
+        return min(max(FULL_STEPS / self.steps, 1.0), MOST_HASTE)
 
     def fingerprint(self) -> str:
         """The choices that a resumed training must share."""
@@ -137,9 +146,9 @@ class Trainer:
         loss = loss + options.opacity_weight * torch.sigmoid(g["opacities"]).mean()
         loss = loss + options.scale_weight * torch.exp(g["scales"]).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-        rate = MEANS_DECAY**share
+        rate = options.haste * MEANS_DECAY**share
         self.model.step(rate)
-        self.corrections.step(share, poses=options.poses and share >= POSES_FROM)
+        self.corrections.step(share, options.haste, poses=options.poses and share >= POSES_FROM)
         self.step += 1
         self._change_gaussians(self.step / options.steps, rate)
         self.seconds += time.perf_counter() - began
@@ -254,7 +263,7 @@ class Trainer:
 
     def _every(self, steps: int) -> int:
         """Steps between two actions: fewer in a short training, so that it has as many."""
-        return max(1, round(steps * min(1.0, self.options.steps / 7_000)))
+        return max(1, round(steps * min(1.0, self.options.steps / FULL_STEPS)))
 
 
 def train(

@@ -1,16 +1,20 @@
 """The prior of stereo: the network's depth, corrected by triangulated points."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.fusion import Interpolator, Measured
 from stream_recon.app.slam.dense.views import StereoView
 
+Result = TypeVar("Result")
 POINT_SMOOTHNESS = 10.0
 """Weight of smoothness when the points' ratios are spread."""
 THIN_LOG_RATIO = 0.05
@@ -45,14 +49,14 @@ def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequenc
     ``greys``: the views' images at the size of the depth.
     """
     size = greys[0].shape[1], greys[0].shape[0]
-    priors, valid, points = [], [], []
-    for view in views:
-        known = view.prior > 0
-        filled = np.where(known, view.prior, np.float32(np.median(view.prior[known]) if known.any() else 1))
-        priors.append(arrays.repeated(arrays.array(filled), size))
-        valid.append(arrays.repeated(arrays.array(known.astype(np.float32)), size) > 0.5)
-        points.append(_log_ratios(view, arrays.numpy(priors[-1])))
-    prior = arrays.stack(priors)
+    known = [view.prior > 0 for view in views]
+    filled = [
+        np.where(is_known, view.prior, np.float32(np.median(view.prior[is_known]) if is_known.any() else 1))
+        for view, is_known in zip(views, known, strict=True)
+    ]
+    prior = arrays.stack([arrays.repeated(arrays.array(values), size) for values in filled])
+    valid = [arrays.repeated(arrays.array(is_known.astype(np.float32)), size) > 0.5 for is_known in known]
+    points = _of_each(_log_ratios, views, arrays.numpy(prior))
     ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
 
     def corrected(grey: Array, prior: Array, ratio: Array, weight: Array) -> tuple[Array, ...]:
@@ -61,8 +65,20 @@ def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequenc
         return prior * arrays.exp(change), ratio - change
 
     prior, left = arrays.batched("corrected", corrected, arrays.stack(list(greys)), prior, ratio, weight)
-    others = [arrays.array(_other_depth(view, arrays.numpy(prior[n]))) for n, view in enumerate(views)]
+    others = arrays.array(np.array(_of_each(_other_depth, views, arrays.numpy(prior))))
     return [Prior(prior[n], valid[n], Measured(left[n], weight[n]), others[n]) for n in range(len(views))]
+
+
+def _of_each(
+    function: Callable[[StereoView, NDArray[np.float32]], Result],
+    views: Sequence[StereoView],
+    priors: NDArray[np.float32],
+) -> list[Result]:
+    """A function of each view and its prior, side by side for the groups of a GPU, which would wait."""
+    if len(views) == 1:
+        return [function(views[0], priors[0])]
+    with ThreadPoolExecutor(usable_cores(), "priors") as pool:
+        return list(pool.map(function, views, priors))
 
 
 def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -80,13 +96,19 @@ def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.flo
     is_other[is_other] = _has_companion(column[is_other], row[is_other], depth[is_other])
     if not is_other.any():
         return np.zeros_like(prior)
-    at_points, empty = np.zeros_like(prior), np.ones(prior.shape, np.uint8)
-    at_points[row[is_other], column[is_other]] = depth[is_other]
-    empty[row[is_other], column[is_other]] = 0
+    column, row, depth = column[is_other], row[is_other], depth[is_other]
+    # Only the rectangle that the points reach is searched.
+    margin = int(REACH) + 1
+    top, left = max(int(row.min()) - margin, 0), max(int(column.min()) - margin, 0)
+    reached = np.s_[top : int(row.max()) + margin + 1, left : int(column.max()) + margin + 1]
+    empty = np.ones(prior.shape, np.uint8)[reached]
+    empty[row - top, column - left] = 0
     distance, label = cv2.distanceTransformWithLabels(empty, cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
-    by_label = np.zeros(int(label.max()) + 1, np.float32)
-    by_label[label[empty == 0]] = at_points[empty == 0]
-    return np.where(distance <= REACH, by_label[label], np.float32(0))
+    of_label = np.zeros(len(row) + 1, np.float32)
+    of_label[label[row - top, column - left]] = depth
+    found = np.zeros_like(prior)
+    found[reached] = np.where(distance <= REACH, of_label[label], np.float32(0))
+    return found
 
 
 def _has_companion(column: NDArray[np.intp], row: NDArray[np.intp], depth: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -111,10 +133,13 @@ def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[n
     cell = row * width + column
     ratio = np.log(view.depths[inside] / prior.ravel()[cell])
     usable = np.abs(ratio) < MAX_LOG_RATIO
-    cell, ratio = cell[usable], ratio[usable]
-    weights = np.ones(len(cell)) if view.weights is None else view.weights[inside][usable]
-    weight = np.bincount(cell, weights, minlength=prior.size)
-    total = np.bincount(cell, weights * ratio, minlength=prior.size)
-    mean = total / np.maximum(weight, 1e-9)
-    shape = prior.shape
-    return mean.reshape(shape).astype(np.float32), np.minimum(weight, 2).reshape(shape).astype(np.float32)
+    weights = np.ones(len(cell)) if view.weights is None else view.weights[inside]
+    # There are few points: sums over the whole image would take longer than all else.
+    cell, number = np.unique(cell[usable], return_inverse=True)
+    weight = np.bincount(number, weights[usable], minlength=len(cell))
+    total = np.bincount(number, weights[usable] * ratio[usable], minlength=len(cell))
+    found = np.zeros((2, height * width), np.float32)
+    found[0, cell] = total / np.maximum(weight, 1e-9)
+    found[1, cell] = np.minimum(weight, 2)
+    mean, least = found.reshape(2, height, width)
+    return mean, least

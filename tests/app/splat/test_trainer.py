@@ -46,6 +46,12 @@ def test_a_training_never_exceeds_its_bound(scene: TrainingScene) -> None:
     assert len(few.model) == 10
 
 
+def test_a_short_training_moves_positions_as_far_as_a_long_one() -> None:
+    assert TrainOptions(steps=7_000).haste == TrainOptions(steps=30_000).haste == 1
+    assert TrainOptions(steps=2_000).haste == pytest.approx(3.5)
+    assert TrainOptions(steps=10).haste == TrainOptions(steps=100).haste <= 5
+
+
 def test_a_training_that_goes_on_ends_as_one_that_was_not_stopped(scene: TrainingScene) -> None:
     whole = trained(scene)
     half = trained(scene, steps=25)
@@ -96,7 +102,7 @@ def test_a_camera_at_a_wrong_place_moves_back(scene: TrainingScene, monkeypatch:
         pose = trainer.corrections.pose(4, trainer.cameras[4]).detach()
         away.append((pixels(pose) - pixels(T)).norm(dim=1).mean().item())
         (drawing.rgb - trainer.image(4)).abs().mean().backward()  # type: ignore[no-untyped-call]
-        trainer.corrections.step(0.0, poses=True)
+        trainer.corrections.step(0.0, 1.0, poses=True)
     assert away[0] > 0.8 and away[-1] < 0.4 * away[0]
 
 
