@@ -48,7 +48,8 @@ class RemoteLoader:
         return self.local.gpus()
 
     def prepare(self) -> None:
-        self.local.prepare()
+        # Without torch: it takes each worker seconds, and the network runs elsewhere.
+        from stream_recon.app.engine import client  # noqa: F401
 
     def load(self, weights_sha256: str | None = None) -> FrameEngine:
         from stream_recon.app.engine.client import connect

@@ -49,13 +49,11 @@ def peak_host_memory_mb() -> float:
 
 def peak_device_memory_mb(device: str) -> float | None:
     """Peak memory of this process's tensors on a GPU; None where it uses none."""
-    if not device.startswith("cuda"):
+    # A worker whose network runs in another process has no torch.
+    torch = sys.modules.get("torch")
+    if not device.startswith("cuda") or torch is None or not torch.cuda.is_initialized():
         return None
-    import torch
-
-    if not torch.cuda.is_initialized():
-        return None
-    return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    return round(float(torch.cuda.max_memory_allocated(device)) / 2**20, 1)
 
 
 class StopRequest:

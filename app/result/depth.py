@@ -27,8 +27,6 @@ JPEG_QUALITY = 92
 """A compromise between size and quality: the image colours points, and refinement may match it."""
 ARRAYS = ("rgb_jpeg", "crop", "source_size", "network_size", "depth", "confidence")
 FLOAT16_MAX = float(np.finfo(np.float16).max)
-SERIAL_ELEMENTS = 2**14
-"""Elements that torch converts in one thread: below its threshold for parallel work (32,768)."""
 
 
 @dataclass(frozen=True)
@@ -126,17 +124,8 @@ def _pixels_in_distorted(
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Values as float16, clipped to its range. Torch rounds as numpy does, in a tenth of the time."""
-    # Imported here, so that programs that only read these files start fast.
-    import torch
-
-    flat = torch.from_numpy(np.ascontiguousarray(values)).reshape(-1)
-    half = torch.empty(flat.shape, dtype=torch.float16)
-    # In pieces that torch does not parallelise: more threads would slow the network's.
-    for target, piece in zip(half.split(SERIAL_ELEMENTS), flat.split(SERIAL_ELEMENTS), strict=True):
-        target.copy_(piece.clamp(0, FLOAT16_MAX))
-    array: NDArray[np.float16] = half.numpy().reshape(values.shape)
-    return array
+    """Values as float16, clipped to its range."""
+    return np.clip(values, np.float32(0), np.float32(FLOAT16_MAX)).astype(np.float16)
 
 
 def _pair(values: NDArray[np.int32]) -> tuple[int, int]:

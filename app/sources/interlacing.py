@@ -112,11 +112,14 @@ def is_combed(image: NDArray[np.uint8], *, turned: bool = False) -> bool:
 def _combs(grey: NDArray[np.uint8]) -> tuple[float, float]:
     """Share of pixels that differ from both neighbouring lines in one direction, and the ratio of the differences of
     neighbouring lines at edges to those of lines of one field."""
-    levels = grey.astype(np.int16)
-    above, below, field = levels[1:-1] - levels[:-2], levels[1:-1] - levels[2:], np.abs(levels[2:] - levels[:-2])
-    combed = ((above > 0) == (below > 0)) & (np.minimum(np.abs(above), np.abs(below)) > MOVING_LEVELS)
-    edge = np.maximum(np.abs(above), field) > MOVING_LEVELS
-    return float(combed.mean()), float(np.abs(above[edge]).sum()) / max(1.0, float(field[edge].sum()))
+    lines = np.ascontiguousarray(grey)
+    here, above, below = lines[1:-1], lines[:-2], lines[2:]
+    to_above, of_field = cv2.absdiff(here, above), cv2.absdiff(below, above)
+    least = cv2.min(to_above, cv2.absdiff(here, below))
+    combed = ((here > above) == (here > below)) & (least > MOVING_LEVELS)
+    edge = (cv2.max(to_above, of_field) > MOVING_LEVELS).view(np.uint8)
+    differences, of_fields = (cv2.sumElems(cv2.multiply(values, edge))[0] for values in (to_above, of_field))
+    return float(np.count_nonzero(combed)) / combed.size, differences / max(1.0, of_fields)
 
 
 def deinterlaced(image: NDArray[np.uint8], *, turned: bool = False) -> NDArray[np.uint8]:

@@ -24,6 +24,8 @@ MAX_SENDS = 40
 """Most times that a view is sent."""
 LOST_FROM_VIEW = 0.05
 """Share of the subject that may leave the opening view since it was chosen; above it a new one is chosen."""
+MOST_TRIED = 64
+"""Most cameras of the path among which the view from inside is chosen."""
 FLAT_FOV = float(np.radians(1.0))
 """Field of view without perspective, about: from so far away, things in the back are as large as in front."""
 FLAT_DEPTH = 12.0
@@ -45,6 +47,8 @@ class ClientView:
     """Whether its user has moved it since."""
     share: float = 0.0
     """Share of the subject below which another view is chosen."""
+    inside: bool = False
+    """Whether it opens at a camera of the path."""
 
 
 class ViewerCameras:
@@ -126,7 +130,7 @@ class ViewerCameras:
                 continue
             if state.sent is None:
                 free = _free_view(client)
-                view = self._opening_view(free)
+                view = self._inner_view(free) if state.inside else self._opening_view(free)
                 state.share = share_in_view(self.subject.world(self._timeline)[0], view, free) - LOST_FROM_VIEW
                 self._show(client, state, view)
             elif time.monotonic() - state.sent_at > RESEND_S and state.sends < MAX_SENDS:
@@ -147,8 +151,19 @@ class ViewerCameras:
         state = self._clients.get(client.client_id)
         if self._start is None or state is None:
             return
-        state.moved = False
+        state.moved = state.inside = False
         self._show(client, state, self._opening_view(_free_view(client), compared))
+
+    def go_inside(self, client: Any) -> None:
+        """Open at a camera of the path, unless the client's user has moved the view.
+
+        From outside, splats hide what is behind walls.
+        """
+        state = self._clients.get(client.client_id)
+        if state is None or state.moved:
+            return
+        state.inside, state.sent = True, None
+        self.send()
 
     def set_flat(self, client: Any, flat: bool) -> None:
         """Show a client's view without perspective, or with it again; what is in its middle keeps its size."""
@@ -199,6 +214,16 @@ class ViewerCameras:
         path = self._timeline.path(MAX_PATH)
         up = self._up()
         return opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
+
+    def _inner_view(self, free: FreeView) -> View:
+        """The view of the camera of the path that has most of the subject in it."""
+        points, _ = self.subject.world(self._timeline)
+        up = self._up()
+        views = [
+            View(pose[:3, 3], pose[:3, 3] + self.typical_depth * pose[:3, 2], up)
+            for pose in self._timeline.spaced_poses(MOST_TRIED)
+        ]
+        return max(views, key=lambda view: share_in_view(points, view, free))
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
         with self._lock:

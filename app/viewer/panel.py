@@ -241,11 +241,13 @@ class PagePanel:
         if self._map_folder.visible != (has_map or revised):
             self._map_folder.visible = has_map or revised
 
-    def offer_splats(self, exist: bool) -> None:
-        """Let the page show splats once they exist, which it then does."""
-        if exist and "Splats" not in self._show.options:
+    def offer_splats(self, exist: bool) -> bool:
+        """Let the page show splats once they exist; True where it begins to show them."""
+        is_new = exist and "Splats" not in self._show.options
+        if is_new:
             self._show.options = (*self._show.options, "Splats")
             self._show.value = "Splats"
+        return is_new
 
     def start_following(self) -> None:
         """Move the view along with the camera, until a user changes that."""

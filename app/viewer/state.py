@@ -139,7 +139,8 @@ class ViewerState:
         for page, chosen in zip(pages, options, strict=True):
             page.scene.sync(self.scene, self.store, self.timeline, chosen, depth)
             page.panel.show_frames(self.timeline)
-            page.panel.offer_splats(self.splats.count > 0)
+            if page.panel.offer_splats(self.splats.count > 0):
+                self.cameras.go_inside(page.client)
             page.panel.layers.offer(self.scene.place)
             page.panel.offer_map(not self.map_layer.empty, self.timeline.revised)
             page.panel.show_counts(self._counts(chosen, skipped))

@@ -157,9 +157,13 @@ class Timeline:
         """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's."""
         return _thinned(self.poses, vertices)
 
+    def spaced_poses(self, count: int) -> NDArray[np.float64]:
+        """T_world_camera [m, 3 or 4, 4], m <= ``count``, of evenly spaced frames."""
+        return np.asarray(self.poses[_spaced(len(self.poses), count)])
+
     def rotations(self, count: int) -> NDArray[np.float64]:
-        """Rotations R_world_camera [m, 3, 3], m <= ``count``, of evenly spaced frames."""
-        return np.asarray(self.poses[_spaced(len(self.poses), count)][:, :3, :3])
+        """Rotations R_world_camera [m, 3, 3] of `spaced_poses`."""
+        return self.spaced_poses(count)[:, :3, :3]
 
     def causal_path(self, vertices: int) -> NDArray[np.float32]:
         """`path` by the causal poses."""

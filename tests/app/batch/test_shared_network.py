@@ -1,6 +1,8 @@
 """Scenes in parallel through one shared network on the CPU, compared with the same scenes in sequence."""
 
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,18 @@ def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineL
     batch = Batch(root, store, scenes, FrameChoice())
     summary = run_batch(batch, loader, pool, Listening())
     return [scene["status"] for scene in summary["scenes"]]
+
+
+def test_a_worker_without_the_network_needs_no_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from stream_recon.app.batch import scene, shared_network\n"
+        "from stream_recon.app.pipeline.process import peak_device_memory_mb\n"
+        "shared_network.RemoteLoader(None, pathlib.Path()).prepare()\n"
+        "assert peak_device_memory_mb('cuda:0') is None\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
 @pytest.mark.slow

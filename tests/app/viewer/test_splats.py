@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from stream_recon.app.viewer.viewer import Viewer, show_results
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
 from tests.app.core.test_splats import some_splats
-from tests.app.viewer.clients import client_of
+from tests.app.viewer.clients import WebClient, client_of
 
 
 @pytest.fixture
@@ -33,6 +34,28 @@ def test_splats_are_what_a_page_shows_once_there_are_some(viewer: Viewer) -> Non
     with client_of(viewer) as later:
         later.wait_for(lambda: "40 of 40 splats" in later.counts)
         assert later.visible("/splats") and not later.visible("/surface")
+
+
+def test_a_page_sees_splats_from_a_camera_of_the_path_unless_its_user_has_moved(viewer: Viewer) -> None:
+    path = np.array([room_result(i, size=(42, 42)).T_world_camera[:3, 3] for i in range(6)])
+
+    def is_on_path(client: WebClient) -> bool:
+        return bool((np.linalg.norm(path - client.camera["position"], axis=1) < 1e-6).any())
+
+    with client_of(viewer) as watching, client_of(viewer) as moved:
+        for client in (watching, moved):
+            client.wait_for(lambda client=client: "position" in client.camera)
+            assert not is_on_path(client)
+            client.report(client.camera["position"])
+        moved.report(moved.camera["position"] + 1.0)
+        moved.sync()
+        viewer.show_splats(some_splats(40))
+        assert viewer.flush()
+        watching.wait_for(lambda: is_on_path(watching))
+        moved.wait_for(lambda: "40 of 40 splats" in moved.counts)
+        assert not is_on_path(moved)
+        watching.click("Show all")
+        watching.wait_for(lambda: not is_on_path(watching))
 
 
 def test_later_splats_take_the_place_of_earlier_ones(viewer: Viewer) -> None:
