@@ -45,6 +45,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from stream_recon.app.slam.offline.model_selection import HeldOutTest, Selection, runs
+from stream_recon.app.slam.offline.path_error import path_error
 from stream_recon.app.slam.offline.report import (
     InitialPoses,
     IntermediateState,
@@ -72,6 +73,8 @@ TIED_NEIGHBOURS = 0.5
 """Share of neighbours with matches, below which keyframes are in no order."""
 TESTED_TURNS = 60
 """Neighbours whose rotation is tested; bounds the time."""
+CLEAR = 0.1
+"""Evidence for the map, as a share of the image, from which its path is surely more accurate than the network's."""
 MIN_OBSERVATIONS = 100
 """Least number of observations of an adjustment."""
 
@@ -189,6 +192,7 @@ class _Refiner:
                 if other is not None and other_test.is_certain(other.fit):
                     candidate, found, test = other, other_found, other_test
                     selection = test.select(candidate.fit, report)
+            selection = self._with_path_error(selection, candidate, test)
         if selection.fallback.all():
             return self.unchanged(selection.reason)
         selection = selection.with_untied(candidate.untied)
@@ -299,6 +303,19 @@ class _Refiner:
         self._data = replace(data, views=segments.joined(data.views, shown))
         report.segments = len(np.unique(self._data.keyframe_segment))
         return other, unordered, own
+
+    def _with_path_error(self, selection: Selection, candidate: InitialCandidate, test: HeldOutTest) -> Selection:
+        """The selection; or all fall back, where the evidence is weak and the map's path is less accurate."""
+        data, report, scene = self._data, self._report, candidate.fit.scene
+        is_clear = report.evidence is None or report.evidence > CLEAR
+        if selection.fallback.all() or is_clear or self._options.refined_before:
+            return selection
+        tracks = build_tracks([len(f) for f in data.features], test.training_matches)
+        start = robust_ba.initial_state(scene.T_world_camera, scene.lens, data.features, tracks, scene.log_depth_scale)
+        start = robust_ba.retriangulated(start)
+        found = path_error(start, candidate, data.T_keyframes, data.keyframe_segment)
+        report.path_error = None if found is None else found.random
+        return selection if found is None or not found.is_larger else Selection(selection.fallback | True, found.reason)
 
     def _second_pass(self, first: InitialCandidate, found: PairMatches, fallback: NDArray[np.bool_]) -> BAState:
         """Adjustment with all features, without keyframes that fall back to the network."""

@@ -56,6 +56,8 @@ class RefinementReport:
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
     standard error; see `model_selection.Evidence`."""
+    path_error: float | None = None
+    """Random error of the map's path, as a share of its length; known where evidence is weak. See `path_error`."""
     decided_by_matches: bool = False
     """Whether epipolar lines alone decided for the map: the network's depth and path are no evidence there."""
     scale_correction: float = 1.0

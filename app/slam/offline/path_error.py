@@ -1,0 +1,136 @@
+"""Random error of a map's path, by a delete-half jackknife (Shao and Wu, Annals of Statistics 1989) over its tracks.
+
+Maps from two disjoint halves of the tracks, with half of the priors' information, differ by twice the random error of
+the map from all tracks. The network's error is independent of it, so the squared difference between both paths is the
+sum of their squared errors. Evidence from neighbouring keyframes cannot tell this: where matches are few or noisy, a
+map that fits each pair better than the network may drift more over all of them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import align
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.levenberg import SingularError
+from stream_recon.app.slam.ba.problem import FloatArray, Priors, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.initialization import InitialCandidate
+
+ROUNDS = (BARound(2, 6, 6, free_k1=True, tolerance=1e-2), BARound(1, 3, 8, free_k1=True, tolerance=1e-2))
+"""Rounds of a half: the errors are within an eighth of those after convergence."""
+HALF = float(np.sqrt(2))
+"""Factor of the sigmas of priors that leaves half of their information."""
+SYSTEMATIC = 2.0
+"""Ratio of a map's squared error to the estimate of its random part: both halves share the lens and wrong matches. On
+generated videos of static scenes it is 1.8; the ratio of the errors has median 1.1, quantiles 0.8 (10 %) and 1.8."""
+SPLITS = 3
+"""Divisions into halves of which the median decides, where the first one speaks against the map."""
+MOST = 150
+"""Keyframes that are adjusted; bounds the time."""
+FEWEST = 6
+"""Least number of keyframes of a segment: the path of fewer is mostly alignment."""
+ON_THE_SPOT = 0.01
+"""Spread of the positions, relative to the depth, up to which there is no path to speak of."""
+
+
+@dataclass(frozen=True)
+class PathError:
+    """RMS errors of positions after alignment, as shares of the path."""
+
+    random: float
+    """Random error of the map."""
+    difference: float
+    """Between the paths of map and network."""
+
+    @property
+    def is_larger(self) -> bool:
+        """Whether the map's error is larger than the network's."""
+        return 2 * SYSTEMATIC * self.random**2 > self.difference**2
+
+    @property
+    def reason(self) -> str:
+        """Why the network's path is kept where the map's error is larger."""
+        return (
+            f"matches are too few or too noisy: the map's path is known to {self.random:.2%} of its length, "
+            f"and differs from the network's by {self.difference:.2%}"
+        )
+
+
+def path_error(
+    start: BAState, candidate: InitialCandidate, T_network: FloatArray, segment: NDArray[np.integer]
+) -> PathError | None:
+    """Error of the map from all tracks of ``start``; None with too few keyframes or hardly any motion.
+
+    Args:
+        start: the map with all observations, also those that it does not explain.
+        candidate: the map.
+        T_network: poses [N, 4, 4].
+        segment: [N], each is aligned for itself.
+    """
+    first = np.arange(min(len(T_network), MOST))
+    parts = [rows for rows in (first[segment[first] == s] for s in np.unique(segment[first])) if len(rows) >= FEWEST]
+    if not parts or _turns_on_the_spot(start, parts):
+        return None
+    part = hierarchical_ba.subset(start, first)
+    motions = _halved(hierarchical_ba.composed(candidate.motions, first))
+    wide = _with_half_information(candidate.priors)
+    options = SolveOptions(free_focal=candidate.free_focal)
+    mapped = start.scene.T_world_camera
+    difference = _difference(T_network, mapped, parts)
+
+    def between_halves(split: int) -> float:
+        """Difference between maps from two halves of the tracks, a different division for each ``split``."""
+        side = part.observations.point >> split & 1
+        one, two = (
+            robust_ba.solve(hierarchical_ba.subset(part, first, side == half), motions, ROUNDS, wide, options)
+            for half in (0, 1)
+        )
+        return _difference(one.scene.T_world_camera, two.scene.T_world_camera, parts)
+
+    try:
+        found = PathError(0.5 * between_halves(0), difference)
+        if found.is_larger:
+            # One division may be unlucky.
+            others = [0.5 * between_halves(split) for split in range(1, SPLITS)]
+            found = PathError(float(np.median([found.random, *others])), difference)
+    except (SingularError, np.linalg.LinAlgError):
+        return None
+    return found
+
+
+def _halved(motions: RelativePoses | None) -> RelativePoses | None:
+    if motions is None:
+        return None
+    rotation, translation = HALF * motions.rotation_sigma, HALF * motions.translation_sigma
+    return replace(motions, rotation_sigma=rotation, translation_sigma=translation)
+
+
+def _with_half_information(priors: Priors) -> Priors:
+    """Wider priors of what the halves share; those of depths halve with the observations."""
+    return replace(
+        priors,
+        log_depth_scale_sigma=HALF * priors.log_depth_scale_sigma,
+        log_focal_sigma=HALF * priors.log_focal_sigma,
+        k1_sigma=HALF * priors.k1_sigma,
+        k2_sigma=None if priors.k2_sigma is None else HALF * priors.k2_sigma,
+    )
+
+
+def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.intp]]) -> float:
+    """RMS difference of positions after alignment of each part, as a share of its path; the mean over the parts."""
+    found = []
+    for rows in parts:
+        source, target = T[rows, :3, 3], T_reference[rows, :3, 3]
+        path = float(np.linalg.norm(np.diff(target, axis=0), axis=1).sum())
+        away = align(source, target).apply(source) - target
+        found.append(float(np.sqrt(np.square(away).sum(axis=1).mean())) / max(path, 1e-12))
+    return float(np.mean(found))
+
+
+def _turns_on_the_spot(fit: BAState, parts: list[NDArray[np.intp]]) -> bool:
+    depth = float(np.median(fit.depth)) if len(fit.depth) else 0.0
+    spread = [float(np.sqrt(fit.scene.T_world_camera[rows, :3, 3].var(axis=0).sum())) for rows in parts]
+    return max(spread) <= ON_THE_SPOT * depth
