@@ -59,15 +59,15 @@ class Corrections(torch.nn.Module):
         own = POSE_DECAY * self.poses[number].square().sum() + EXPOSURE_DECAY * self.exposure[number].square().sum()
         return torch.as_tensor(own)
 
-    def step(self, share: float, haste: float, *, poses: bool) -> None:
+    def step(self, share: float, rate_factor: float, *, poses: bool) -> None:
         """Move along the gradients.
 
         Args:
             share: of the training that is done.
-            haste: factor of the rates.
+            rate_factor: of the usual rates.
             poses: move poses and focal length, too.
         """
-        falling = haste * 0.01**share
+        falling = rate_factor * 0.01**share
         for group, rate, moves in zip(self.optimizer.param_groups, self._rates, (poses, True, poses), strict=True):
             group["lr"] = rate * falling * moves
         self.optimizer.step()

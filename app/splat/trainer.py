@@ -29,7 +29,7 @@ PRUNE_EVERY = 500
 """Steps between two searches for Gaussians in free space."""
 FULL_STEPS = 7_000
 """Steps for which the rates are made."""
-MOST_HASTE = 4.0
+MAX_RATE_FACTOR = 4.0
 """Largest factor of rates in a short training."""
 POSES_FROM = 0.1
 """Share of the training from which poses are refined: the first Gaussians are too rough to say where a camera was."""
@@ -54,9 +54,9 @@ class TrainOptions:
     free_space: bool = True
 
     @property
-    def haste(self) -> float:
+    def rate_factor(self) -> float:
         """Factor of the rates of positions and poses: a short training has as far to move them."""
-        return min(max(FULL_STEPS / self.steps, 1.0), MOST_HASTE)
+        return min(max(FULL_STEPS / self.steps, 1.0), MAX_RATE_FACTOR)
 
     def fingerprint(self) -> str:
         """The choices that a resumed training must share."""
@@ -146,9 +146,9 @@ class Trainer:
         loss = loss + options.opacity_weight * torch.sigmoid(g["opacities"]).mean()
         loss = loss + options.scale_weight * torch.exp(g["scales"]).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-        rate = options.haste * MEANS_DECAY**share
+        rate = options.rate_factor * MEANS_DECAY**share
         self.model.step(rate)
-        self.corrections.step(share, options.haste, poses=options.poses and share >= POSES_FROM)
+        self.corrections.step(share, options.rate_factor, poses=options.poses and share >= POSES_FROM)
         self.step += 1
         self._change_gaussians(self.step / options.steps, rate)
         self.seconds += time.perf_counter() - began

@@ -47,9 +47,9 @@ def test_a_training_never_exceeds_its_bound(scene: TrainingScene) -> None:
 
 
 def test_a_short_training_moves_positions_as_far_as_a_long_one() -> None:
-    assert TrainOptions(steps=7_000).haste == TrainOptions(steps=30_000).haste == 1
-    assert TrainOptions(steps=2_000).haste == pytest.approx(3.5)
-    assert TrainOptions(steps=10).haste == TrainOptions(steps=100).haste <= 5
+    assert TrainOptions(steps=7_000).rate_factor == TrainOptions(steps=30_000).rate_factor == 1
+    assert TrainOptions(steps=2_000).rate_factor == pytest.approx(3.5)
+    assert TrainOptions(steps=10).rate_factor == TrainOptions(steps=100).rate_factor <= 5
 
 
 def test_a_training_that_goes_on_ends_as_one_that_was_not_stopped(scene: TrainingScene) -> None:
