@@ -1,7 +1,7 @@
 """How one result lies in the world of another: a similarity from features that both maps share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,9 @@ class _Shared:
     row: int
     near: int
     """Keyframe of the first result with the most matches."""
-    first: NDArray[np.float64]  # [M, 3], in the first result's world
-    second: NDArray[np.float64]  # [M, 3], in the second's
+    matches: Correspondences
+    """Its features, with points of the first result."""
+    second: NDArray[np.float64]  # [M, 3], points of the features in the second's world
     distance: NDArray[np.float64]  # [M], from the camera in the first's
     focal: float = 1.0
     """Focal length by the first's points, as a multiple of the first's own one."""
@@ -86,12 +87,11 @@ class _Shared:
     """Standard deviation of its logarithm."""
     is_rival: bool = False
     """Whether a pose elsewhere explains more of the keyframe's matches."""
-    feature: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Matched features [M] of the keyframe."""
-    spread: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
-    """Standard deviation [M, 3] of the first's points along their rays."""
-    rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Keyframes [M] of the first result that the points are of."""
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """Points [M, 3] in the first result's world."""
+        return self.matches.points
 
 
 def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | NotAligned:
@@ -134,13 +134,13 @@ def _by_pixels(
     there: list[_Part] = []
     back: list[_Part] = []
     for each in chosen:
-        own, count = second.keyframe(each.row), len(each.feature)
-        uv = own.features.uv[each.feature].astype(np.float64)
-        there.append((each.first, each.spread, np.broadcast_to(T_second[each.row], (count, 4, 4)), uv))
-        T = T_first[each.rows]
+        own, matches = second.keyframe(each.row), each.matches
+        T = np.broadcast_to(T_second[each.row], (len(matches), 4, 4))
+        there.append((matches.points, matches.spread, T, matches.uv))
+        T = T_first[matches.row]
         local = np.einsum("nij,nj->ni", T[:, :3, :3], each.first) + T[:, :3, 3]
         uv = one.pixels(local[:, :2] / local[:, 2:])  # a keyframe's points lie on its features' rays
-        back.append((each.second, own.spread[each.feature], T, uv))
+        back.append((each.second, own.spread[matches.feature], T, uv))
     pixels = [_joined(parts, lens) for parts, lens in ((there, two), (back, one))]
     S = fit_pixels(found.S_first_second, pixels[0], pixels[1], found.distance)
     stays = sum(_agrees(S, each, LOOSE * MAX_ERROR) for each in chosen) > len(chosen) / 2
@@ -178,12 +178,7 @@ def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]
             focal = fit.lens.focal / first.lens.focal
             there = own.points[agreeing.feature]
             near = int(np.bincount(agreeing.row).argmax())
-            found.append(
-                _Shared(
-                    *(row, near, agreeing.points, there, distance, focal, fit.focal_sigma, is_rival),
-                    *(agreeing.feature, agreeing.spread, agreeing.row),
-                )
-            )
+            found.append(_Shared(row, near, agreeing, there, distance, focal, fit.focal_sigma, is_rival))
             matched = matched.take(np.setdiff1d(np.arange(len(matched)), start.inliers))
             least = max(MIN_SUPPORT, RIVAL * support)
     return found

@@ -175,6 +175,23 @@ class _Seen:
     cost: float
 
 
+class RayErrors:
+    """What an uncertain depth explains of errors in pixels: those along the image of a point's ray count less."""
+
+    def __init__(self, apart: FloatArray) -> None:
+        """``apart``: images [M, 2] of the points' standard deviation; NaN of what is behind the camera."""
+        length = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=BEHIND_PX)
+        self.along = np.nan_to_num(apart) / np.maximum(length, 1e-9)[:, None]
+        """Unit vectors [M, 2]."""
+        self.lost = 1 - TYPICAL_PX / np.hypot(TYPICAL_PX, length)
+        """Share [M] of an error along them that is explained."""
+
+    def without(self, error: FloatArray) -> FloatArray:
+        """Errors [M, 2] without it."""
+        along = (error * self.along).sum(axis=1) * self.lost
+        return np.asarray(error - along[:, None] * self.along)
+
+
 class _View:
     """Least squares of one image: a rotation in the camera's axes, the position in units of ``distance``, and the log
     focal length unless it is known."""
@@ -186,10 +203,9 @@ class _View:
         _, inverse, count = np.unique(found.feature, return_inverse=True, return_counts=True)
         self._weight = 1 / count[inverse]
         # Along the image of its keyframe's ray a point is as uncertain as its depth, across it as its feature.
-        apart = project_world(lens, T, found.points + found.spread) - project_world(lens, T, found.points)
-        length = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=BEHIND_PX)
-        self._along = np.nan_to_num(apart) / np.maximum(length, 1e-9)[:, None]
-        self._lost = 1 - TYPICAL_PX / np.hypot(TYPICAL_PX, length)
+        self._rays = RayErrors(
+            project_world(lens, T, found.points + found.spread) - project_world(lens, T, found.points)
+        )
 
     def moved(self, T: FloatArray, lens: CameraModel, step: FloatArray) -> tuple[FloatArray, CameraModel]:
         moved = np.eye(4)
@@ -201,7 +217,7 @@ class _View:
         xyz = (self._points - T[:3, 3]) @ T[:3, :3]
         ahead = xyz[:, 2] > 1e-6
         plane = xyz[:, :2] / np.where(ahead, xyz[:, 2], 1.0)[:, None]
-        error = self._known(np.where(ahead[:, None], lens.pixels(plane) - self._uv, BEHIND_PX))
+        error = self._rays.without(np.where(ahead[:, None], lens.pixels(plane) - self._uv, BEHIND_PX))
         distance = np.linalg.norm(error, axis=1)
         cost = float((self._weight * LOSS_PX**2 * np.log1p((distance / LOSS_PX) ** 2)).sum())
         if self._sigma:
@@ -221,7 +237,8 @@ class _View:
         if self._sigma:
             parts.append((lens.distorted(plane) * lens.focal)[:, :, None])
         J = np.concatenate(parts, axis=2)
-        J = J - self._lost[:, None, None] * self._along[:, :, None] * (self._along[:, None] @ J)
+        along, lost = self._rays.along, self._rays.lost
+        J = J - lost[:, None, None] * along[:, :, None] * (along[:, None] @ J)
         weight = self._weight * seen.ahead / (1 + (seen.distance / LOSS_PX) ** 2)
         flat = J.reshape(-1, J.shape[2])
         weighted = flat * np.repeat(weight, 2)[:, None]
@@ -230,11 +247,6 @@ class _View:
             H[6, 6] += self._prior
             g[6] += self._prior * float(np.log(lens.focal / self._focal))
         return H, g
-
-    def _known(self, error: FloatArray) -> FloatArray:
-        """Errors [M, 2] without what uncertain depths explain."""
-        along = (error * self._along).sum(axis=1) * self._lost
-        return np.asarray(error - along[:, None] * self._along)
 
     @property
     def _prior(self) -> float:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, MAX_DAMPING, TYPICAL_PX
+from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, MAX_DAMPING, RayErrors
+from stream_recon.app.slam.frame_data import project_points
 
 FloatArray = NDArray[np.float64]
 
@@ -89,20 +90,14 @@ class _View:
 
     def __init__(self, shared: SharedPixels, S: Similarity) -> None:
         self._shared = shared
-        apart = self._projected(S, shared.points + shared.spread) - self._projected(S, shared.points)
-        length = np.nan_to_num(np.linalg.norm(apart, axis=1), nan=BEHIND_PX)
-        self._along = np.nan_to_num(apart) / np.maximum(length, 1e-9)[:, None]
-        self._lost = 1 - TYPICAL_PX / np.hypot(TYPICAL_PX, length)
+        self._rays = RayErrors(self._projected(S, shared.points + shared.spread) - self._projected(S, shared.points))
 
     def _projected(self, S: Similarity, points: FloatArray) -> FloatArray:
         T = self._shared.T_camera_world
         xyz = np.einsum("nij,nj->ni", T[:, :3, :3], S.apply(points)) + T[:, :3, 3]
-        ahead = xyz[:, 2] > 1e-6
-        plane = xyz[:, :2] / np.where(ahead, xyz[:, 2], 1.0)[:, None]
-        return np.where(ahead[:, None], self._shared.lens.pixels(plane), np.nan)
+        return np.asarray(project_points(self._shared.lens, xyz))
 
     def errors(self, S: Similarity) -> FloatArray:
         """Errors [M, 2] in pixels, without what an uncertain depth explains."""
-        error = np.nan_to_num(self._projected(S, self._shared.points) - self._shared.uv, nan=BEHIND_PX)
-        along = (error * self._along).sum(axis=1) * self._lost
-        return np.asarray(error - along[:, None] * self._along)
+        error = self._projected(S, self._shared.points) - self._shared.uv
+        return self._rays.without(np.nan_to_num(error, nan=BEHIND_PX))
