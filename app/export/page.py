@@ -70,8 +70,8 @@ def write_page(job: ExportJob, path: Path) -> ExportReport:
 def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
     """Add the scene to a server; returns what it has beside points."""
     scene = server.scene
-    what = _add_surface(server, job)
     has_splats = current_splats(job.result) is not None
+    what = _add_surface(server, job, has_splats)
     if what != "no surface" and len(found.xyz) > POINTS_WITH_SURFACES:
         kept = uniform_indices(len(found.xyz), POINTS_WITH_SURFACES)
     else:
@@ -106,10 +106,13 @@ def _fill(server: Any, job: ExportJob, found: OrderedPoints) -> str:
     return what
 
 
-def _add_surface(server: Any, job: ExportJob) -> str:
-    """Add the mesh or the keyframes' surfaces, and set the camera; returns what was added."""
+def _add_surface(server: Any, job: ExportJob, inside: bool) -> str:
+    """Add the mesh or the keyframes' surfaces, and set the camera; returns what was added.
+
+    ``inside``: the camera is one of the path.
+    """
     from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
-    from stream_recon.app.viewer.overview import FreeView, opening_view
+    from stream_recon.app.viewer.overview import MOST_TRIED, FreeView, inner_view, opening_view
     from stream_recon.app.viewer.subject import Subject
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.app.viewer.surfaces import SurfaceStore
@@ -137,7 +140,10 @@ def _add_surface(server: Any, job: ExportJob) -> str:
     points, rays = subject.world(timeline)
     half = float(np.tan(server.initial_camera.fov / 2))
     free = FreeView(16 / 9 * half, 16 / 9 * half, half)
-    view = opening_view(points, rays, timeline.path(len(cameras)), cameras[0].T_world_camera[:3, 2], up, free)
+    if inside and len(points):
+        view = inner_view(points, timeline.spaced_poses(MOST_TRIED), up, free)
+    else:
+        view = opening_view(points, rays, timeline.path(len(cameras)), cameras[0].T_world_camera[:3, 2], up, free)
     camera = server.initial_camera
     camera.position, camera.look_at, camera.up = view.position, view.target, view.up
     if has_mesh:

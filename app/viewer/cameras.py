@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import up_direction
-from stream_recon.app.viewer.overview import MARGIN, MAX_PATH, USUAL_WINDOW, FreeView, View, opening_view, share_in_view
+from stream_recon.app.viewer.overview import (
+    MARGIN,
+    MAX_PATH,
+    MOST_TRIED,
+    USUAL_WINDOW,
+    FreeView,
+    View,
+    inner_view,
+    opening_view,
+    share_in_view,
+)
 from stream_recon.app.viewer.subject import Subject
 from stream_recon.app.viewer.timeline import Timeline
 
@@ -24,8 +34,6 @@ MAX_SENDS = 40
 """Most times that a view is sent."""
 LOST_FROM_VIEW = 0.05
 """Share of the subject that may leave the opening view since it was chosen; above it a new one is chosen."""
-MOST_TRIED = 64
-"""Most cameras of the path among which the view from inside is chosen."""
 FLAT_FOV = float(np.radians(1.0))
 """Field of view without perspective, about: from so far away, things in the back are as large as in front."""
 FLAT_DEPTH = 12.0
@@ -218,12 +226,7 @@ class ViewerCameras:
     def _inner_view(self, free: FreeView) -> View:
         """The view of the camera of the path that has most of the subject in it."""
         points, _ = self.subject.world(self._timeline)
-        up = self._up()
-        views = [
-            View(pose[:3, 3], pose[:3, 3] + self.typical_depth * pose[:3, 2], up)
-            for pose in self._timeline.spaced_poses(MOST_TRIED)
-        ]
-        return max(views, key=lambda view: share_in_view(points, view, free))
+        return inner_view(points, self._timeline.spaced_poses(MOST_TRIED), self._up(), free)
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
         with self._lock:

@@ -19,6 +19,8 @@ MARGIN = 1.05
 """Factor of the opening view's distance, which leaves a border around the points."""
 MIN_FREE_RIGHT = 0.3
 """Share of the width to the right of the axis that counts as free in a narrow window."""
+MOST_TRIED = 64
+"""Most cameras of the path among which the view from inside is chosen."""
 MAX_PATH = 2000
 """Camera positions that the opening view takes in."""
 PANEL_WIDTH = 335
@@ -157,6 +159,21 @@ def opening_view(
     direction, tilt_deg = opening_direction(rays, first, up)
     position, target = overview(points, path, direction, up, free, tilt_deg)
     return View(position, target, up)
+
+
+def inner_view(
+    points: NDArray[np.floating], poses: NDArray[np.floating], up: NDArray[np.float64], free: FreeView
+) -> View:
+    """The view of the camera that has most of the points in it: from outside, splats hide what is behind walls.
+
+    Args:
+        points: of a `Subject` [N, 3].
+        poses: T_world_camera [M, 4, 4], up to `MOST_TRIED`.
+        up: unit vector.
+    """
+    depths = [float(np.median(np.linalg.norm(points - pose[:3, 3], axis=1))) for pose in poses]
+    views = [View(T[:3, 3], T[:3, 3] + depth * T[:3, 2], up) for T, depth in zip(poses, depths, strict=True)]
+    return max(views, key=lambda view: share_in_view(points, view, free))
 
 
 def share_in_view(points: NDArray[np.floating], view: View, free: FreeView) -> float:

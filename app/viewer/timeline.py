@@ -158,7 +158,7 @@ class Timeline:
         return _thinned(self.poses, vertices)
 
     def spaced_poses(self, count: int) -> NDArray[np.float64]:
-        """T_world_camera [m, 3 or 4, 4], m <= ``count``, of evenly spaced frames."""
+        """T_world_camera [m, 4, 4], m <= ``count``, of evenly spaced frames."""
         return np.asarray(self.poses[_spaced(len(self.poses), count)])
 
     def rotations(self, count: int) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stream_recon.app.viewer.overview import FreeView, overview
+from stream_recon.app.viewer.overview import FreeView, inner_view, overview
 
 UP = np.array([0.0, -1.0, 0.0])
 FORWARD = np.array([0.0, 0.0, 1.0])
@@ -54,3 +54,13 @@ def test_a_panel_takes_from_the_right_half_and_never_all_of_it() -> None:
     phone = FreeView.of_window(np.pi / 2, 390, 844)
     assert phone.left == phone.right and 0.8 < phone.upright < 1, "a bar below"
     assert FreeView.of_window(np.pi / 2, 600, 500).right > 0
+
+
+def test_the_view_from_inside_is_that_of_the_camera_that_sees_most() -> None:
+    points = np.random.default_rng(0).uniform((-1, -1, 4), (1, 1, 6), (200, 3))
+    ahead, away = np.eye(4), np.diag([-1.0, 1.0, -1.0, 1.0])
+    beside = np.eye(4)
+    beside[0, 3] = 3.0
+    view = inner_view(points, np.array([away, beside, ahead]), UP, FREE)
+    assert np.array_equal(view.position, ahead[:3, 3])
+    assert np.allclose(view.target, (0, 0, 5), atol=0.3)
