@@ -2,7 +2,9 @@
 
 Every n-th frame of the mesh is held out of depth and of textures. PSNR is over the pixels that the mesh covers; the
 share of covered pixels is printed beside it. A mesh has one exposure and a video many: PSNR is printed also after one
-gain for each channel of each frame. Time is of one core.
+gain for each channel of each frame, and levelled, by a smooth correction in each frame. Where something is missing from
+the mesh, what is behind it is drawn: levelled PSNR is printed also of the pixels whose depth in the mesh is that of the
+frame. Texture and colours at vertices are treated alike. Time is of one core.
 """
 
 import time
@@ -10,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +20,13 @@ from stream_recon.app.core.gltf import glb
 from stream_recon.app.export.mesh.build import FACES, primitives, surface, with_texture
 from stream_recon.app.export.mesh.drawing import Drawable, draw, drawables
 from stream_recon.app.export.mesh.fusion import SourceView, mesh_cameras, source_view
+from stream_recon.app.export.mesh.rasterizer import project_vertices, rasterize, signed_areas
 from stream_recon.app.result.folder import read_result
+
+LEVEL_BLUR = 0.05
+"""Standard deviation of the window of levelling, as a share of an image's longer side."""
+SAME_DEPTH = 0.06
+"""Share by which depths differ that count as the same."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -27,8 +36,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print("| result | triangles, views | MB | s: surface, texture | PSNR: texture, vertices | with gains | covered |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| result | triangles, views | MB | s: surface, texture | PSNR: texture, vertices | with gains | levelled "
+        "| same depth | covered |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for folder in options.results:
         print(_row(folder, options.every, options.faces), flush=True)
 
@@ -46,25 +58,55 @@ def _row(folder: Path, every: int, faces: int) -> str:
     size = len(glb(primitives(mesh, np.eye(3))))
     textured, plain = drawables(mesh), [Drawable(found.mesh.xyz, found.mesh.faces, found.mesh.rgb)]
     views = [source_view(result, camera) for camera in held]
-    (psnr, fitted, covered), (vertices, vertices_fitted, _) = _errors(textured, views), _errors(plain, views)
+    pairs = zip(_errors(textured, views), _errors(plain, views), strict=True)
+    errors = [f"{one:.2f}, {other:.2f}" for one, other in pairs]
+    covered = np.mean([draw(plain, view.T_world_camera, view.camera, _size(view))[1].mean() for view in views])
     return (
         f"| {folder.name} | {mesh.triangles}, {mesh.views} | {size / 1e6:.1f} | {middle - begin:.0f}, "
-        f"{end - middle:.0f} | {psnr:.2f}, {vertices:.2f} | {fitted:.2f}, {vertices_fitted:.2f} | {covered:.1%} |"
+        f"{end - middle:.0f} | {' | '.join(errors)} | {covered:.1%} |"
     )
 
 
-def _errors(parts: Sequence[Drawable], views: Sequence[SourceView]) -> tuple[float, float, float]:
-    """Means of PSNR in dB, of PSNR after gains, and of the share of covered pixels."""
-    psnr, fitted, covered = [], [], []
+def _size(view: SourceView) -> tuple[int, int]:
+    return view.image.shape[1], view.image.shape[0]
+
+
+def _errors(parts: Sequence[Drawable], views: Sequence[SourceView]) -> NDArray[np.float64]:
+    """Means of PSNR in dB [4]: as drawn, with gains, levelled, and levelled where the mesh has the frame's depth."""
+    rows = []
     for view in views:
-        image, shown = draw(parts, view.T_world_camera, view.camera, (view.image.shape[1], view.image.shape[0]))
-        covered.append(float(shown.mean()))
-        if shown.any():
-            drawn, wanted = image[shown].astype(np.float64), view.image[shown].astype(np.float64)
-            gains = (drawn * wanted).sum(axis=0) / np.maximum(np.square(drawn).sum(axis=0), 1)
-            psnr.append(_psnr(drawn, wanted))
-            fitted.append(_psnr(drawn * gains, wanted))
-    return float(np.mean(psnr)), float(np.mean(fitted)), float(np.mean(covered))
+        image, shown = draw(parts, view.T_world_camera, view.camera, _size(view))
+        same = shown & _same_depth(parts, view)
+        if not same.any():
+            continue
+        drawn, wanted = image[shown].astype(np.float64), view.image[shown].astype(np.float64)
+        gains = (drawn * wanted).sum(axis=0) / np.maximum(np.square(drawn).sum(axis=0), 1)
+        level = _levelled(image, view.image, shown)
+        errors = [_psnr(level[mask], view.image[mask].astype(np.float64)) for mask in (shown, same)]
+        rows.append([_psnr(drawn, wanted), _psnr(drawn * gains, wanted), *errors])
+    return np.asarray(np.mean(rows, axis=0), np.float64)
+
+
+def _levelled(image: NDArray[np.uint8], wanted: NDArray[np.uint8], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The image [H, W, 3] with the smooth part of its difference from the wanted one removed."""
+    difference = np.where(shown[..., None], wanted.astype(np.float64) - image, 0)
+    blur = LEVEL_BLUR * max(shown.shape)
+    known = cv2.GaussianBlur(shown.astype(np.float64), (0, 0), blur)
+    smooth = cv2.GaussianBlur(difference, (0, 0), blur) / np.maximum(known, 1e-3)[..., None]
+    return np.asarray(image + smooth, np.float64)
+
+
+def _same_depth(parts: Sequence[Drawable], view: SourceView) -> NDArray[np.bool_]:
+    """Which pixels [H, W] have the same depth in the mesh and in the frame."""
+    width, height = _size(view)
+    nearest = np.zeros((height, width), np.float32)
+    for part in parts:
+        projection = project_vertices(part.xyz, view.T_world_camera, view.camera)
+        front = signed_areas(projection, part.faces) > 0
+        nearest = np.maximum(nearest, rasterize(projection, part.faces, (width, height), front)[1])
+    depth = cv2.resize(view.depth, (width, height), interpolation=cv2.INTER_NEAREST)
+    ratio = nearest * depth  # inverse depth of the mesh times the frame's depth
+    return np.asarray(np.abs(ratio - 1) < SAME_DEPTH)
 
 
 def _psnr(drawn: NDArray[np.float64], image: NDArray[np.float64]) -> float:

@@ -7,21 +7,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.mesh.rasterizer import Projection, barycentric, rasterize
-
 FloatArray = NDArray[np.float32]
 PAGE_SIDE = 4096
 """Longest side of a page in pixels, which all graphics hardware takes."""
+SCALE = 1.5
+"""Pixels of the pages per pixel of the images, if they suffice: means of several views show more than one."""
 MOST_PAGES = 3
 """Most pages: about 15 MB of JPEG. Larger textures are reduced."""
 PADDING = 4
 """Pixels around a patch: filters and the smaller levels of a texture read them."""
-JPEG_QUALITY = 85
+JPEG_QUALITY = 90
 """Quality of the pages, as of photographs."""
 FILL = 0.92
 """Share of the pages' area that the packing is expected to use."""
-CORRECTION_STEP = 2
-"""Pixels of the atlas per value of the correction map, which is smooth."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,10 @@ class Placement:
 
 def place_patches(low: FloatArray, high: FloatArray) -> Placement:
     """Place patches with bounding boxes from ``low`` to ``high`` [P, 2] in pixels of their images."""
-    scale = 1.0
+    scale = SCALE
     room = FILL * MOST_PAGES * PAGE_SIDE**2
     while True:
-        # Corners at whole pixels: at full size the crops are then copies, not resampled.
+        # Corners at whole pixels.
         origin = np.floor(low * scale) - PADDING
         size = np.ceil(high * scale - origin).astype(np.intp) + PADDING
         if (size <= PAGE_SIDE).all() and size.prod(axis=1).sum() <= room:
@@ -89,31 +87,6 @@ def copy_patches(
             image, matrix, (w, h), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE
         )
         atlas[int(placement.page[patch])][y : y + h, x : x + w] = crop
-
-
-def correct_page(
-    page: NDArray[np.uint8], pixels: FloatArray, faces: NDArray[np.int32], corrections: FloatArray
-) -> NDArray[np.uint8]:
-    """The page with corrections [N, 3] at vertices with the positions ``pixels`` [N, 2] added, and interpolated."""
-    height, width = -(-page.shape[0] // CORRECTION_STEP), -(-page.shape[1] // CORRECTION_STEP)
-    projection = Projection(pixels / np.float32(CORRECTION_STEP), np.ones(len(pixels), np.float32))
-    owner, _ = rasterize(projection, faces, (width, height))
-    rows, columns, shares = barycentric(projection, faces, owner, perspective=False)
-    values = np.einsum("kc,kcj->kj", shares, corrections[faces[owner[rows, columns]]])
-    amount = np.zeros((height, width, 3), np.float32)
-    amount[rows, columns] = values
-    known = np.zeros((height, width), np.float32)
-    known[rows, columns] = 1
-    # Padding takes the corrections of the nearest pixels of its patch.
-    for _ in range(PADDING // CORRECTION_STEP + 1):
-        weight = cv2.blur(known, (3, 3), borderType=cv2.BORDER_CONSTANT)
-        grown = cv2.blur(amount, (3, 3), borderType=cv2.BORDER_CONSTANT)
-        new = (known == 0) & (weight > 1e-6)
-        amount[new] = grown[new] / weight[new][:, None]
-        known[new] = 1
-    amount = cv2.resize(amount, (width * CORRECTION_STEP, height * CORRECTION_STEP), interpolation=cv2.INTER_LINEAR)
-    amount = amount[: page.shape[0], : page.shape[1]]
-    return np.asarray(np.rint(page + amount).clip(0, 255), np.uint8)
 
 
 def encoded_page(page: NDArray[np.uint8]) -> bytes:

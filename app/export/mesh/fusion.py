@@ -1,9 +1,9 @@
 """Fusion of a result's depth maps into volumes of several resolutions, and the mesh of their surfaces.
 
 Near surfaces are fused with small voxels. What is farther from the cameras goes into coarser volumes, since the error
-of depth grows with distance. If frames disagree by more than the finest truncation distance, as on walls without
-texture, the second volume takes what is near, too, since only it has a surface there. Where a finer volume has a
-surface, the coarser ones' is left out.
+of depth grows with distance. Where frames disagree by more than a volume's truncation distance, as on walls without
+texture and far facades, the next coarser one takes the depth, too, since only it has a surface there. Where a finer
+volume has a surface, the coarser ones' is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +43,13 @@ FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
 LEVELS = 3
 """Number of volumes."""
 NEAREST = (0.0, 0.2, 0.2)
-"""Least depth in each volume, as a share of its largest one: volumes overlap, so that no gap is between them."""
+"""Least depth in each volume, as a share of its largest one, at most: volumes overlap, so that no gap is between
+them."""
 AWAY = 1.2
 """Distance in voxels from a finer surface from which a coarser one is kept."""
 RINGS = 2
-"""Rings of triangles about these that are kept, too, where the second volume takes what is near: else gaps would be
-between both."""
+"""Rings of triangles about these that are kept, too, where frames disagree by more than the finest volume spans at the
+median depth: else gaps would be between both."""
 MAX_DEPTH = 3.0
 """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
 COARSER_LEVEL = 3.0
@@ -57,8 +58,9 @@ USUAL_MISSING = 0.1
 """What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
 WEIGHTS = np.array([0.0, 0.05, 0.25, 1.0], np.float32)
 """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average out."""
-MIN_FRAMES = 3
-"""Fewest frames that observe a voxel of the surface, where there are several times as many."""
+MIN_FRAMES = (3, 3, 5)
+"""Fewest frames that observe a voxel of the surface of each volume, where there are several times as many: in the
+coarsest one a few frames make large false surfaces."""
 MAX_BLOCKS = 50_000
 """Most blocks of a volume, about 400 MB; a scene that needs more gets larger voxels."""
 COARSER = 1.5
@@ -114,15 +116,19 @@ def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambd
     while True:
         truncation = float(np.clip(noise / voxel, *TRUNCATION))
         disagree = noise / voxel > TRUNCATION[1]
-        nearest = (0.0, 0.0, *NEAREST[2:]) if disagree else NEAREST
+        # Disagreement grows with depth: a volume begins where it exceeds what the next finer one spans.
+        spanned = TRUNCATION[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
+        begins = spanned / (MAX_DEPTH * COARSER_LEVEL)
+        nearest = [min(least, begins) for least in NEAREST]
         volumes, views, missing = _volumes(result, cameras, (voxel, truncation), MAX_DEPTH * median, nearest, report)
         if not any(volume.full for volume in volumes):
             break
         voxel *= COARSER
-    least = min(MIN_FRAMES, max(1, (len(cameras) - missing) // 4))
+    most = max(1, (len(cameras) - missing) // 4)
+    meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, MIN_FRAMES, strict=True)]
     max_depth = MAX_DEPTH * median * COARSER_LEVEL ** (LEVELS - 1)
-    mesh = _nested([extract(volume, least) for volume in volumes], volumes, RINGS if disagree else 0)
-    return Fused(mesh, voxel, truncation * voxel, least, missing, max_depth, views)
+    mesh = _nested(meshes, volumes, RINGS if disagree else 0)
+    return Fused(mesh, voxel, truncation * voxel, min(MIN_FRAMES[0], most), missing, max_depth, views)
 
 
 def _volumes(

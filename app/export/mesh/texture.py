@@ -1,31 +1,29 @@
 """Texture of a mesh from the images of a result's frames."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.export.mesh.atlas import (
+    PADDING,
     Placement,
     copy_patches,
-    correct_page,
     encoded_page,
     place_patches,
 )
-from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
+from stream_recon.app.export.mesh.blending import add_view, blend, levelled_image, page_texels
+from stream_recon.app.export.mesh.exposure import view_gains
 from stream_recon.app.export.mesh.fusion import Report, source_view
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.export.mesh.rasterizer import project_vertices, sampled
+from stream_recon.app.export.mesh.rasterizer import project_vertices
 from stream_recon.app.export.mesh.surface import Mesh, subset
 from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 
 FloatArray = NDArray[np.float32]
-SEAM_BLUR = 5
-"""Side in pixels of the window that colours at seams are averaged over: views are aligned to about a pixel."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,17 @@ class _Patches:
     faces: NDArray[np.int32]  # [M, 3]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """The textured triangles on one page."""
+
+    page: int
+    place: FloatArray  # [K, 2] pixel in the page
+    xyz: FloatArray  # [K, 3]
+    faces: NDArray[np.int32]  # [M, 3] of these vertices
+    numbers: NDArray[np.intp]  # [M] the triangles' numbers in the mesh
+
+
 def textured(
     result: ResultFolder, cameras: Sequence[Camera], mesh: Mesh, voxel: float, report: Report = lambda share: None
 ) -> TexturedMesh:
@@ -87,41 +96,20 @@ def textured(
     pixels = _pixels(result, used, mesh, patches)
     placement = _placement(patches, pixels)
     atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.pages]
-    vertex_colours = np.zeros((len(patches.source), 3), np.float32)
-    for view in np.unique(patches.view).tolist():
-        report(0.8 + 0.15 * view / len(used))
-        image = _gained(source_view(result, used[view]).image, gains[view])
-        copy_patches(atlas, placement, np.flatnonzero(patches.view == view), image)
-        of_view = np.flatnonzero(patches.view[patches.owner] == view)
-        vertex_colours[of_view] = _sampled(image, pixels[of_view])
-    # Triangles without texture take part as one more patch, so that their colours fit.
-    source = np.concatenate([patches.source, np.unique(mesh.faces[~shown])])
-    faces = np.concatenate([patches.faces, rest.faces + np.int32(len(patches.source))])
-    before = np.concatenate([vertex_colours, rest.rgb.astype(np.float32)])
-    corrections = seam_corrections(before, mesh.rgb[source].astype(np.float32), _seams(source), _edges(faces))
-    report(0.97)
-    rest = replace(rest, rgb=_rounded(rest.rgb + corrections[len(patches.source) :]))
-    pages = _pages(mesh, patches, placement, pixels, atlas, corrections)
+    parts = _parts(mesh, patches, placement, pixels, np.flatnonzero(shown))
+    texels = [page_texels(placement.pages[part.page], part.place, part.faces, part.xyz, part.numbers) for part in parts]
+    for number, camera in enumerate(scored.cameras):
+        report(0.8 + 0.18 * number / len(scored.cameras))
+        view = source_view(result, camera)
+        image = levelled_image(view, mesh, scored.scores[number] > 0)
+        if number in chosen:
+            copy_patches(atlas, placement, np.flatnonzero(patches.view == chosen.index(number)), image)
+        add_view(texels, view, image, scored.scores[number])
+    for part, some in zip(parts, texels, strict=True):
+        blend(atlas[part.page], some, PADDING)
+    pages = [_page(part, atlas[part.page]) for part in parts]
     report(1.0)
     return TexturedMesh(pages, rest, len(np.unique(patches.view)))
-
-
-def _seams(source: NDArray[np.integer]) -> NDArray[np.intp]:
-    """Pairs of vertices [N] of patches at one vertex ``source`` of the mesh."""
-    order = np.argsort(source, kind="stable")
-    same = np.flatnonzero(source[order][1:] == source[order][:-1])
-    return np.stack([order[same], order[same + 1]], axis=1)
-
-
-def _edges(faces: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Pairs of vertices of triangles [M, 3] that have an edge, each once."""
-    edges = np.sort(faces[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2), axis=1).astype(np.int64)
-    count = int(edges.max(initial=0)) + 1
-    return np.stack(np.divmod(np.unique(edges[:, 0] * count + edges[:, 1]), count), axis=1)
-
-
-def _rounded(colours: NDArray[np.floating]) -> NDArray[np.uint8]:
-    return np.asarray(np.rint(colours).clip(0, 255), np.uint8)
 
 
 def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
@@ -159,34 +147,22 @@ def _placement(patches: _Patches, pixels: FloatArray) -> Placement:
     return place_patches(low, high)
 
 
-def _gained(image: NDArray[np.uint8], gain: FloatArray) -> NDArray[np.uint8]:
-    return _rounded(image * gain)
-
-
-def _sampled(image: NDArray[np.uint8], pixels: FloatArray) -> FloatArray:
-    """Colours [N, 3] of an image at pixels [N, 2], averaged over a small window."""
-    smooth = np.asarray(cv2.blur(image, (SEAM_BLUR, SEAM_BLUR)), np.uint8)
-    return sampled(smooth, pixels).astype(np.float32)
-
-
-def _pages(
-    mesh: Mesh,
-    patches: _Patches,
-    placement: Placement,
-    pixels: FloatArray,
-    atlas: Sequence[NDArray[np.uint8]],
-    corrections: FloatArray,
-) -> list[AtlasPage]:
+def _parts(
+    mesh: Mesh, patches: _Patches, placement: Placement, pixels: FloatArray, numbers: NDArray[np.intp]
+) -> list[_Part]:
+    """The parts of the mesh on the pages. ``numbers``: [M] of the triangles in the mesh."""
     place = placement.corner[patches.owner] + (pixels - placement.origin[patches.owner]) * np.float32(placement.scale)
-    place = place.astype(np.float32)
-    pages = []
-    for number, page in enumerate(atlas):
-        faces = patches.faces[placement.page[patches.patch] == number]
-        if not len(faces):
-            continue
-        vertices, numbers = np.unique(faces, return_inverse=True)
-        local: NDArray[np.int32] = numbers.reshape(-1, 3).astype(np.int32)
-        corrected = correct_page(page, place[vertices], local, corrections[vertices])
-        uv = place[vertices] / np.array([page.shape[1], page.shape[0]], np.float32)
-        pages.append(AtlasPage(mesh.xyz[patches.source[vertices]], local, uv, encoded_page(corrected)))
-    return pages
+    parts = []
+    for page in range(len(placement.pages)):
+        some = np.flatnonzero(placement.page[patches.patch] == page)
+        if len(some):
+            vertices, local = np.unique(patches.faces[some], return_inverse=True)
+            faces: NDArray[np.int32] = local.reshape(-1, 3).astype(np.int32)
+            xyz = mesh.xyz[patches.source[vertices]]
+            parts.append(_Part(page, place[vertices].astype(np.float32), xyz, faces, numbers[some]))
+    return parts
+
+
+def _page(part: _Part, page: NDArray[np.uint8]) -> AtlasPage:
+    uv = part.place / np.array([page.shape[1], page.shape[0]], np.float32)
+    return AtlasPage(part.xyz, part.faces, np.asarray(uv, np.float32), encoded_page(page))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.export.mesh.atlas import copy_patches, correct_page, place_patches
-from stream_recon.app.export.mesh.exposure import seam_corrections, view_gains
+from stream_recon.app.export.mesh.atlas import SCALE, copy_patches, place_patches
+from stream_recon.app.export.mesh.exposure import view_gains
 from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas
 from tests.app.export.mesh.test_holes import sheet
@@ -67,28 +67,6 @@ def test_gains_undo_exposure() -> None:
     assert (view_gains(colours, shown, truth)[2] == 1).all()
 
 
-def test_corrections_remove_a_step_and_fade() -> None:
-    # Two strips of 20 vertices that meet at vertices 19 and 20, with a step of 24 levels.
-    colours = np.full((40, 3), 100, np.float32)
-    colours[20:] += 24
-    edges = np.array([[k, k + 1] for k in range(39) if k != 19])
-    total = colours + seam_corrections(colours, colours, np.array([[19, 20]]), edges)
-    assert np.abs(total[20] - total[19]).max() < 2
-    assert np.abs(np.diff(total[:20, 0])).max() < 3 and np.abs(np.diff(total[20:, 0])).max() < 3
-    assert np.abs(seam_corrections(colours, colours, np.empty((0, 2), np.intp), edges)).max() < 1e-6
-
-
-def test_brightness_follows_the_mean_and_detail_the_view() -> None:
-    random = np.random.default_rng(5)
-    detail = random.normal(0, 15, (300, 1)).astype(np.float32)
-    colours = np.repeat(100 + detail, 3, axis=1)
-    mean = np.full((300, 3), 118, np.float32)
-    edges = np.stack([np.arange(299), np.arange(1, 300)], axis=1)
-    total = colours + seam_corrections(colours, mean, np.empty((0, 2), np.intp), edges)
-    assert total.mean() == pytest.approx(118, abs=1)
-    assert np.corrcoef(total[:, 0], detail[:, 0])[0, 1] > 0.9 and total[:, 0].std() > 0.8 * detail.std()
-
-
 def test_patches_do_not_overlap_and_stay_within_pages() -> None:
     random = np.random.default_rng(3)
     low = random.uniform(0, 500, (2000, 2)).astype(np.float32)
@@ -106,21 +84,17 @@ def test_patches_do_not_overlap_and_stay_within_pages() -> None:
     assert huge.scale < 1 and len(huge.pages) <= 3
 
 
-def test_a_patch_is_copied_pixel_by_pixel_and_corrected() -> None:
-    random = np.random.default_rng(4)
-    image = random.integers(0, 200, (60, 80, 3), np.uint8)
+def test_a_patch_shows_its_part_of_the_image() -> None:
+    image = np.zeros((60, 80, 3), np.uint8)
+    image[..., 0], image[..., 1] = np.arange(80), np.arange(60)[:, None]
     placement = place_patches(np.array([[10.0, 20.0]], np.float32), np.array([[50.0, 44.0]], np.float32))
-    assert placement.scale == 1.0
+    assert placement.scale == SCALE
     width, height = placement.pages[0]
     atlas = [np.zeros((height, width, 3), np.uint8)]
     copy_patches(atlas, placement, np.array([0]), image)
-    (x, y), (left, top) = placement.corner[0], placement.origin[0].astype(int)
-    assert (atlas[0][y + 4 : y + 20, x + 4 : x + 30] == image[top + 4 : top + 20, left + 4 : left + 30]).all()
-    corners = np.array([[4, 4], [34, 4], [34, 24], [4, 24]], np.float32)
-    faces = np.array([[0, 1, 2], [0, 2, 3]], np.int32)
-    corrected = correct_page(atlas[0], corners, faces, np.full((4, 3), 20, np.float32))
-    inside = corrected[6:22, 6:32].astype(int) - atlas[0][6:22, 6:32]
-    assert (inside == 20).all()
+    place = (np.array([[12.5, 21.5], [48.5, 40.5]]) - placement.origin[0]) * SCALE + placement.corner[0]
+    for (x, y), pixel in zip(np.floor(place).astype(int), ((12, 21), (48, 40)), strict=True):
+        assert np.abs(atlas[0][y, x, :2].astype(int) - pixel).max() <= 1
 
 
 def test_normals_point_to_the_front() -> None:
