@@ -32,9 +32,8 @@ POWER = 2
 class Texels:
     """Pixels of a page that show triangles, and the sums of their colours."""
 
-    rows: NDArray[np.intp]  # [K]
-    columns: NDArray[np.intp]  # [K]
-    triangle: NDArray[np.intp]  # [K] number in the mesh
+    place: NDArray[np.int32]  # [K] row * width + column
+    triangle: NDArray[np.int32]  # [K] number in the mesh
     xyz: FloatArray  # [K, 3]
     sums: FloatArray  # [K, 3] weighted colours
     weight: FloatArray  # [K]
@@ -60,7 +59,8 @@ def page_texels(
     for k in range(3):
         points += shares[:, k, None] * xyz[corners[:, k]]
     zeros = np.zeros(len(rows), np.float32)
-    return Texels(rows, columns, numbers[local], points, np.zeros_like(points), zeros)
+    place = (rows * size[0] + columns).astype(np.int32)
+    return Texels(place, numbers[local].astype(np.int32), points, np.zeros_like(points), zeros)
 
 
 def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -102,7 +102,7 @@ def add_view(
 def blend(page: NDArray[np.uint8], texels: Texels, padding: int) -> None:
     """Replace the page's pixels by their means, and move the ``padding`` pixels around them by as much."""
     some = np.flatnonzero(texels.weight > 0)
-    rows, columns = texels.rows[some], texels.columns[some]
+    rows, columns = np.divmod(texels.place[some], page.shape[1])
     difference = np.zeros(page.shape, np.float32)
     difference[rows, columns] = texels.sums[some] / texels.weight[some, None] - page[rows, columns]
     known = np.zeros(page.shape[:2], np.float32)
