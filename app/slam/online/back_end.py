@@ -184,6 +184,7 @@ class OnlineBackEnd:
             return []
         self._global_ba.cancel()
         self._apply_loop_correction(tracker, wait=True)
+        tracker.match_entries(self._loops.neighbouring_entries())
         if len(tracker.map.keyframes) >= FIRST_KEYFRAMES:
             self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, FINAL_ROUNDS)
             self._apply_global_ba(tracker, wait=True)
