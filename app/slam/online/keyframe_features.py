@@ -181,13 +181,14 @@ def match_keyframes(
 
 def match_entries(
     new: PlaceDescriptor, earlier: Sequence[PlaceDescriptor], lens: CameraModel, side: int, track_ids: TrackIds
-) -> None:
+) -> int:
     """Match an entry of the keyframe database with earlier ones, by the map's poses, and give both common tracks.
 
     Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
+    Returns the number of matches.
     """
-    for old in reversed(earlier):
-        merge_tracks(old, new, _guided_matches(old, new, lens, side), track_ids)
+    pairs = [(old, _guided_matches(old, new, lens, side)) for old in reversed(earlier)]
+    return sum(len(merge_tracks(old, new, matches, track_ids)) for old, matches in pairs)
 
 
 def _guided_matches(old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int) -> Matches:

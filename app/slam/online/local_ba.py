@@ -35,7 +35,7 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-PRIORS = Priors(log_depth_scale_sigma=0.03, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
+PRIORS = Priors(log_depth_scale_sigma=0.03, k1_sigma=robust_ba.K1_SIGMA)
 """Priors without a focal length; a keyframe's log depth scale is about `_consistent_scales`."""
 PRESENT_SIGMA = 0.3
 """Of a keyframe's present log scale, in relation to the standard deviations of edges."""
@@ -104,16 +104,23 @@ class BAResult:
 
 
 def adjust_window(
-    keyframes: Sequence[Keyframe], lens: CameraModel, rounds: Sequence[BARound], options: SolveOptions
+    keyframes: Sequence[Keyframe],
+    lens: CameraModel,
+    rounds: Sequence[BARound],
+    options: SolveOptions,
+    depth_sigma: float = robust_ba.DEPTH_SIGMA,
 ) -> BAResult | None:
-    """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
+    """Adjusted keyframes, points and, if free, focal length; None with too few observations.
+
+    ``depth_sigma``: of the log of the network's depth.
+    """
     prior_scale = _consistent_scales(keyframes)
     start = _initial_state(keyframes, lens, prior_scale)
     if start is None:
         return None
     motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = replace(PRIORS, focal=focal_network)
+    priors = replace(PRIORS, focal=focal_network, depth_sigma=depth_sigma)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = fused_focal(fitted, focal_network, options.fixed)

@@ -170,13 +170,18 @@ class Tracker:
         self.map.apply_loop_correction(correction)
         self._follow_map()
 
-    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> None:
-        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted."""
+    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> bool:
+        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted.
+
+        Returns whether there are any.
+        """
+        matched = 0
         first = self.map.active[0].number
         for new, earlier in entries:
             if new.keyframe.number >= first:
                 active = [old for old in earlier if old.keyframe.number >= first]
-                match_entries(new, active, self.map.lens, max(self.scale.size), self.map.track_ids)
+                matched += match_entries(new, active, self.map.lens, max(self.scale.size), self.map.track_ids)
+        return matched > 0
 
     def _follow_map(self) -> None:
         self._T, self.log_scale = self.map.newest_pose, self.map.keyframes[-1].log_scale
