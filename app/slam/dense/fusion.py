@@ -4,6 +4,7 @@ It minimises sum w (x - r)^2 + lambda sum links (dx)^2 with links that stop at e
 bilateral solver (Barron and Poole 2016), by conjugate gradients from coarse to fine.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,7 +113,7 @@ class Interpolator:
         return self.spread(Measured(measured.ratio, weight))
 
     def _solved(self, x: Array, data: Measured, level: Links, damping: Array) -> Array:
-        """Conjugate gradients from ``x``, preconditioned by the diagonal."""
+        """Log ratios of one level, from ``x``."""
         arrays, diagonal = self._arrays, data.weight + damping
         right, down = level.right * self._smoothness, level.down * self._smoothness
 
@@ -129,19 +130,31 @@ class Interpolator:
         scale = diagonal + right + down
         scale[..., :, 1:] += right[..., :, :-1]
         scale[..., 1:, :] += down[..., :-1, :]
-        inverse = 1 / scale
-        residual = data.weight * data.ratio - applied(x)
+        return conjugate_gradients(arrays, applied, scale, data.weight * data.ratio, x, ITERATIONS)
+
+
+def conjugate_gradients(
+    arrays: Arrays, applied: Callable[[Array], Array], diagonal: Array, right_side: Array, x: Array, iterations: int
+) -> Array:
+    """An approximate solution [..., h, w] of a linear system for each image, from ``x``.
+
+    Args:
+        applied: the product of the symmetric matrix with a vector [..., h, w].
+        diagonal: of the matrix, which preconditions it.
+    """
+    inverse = 1 / arrays.maximum(diagonal, 1e-12)
+    residual = right_side - applied(x)
+    z = inverse * residual
+    direction, product = z, arrays.product(residual, z)
+    for _ in range(iterations):
+        image = applied(direction)
+        step = product / arrays.maximum(arrays.product(direction, image), 1e-30)
+        x = arrays.plus(x, step, direction)
+        residual = arrays.plus(residual, -step, image)
         z = inverse * residual
-        direction, product = z, arrays.product(residual, z)
-        for _ in range(ITERATIONS):
-            image = applied(direction)
-            step = product / arrays.maximum(arrays.product(direction, image), 1e-20)
-            x = arrays.plus(x, step, direction)
-            residual = arrays.plus(residual, -step, image)
-            z = inverse * residual
-            before, product = product, arrays.product(residual, z)
-            direction = arrays.plus(z, product / arrays.maximum(before, 1e-20), direction)
-        return x
+        before, product = product, arrays.product(residual, z)
+        direction = arrays.plus(z, product / arrays.maximum(before, 1e-30), direction)
+    return x
 
 
 def halved(arrays: Arrays, image: Array) -> Array:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-from stream_recon.app.slam.dense.fusion import Interpolator, Links, Measured, halved
+from stream_recon.app.slam.dense.fusion import Interpolator, Links, Measured, conjugate_gradients, halved
 
 ITERATIONS = 12
 """Steps of conjugate gradients at half size; up to four times as many on coarser levels."""
@@ -81,10 +81,6 @@ def _prior_weight(arrays: Arrays, error: Array, weight: Array) -> Array:
     return arrays.minimum(arrays.maximum(PRIOR_WEIGHT * ratio**PRIOR_POWER, PRIOR_BOUNDS[0]), PRIOR_BOUNDS[1])
 
 
-Field = tuple[Array, Array, Array]
-"""Inverse depths and their slopes to the right and down, each [..., h, w]."""
-
-
 def _spread(arrays: Arrays, levels: list[Links], value: Array, weight: Array) -> Array:
     """Inverse depths [..., h, w] from values with weights, both of the size of the first level."""
     pyramid = [(value, weight)]
@@ -94,87 +90,76 @@ def _spread(arrays: Arrays, levels: list[Links], value: Array, weight: Array) ->
         pyramid.append((halved(arrays, fine * fine_weight) / coarse, coarse * 4))
     value, weight = pyramid[-1]
     zero = arrays.zeros_like(value)
-    field: Field = (zero + arrays.total(value * weight) / arrays.total(weight), zero, zero)
+    # Inverse depths and their slopes to the right and down, one below the other: [..., 3 h, w].
+    field = arrays.concatenate([zero + arrays.total(value * weight) / arrays.total(weight), zero, zero], -2)
     for number in reversed(range(len(levels))):
         value, weight = pyramid[number]
         size = value.shape[-1], value.shape[-2]
-        if field[0].shape != value.shape:
-            q, right, down = (arrays.enlarged(part, size) for part in field)
+        if field.shape[-1] != size[0] or field.shape[-2] != 3 * size[1]:
+            q, right, down = (arrays.enlarged(part, size) for part in _parts(field))
             # Slopes are in units of a pixel.
-            field = q, right * 0.5, down * 0.5
-        system = _System(levels[number], weight, BEND / 4**number)
-        field = _solved(arrays, system, field, weight * value, ITERATIONS * min(2**number, 4))
-    return field[0]
+            field = arrays.concatenate([q, right * 0.5, down * 0.5], -2)
+        system = _System.of(arrays, levels[number], weight, BEND / 4**number)
+        nothing = arrays.zeros_like(value)
+        right_side = arrays.concatenate([weight * value, nothing, nothing], -2)
+        iterations = ITERATIONS * min(2**number, 4)
+        field = conjugate_gradients(arrays, system.applied, system.diagonal(), right_side, field, iterations)
+    return _parts(field)[0]
 
 
-def _solved(arrays: Arrays, system: "_System", x: Field, right_side: Array, iterations: int) -> Field:
-    """Conjugate gradients from ``x``, preconditioned by the diagonal."""
-    scale = tuple(1 / arrays.maximum(part, 1e-12) for part in system.diagonal())
-    image = system.applied(x)
-    residual = right_side - image[0], -image[1], -image[2]
-    z = _plus(None, scale, residual)
-    direction, product = z, _product(arrays, residual, z)
-    for _ in range(iterations):
-        image = system.applied(direction)
-        step = product / arrays.maximum(_product(arrays, direction, image), 1e-30)
-        x = _plus(x, step, direction)
-        residual = _plus(residual, -step, image)
-        z = _plus(None, scale, residual)
-        before, product = product, _product(arrays, residual, z)
-        direction = _plus(z, product / arrays.maximum(before, 1e-30), direction)
-    return x
-
-
-def _plus(first: Field | None, factor: Array | tuple[Array, ...], second: Field) -> Field:
-    """The sum of a field, or zero, and another one times a factor, or times one factor for each part."""
-    factors = factor if isinstance(factor, tuple) else (factor, factor, factor)
-    parts = tuple(f * s for f, s in zip(factors, second, strict=True))
-    if first is not None:
-        parts = tuple(a + b for a, b in zip(first, parts, strict=True))
-    return parts[0], parts[1], parts[2]
-
-
-def _product(arrays: Arrays, first: Field, second: Field) -> Array:
-    return arrays.total(first[0] * second[0] + first[1] * second[1] + first[2] * second[2])
+def _parts(field: Array) -> tuple[Array, Array, Array]:
+    """Views [..., h, w] of inverse depths and their slopes to the right and down."""
+    height = field.shape[-2] // 3
+    return field[..., :height, :], field[..., height : 2 * height, :], field[..., 2 * height :, :]
 
 
 @dataclass(frozen=True)
 class _System:
-    """The symmetric matrix of one level."""
+    """The symmetric matrix of one level, for fields [..., 3 h, w]."""
 
-    links: Links
+    arrays: Arrays
     weight: Array
-    bend: float
-    """Weight of a change of slope."""
+    links: tuple[Array, Array]
+    """Weights of the differences from the slopes to the right and down."""
+    bends: tuple[Array, Array]
+    """Weights of the changes of slope to the right and down."""
 
-    def _directions(self) -> Iterator[tuple[Array, int, tuple[object, ...], tuple[object, ...]]]:
-        """For right and down: the links, the slope along them, and the pixels at both of their ends."""
+    @classmethod
+    def of(cls, arrays: Arrays, links: Links, weight: Array, bend: float) -> "_System":
+        """``bend``: weight of a change of slope."""
+        right, down = links.right[..., :, :-1], links.down[..., :-1, :]
+        return cls(arrays, weight, (SLOPE * right, SLOPE * down), (bend * right, bend * down))
+
+    def _directions(self) -> Iterator[tuple[Array, Array, int, tuple[object, ...], tuple[object, ...]]]:
+        """For right and down: the weights, the slope along them, and the pixels at both of their ends."""
         every, first, last = slice(None), slice(None, -1), slice(1, None)
-        yield self.links.right[..., :, :-1], 1, (..., every, first), (..., every, last)
-        yield self.links.down[..., :-1, :], 2, (..., first, every), (..., last, every)
+        yield self.links[0], self.bends[0], 1, (..., every, first), (..., every, last)
+        yield self.links[1], self.bends[1], 2, (..., first, every), (..., last, every)
 
-    def applied(self, x: Field) -> Field:
-        q = x[0]
-        found: Field = (self.weight * q, q * np.float32(0), q * np.float32(0))
-        for link, number, i, j in self._directions():
-            along, across = x[number], x[3 - number]
-            flow = (SLOPE * link) * (q[j] - q[i] - 0.5 * (along[i] + along[j]))
-            found[0][i] -= flow
-            found[0][j] += flow
-            half, bend = 0.5 * flow, self.bend * link
+    def applied(self, x: Array) -> Array:
+        parts, found = _parts(x), self.arrays.zeros_like(x)
+        totals, q = _parts(found), parts[0]
+        totals[0][...] = self.weight * q
+        for link, bend, number, i, j in self._directions():
+            along, across = parts[number], parts[3 - number]
+            half = (0.5 * link) * (q[j] - q[i] - 0.5 * (along[i] + along[j]))
+            flow = half + half
+            totals[0][i] -= flow
+            totals[0][j] += flow
             change = bend * (along[j] - along[i])
-            found[number][i] -= half + change
-            found[number][j] += change - half
+            totals[number][i] -= half + change
+            totals[number][j] += change - half
             change = bend * (across[j] - across[i])
-            found[3 - number][i] -= change
-            found[3 - number][j] += change
+            totals[3 - number][i] -= change
+            totals[3 - number][j] += change
         return found
 
-    def diagonal(self) -> Field:
-        found: Field = (self.weight * 1, self.weight * np.float32(0), self.weight * np.float32(0))
-        for link, number, i, j in self._directions():
+    def diagonal(self) -> Array:
+        """The diagonal of the matrix [..., 3 h, w]."""
+        parts: list[Array] = [self.weight * 1, self.weight * np.float32(0), self.weight * np.float32(0)]
+        for link, bend, number, i, j in self._directions():
             for end in (i, j):
-                found[0][end] += SLOPE * link
-                found[number][end] += (0.25 * SLOPE + self.bend) * link
-                found[3 - number][end] += self.bend * link
-        return found
+                parts[0][end] += link
+                parts[number][end] += 0.25 * link + bend
+                parts[3 - number][end] += bend
+        return self.arrays.concatenate(parts, -2)

@@ -39,8 +39,6 @@ class Prior:
     """Whether the network gives depth."""
     points: Measured
     """Triangulated points: log ratios of their depth to ``depth``."""
-    other: Array
-    """Depth of the nearest point on another surface than ``depth``, as on a thin thing; 0 where there is none near."""
 
 
 def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequence[Array]) -> list[Prior]:
@@ -49,13 +47,13 @@ def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequenc
     ``greys``: the views' images at the size of the depth.
     """
     size = greys[0].shape[1], greys[0].shape[0]
-    known = [view.prior > 0 for view in views]
-    filled = [
-        np.where(is_known, view.prior, np.float32(np.median(view.prior[is_known]) if is_known.any() else 1))
-        for view, is_known in zip(views, known, strict=True)
-    ]
-    prior = arrays.stack([arrays.repeated(arrays.array(values), size) for values in filled])
-    valid = [arrays.repeated(arrays.array(is_known.astype(np.float32)), size) > 0.5 for is_known in known]
+    known = np.array([view.prior > 0 for view in views])
+    filled = np.array([view.prior for view in views])
+    for values, is_known in zip(filled, known, strict=True):
+        if not is_known.all():
+            values[~is_known] = np.median(values[is_known]) if is_known.any() else 1
+    prior = arrays.repeated(arrays.array(filled), size)
+    valid = arrays.repeated(arrays.to_float(arrays.array(known)), size) > 0.5
     points = _of_each(_log_ratios, views, arrays.numpy(prior))
     ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
 
@@ -65,8 +63,16 @@ def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequenc
         return prior * arrays.exp(change), ratio - change
 
     prior, left = arrays.batched("corrected", corrected, arrays.stack(list(greys)), prior, ratio, weight)
-    others = arrays.array(np.array(_of_each(_other_depth, views, arrays.numpy(prior))))
-    return [Prior(prior[n], valid[n], Measured(left[n], weight[n]), others[n]) for n in range(len(views))]
+    return [Prior(prior[n], valid[n], Measured(left[n], weight[n])) for n in range(len(views))]
+
+
+def other_surfaces(arrays: Arrays, views: Sequence[StereoView], priors: Sequence[Prior]) -> Array:
+    """Depths [n, h, w] of the nearest triangulated points on other surfaces than the priors, as on thin things.
+
+    0 where there is none near.
+    """
+    depths = arrays.numpy(arrays.stack([prior.depth for prior in priors]))
+    return arrays.array(np.array(_of_each(_other_depth, views, depths)))
 
 
 def _of_each(

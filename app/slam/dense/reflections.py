@@ -21,17 +21,14 @@ PRIOR_VARIANCE = 8e-3
 
 
 def without_reflections(arrays: Arrays, measured: Measured) -> Array:
-    """Weights [h, w] of measured log ratios: less for those that are behind the prior and alone."""
+    """Weights [..., h, w] of measured log ratios: less for those that are behind the prior and alone."""
 
-    def weights(ratio: Array, weight: Array) -> tuple[Array, ...]:
-        certain = arrays.minimum(weight, 1.0)
-        mean = arrays.box(certain * ratio, RADIUS) / arrays.maximum(arrays.box(certain, RADIUS), 1e-9)
-        share = arrays.box(arrays.where(abs(ratio - mean) < AGREEMENT, certain, 0.0), RADIUS)
-        alone = 1 - arrays.minimum(share * (1 / FULL_SHARE), 1.0)
-        behind = arrays.minimum(arrays.maximum((ratio - BEHIND[0]) * (1 / (BEHIND[1] - BEHIND[0])), 0.0), 1.0)
-        variance = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
-        trust = arrays.minimum(PRIOR_VARIANCE / arrays.maximum(variance, 1e-9), 1.0)
-        return (weight * (1 - alone * behind * (trust * trust)),)
-
-    (found,) = arrays.replayed("reflections", weights, measured.ratio, measured.weight)
-    return found
+    ratio, weight = measured.ratio, measured.weight
+    certain = arrays.minimum(weight, 1.0)
+    mean = arrays.box(certain * ratio, RADIUS) / arrays.maximum(arrays.box(certain, RADIUS), 1e-9)
+    share = arrays.box(arrays.where(abs(ratio - mean) < AGREEMENT, certain, 0.0), RADIUS)
+    alone = 1 - arrays.minimum(share * (1 / FULL_SHARE), 1.0)
+    behind = arrays.minimum(arrays.maximum((ratio - BEHIND[0]) * (1 / (BEHIND[1] - BEHIND[0])), 0.0), 1.0)
+    variance = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
+    trust = arrays.minimum(PRIOR_VARIANCE / arrays.maximum(variance, 1e-9), 1.0)
+    return weight * (1 - alone * behind * (trust * trust))

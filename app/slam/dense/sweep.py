@@ -40,15 +40,14 @@ class SweepRange:
 
 @dataclass(frozen=True)
 class Sources:
-    """Source views at the size of a sweep, and the transfers to them from the reference view, see `PixelTransfer`."""
+    """Source views at the size of a sweep, and the `pixel_transfers` to them from the reference view."""
 
     grey: Sequence[Array]  # n images [h, w]
-    M: Array  # [n, 3, 3]
-    v: Array  # [n, 3]
+    P: Array  # [n, 3, 4]
 
     def some(self, first: int, count: int) -> "Sources":
         chosen = slice(first, first + count)
-        return Sources(self.grey[chosen], self.M[chosen], self.v[chosen])
+        return Sources(self.grey[chosen], self.P[chosen])
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,15 @@ class _Group:
 
     grey: Array
     rays: list[Array]
-    """``M p`` of each pixel p, three arrays [n, 1, h, w]."""
+    """``P (p, 0)`` of each pixel p, three arrays [n, 1, h, w]."""
     v: list[Array]
-    """Three arrays [n, 1, 1, 1]."""
+    """The last columns of ``P``, three arrays [n, 1, 1, 1]."""
 
     @classmethod
     def of(cls, arrays: Arrays, sources: Sources, x: Array, y: Array) -> "_Group":
-        M, v = sources.M[..., None, None, None], sources.v[..., None, None, None]
-        rays = [M[:, k, 0] * x[:1] + (M[:, k, 1] * y[:, :1] + M[:, k, 2]) for k in range(3)]
-        starts = [v[:, k] for k in range(3)]
+        P = sources.P[..., None, None, None]
+        rays = [P[:, k, 0] * x[:1] + (P[:, k, 1] * y[:, :1] + P[:, k, 2]) for k in range(3)]
+        starts = [P[:, k, 3] for k in range(3)]
         # From here on, coordinates count from the centre of the first pixel, as `Arrays.sample` needs them.
         for parts in (rays, starts):
             parts[0], parts[1] = parts[0] - 0.5 * parts[2], parts[1] - 0.5 * parts[2]

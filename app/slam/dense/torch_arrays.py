@@ -32,7 +32,8 @@ class TorchArrays:
         """Memory of all recordings, whose results are copied before the next one runs."""
 
     def array(self, values: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+        # Values in pageable memory are read before the call returns; otherwise it would wait for all that is queued.
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
 
     def constant(self, values: NDArray[Any]) -> torch.Tensor:
         key = (values.shape, values.dtype.str, values.tobytes())
@@ -41,7 +42,11 @@ class TorchArrays:
         return self._constants[key]
 
     def numpy(self, values: Array) -> NDArray[Any]:
-        return np.asarray(values.cpu().numpy())
+        if self._device.type != "cuda":
+            return np.asarray(values.numpy())
+        # Copies to pinned memory are ten times as fast; it is used again, so the values are copied out of it.
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
+        return np.array(host.numpy())
 
     def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         if self._device.type != "cuda":

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import FloatArray, invert_pose
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
 
 BEST_ANGLE_DEG = 6.0
@@ -71,25 +71,21 @@ def level_size(size: tuple[int, int], side: int) -> tuple[int, int]:
     return max(round(size[0] * factor), MIN_SIDE), max(round(size[1] * factor), MIN_SIDE)
 
 
-@dataclass(frozen=True)
-class PixelTransfer:
-    """Projection from pixels of one view into another one: pixel p at depth z is at ``M p z + v`` (homogeneous).
+def pixel_transfers(
+    T_from: FloatArray, camera_from: FloatArray, T_to: FloatArray, camera_to: FloatArray
+) -> NDArray[np.float32]:
+    """Matrices [n, 3, 4] that project from pixels of views into other ones.
 
-    The third coordinate is the depth in the other view.
+    Pixel p at depth z is at ``P (p z, 1)`` (homogeneous), whose third coordinate is the depth in the other view.
+
+    Args:
+        T_from, T_to: camera-to-world poses, [4, 4] or [n, 4, 4].
+        camera_from, camera_to: camera matrices, [3, 3] or [n, 3, 3].
     """
-
-    M: NDArray[np.float32]  # [3, 3]
-    v: NDArray[np.float32]  # [3]
-
-    @classmethod
-    def between(
-        cls, T_from: FloatArray, camera_from: Intrinsics, T_to: FloatArray, camera_to: Intrinsics
-    ) -> "PixelTransfer":
-        """Transfer between cameras with camera-to-world poses ``T_from`` and ``T_to``."""
-        T = invert_pose(T_to) @ T_from
-        K_to = camera_to.matrix
-        M = K_to @ T[:3, :3] @ np.linalg.inv(camera_from.matrix)
-        return cls(M.astype(np.float32), (K_to @ T[:3, 3]).astype(np.float32))
+    to_pixels = camera_to @ np.swapaxes(T_to[..., :3, :3], -1, -2)
+    M = to_pixels @ T_from[..., :3, :3] @ np.linalg.inv(camera_from)
+    v = to_pixels @ (T_from[..., :3, 3:] - T_to[..., :3, 3:])
+    return np.concatenate([M, v], axis=-1).astype(np.float32)
 
 
 def source_views(views: Sequence[StereoView], reference: int, count: int) -> list[int]:
@@ -104,8 +100,9 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
         return []
     poses = np.array([views[n].T_world_camera for n in others])
     centres = poses[:, :3, 3]
+    rays = points[None] - centres[:, None]
     # Points in the axes of each other view [V, N, 3].
-    local = np.einsum("vji,vnj->vni", poses[:, :3, :3], points[None] - centres[:, None])
+    local = rays @ poses[:, :3, :3]
     z = local[..., 2]
     front = np.where(z > 0, z, np.nan)
     cameras = np.array([(k.fx, k.fy, k.cx, k.cy) for k in (views[n].camera for n in others)])
@@ -115,8 +112,9 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
         width, height = view.size
         seen = (x >= 0) & (y >= 0) & (x < width) & (y < height)
     overlap = seen.mean(axis=1)
-    away, rays = points - view.T_world_camera[:3, 3], points[None] - centres[:, None]
-    cosine = (away * rays).sum(-1) / np.linalg.norm(away, axis=-1) / np.maximum(np.linalg.norm(rays, axis=-1), 1e-12)
+    away = points - view.T_world_camera[:3, 3]
+    along = rays[..., 0] * away[:, 0] + rays[..., 1] * away[:, 1] + rays[..., 2] * away[:, 2]
+    cosine = along / (_lengths(away) * np.maximum(_lengths(rays), 1e-12))
     angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), seen), 1e-3)
     zoom = _medians(z / depth, seen)
     preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
@@ -127,9 +125,15 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
     for score, row in scores:
         if score < MIN_SCORE or len(chosen) == count:
             break
-        if all(np.linalg.norm(centres[row] - centres[other]) > least for other in chosen):
+        if (_lengths(centres[chosen] - centres[row]) > least).all():
             chosen.append(row)
     return [others[row] for row in chosen]
+
+
+def _lengths(vectors: FloatArray) -> FloatArray:
+    """Lengths [...] of vectors [..., 3]."""
+    x, y, z = vectors[..., 0], vectors[..., 1], vectors[..., 2]
+    return np.asarray(np.sqrt(x * x + y * y + z * z))
 
 
 def _medians(values: FloatArray, chosen: NDArray[np.bool_]) -> FloatArray:

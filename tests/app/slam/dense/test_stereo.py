@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Certainty, Intrinsics
-from stream_recon.app.slam.dense import stereo
+from stream_recon.app.slam.dense import coarse_to_fine, stereo
 from stream_recon.app.slam.dense.arrays import NumpyArrays
 from stream_recon.app.slam.dense.stereo import DenseStereo
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
@@ -179,9 +179,9 @@ def test_source_views_prefer_the_best_angle():
 
 @pytest.mark.parametrize("side", [192, 384, 640, 800])
 def test_each_size_is_at_most_twice_the_last(side):
-    found = stereo.sides(side)
+    found = coarse_to_fine.sides(side)
     assert found[-1] == side
-    assert found[0] <= 1.2 * stereo.COARSE_SIDE
+    assert found[0] <= 1.2 * coarse_to_fine.COARSE_SIDE
     assert all(b <= 2 * a + 1 for a, b in pairwise(found))
 
 
