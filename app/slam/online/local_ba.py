@@ -35,7 +35,7 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-PRIORS = Priors(log_depth_scale_sigma=0.03, k1_sigma=robust_ba.K1_SIGMA)
+PRIORS = Priors(log_depth_scale_sigma=0.03, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
 """Priors without a focal length; a keyframe's log depth scale is about `_consistent_scales`."""
 PRESENT_SIGMA = 0.3
 """Of a keyframe's present log scale, in relation to the standard deviations of edges."""
