@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.mode import MapState
-from stream_recon.app.slam.online.global_ba import FINAL_ROUNDS, FIRST_KEYFRAMES, GlobalBA, GlobalBAScheduler
+from stream_recon.app.slam.online.global_ba import (
+    FINAL,
+    FIRST_KEYFRAMES,
+    WITH_ENTRIES,
+    GlobalBA,
+    GlobalBAScheduler,
+    Schedule,
+)
 from stream_recon.app.slam.online.loop_closure import LARGE_GAP, LoopCloser
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.app.slam.online.tracker import Tracker, TrackerCounts
@@ -185,11 +192,17 @@ class OnlineBackEnd:
         self._global_ba.cancel()
         self._apply_loop_correction(tracker, wait=True)
         if len(tracker.map.keyframes) >= FIRST_KEYFRAMES:
-            self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, FINAL_ROUNDS)
-            self._apply_global_ba(tracker, wait=True)
+            self._adjust_finally(tracker, FINAL)
+            # Accurate poses guide the matching.
+            if tracker.match_entries(self._loops.neighbouring_entries()):
+                self._adjust_finally(tracker, WITH_ENTRIES)
             tracker.map.refine_attached(tracker.map.active)
         self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()
         return self._output(tracker)
+
+    def _adjust_finally(self, tracker: Tracker, schedule: Schedule) -> None:
+        self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, schedule)
+        self._apply_global_ba(tracker, wait=True)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:
         found = self._global_ba.collect(tracker.map.keyframes[-1].number, wait=wait)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.online.keyframe import Keyframe
@@ -29,6 +30,22 @@ FINAL_ROUNDS = (
     BARound(1, 4, 15, tolerance=1e-4),
 )
 """Rounds at the end of a segment."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds of an adjustment, and the sigma of the log of the network's depth in it."""
+
+    rounds: Sequence[BARound]
+    depth_sigma: float = robust_ba.DEPTH_SIGMA
+
+
+GROWING = Schedule(ROUNDS)
+"""While the map grows."""
+FINAL = Schedule(FINAL_ROUNDS)
+"""At the end of a segment."""
+WITH_ENTRIES = Schedule(FINAL_ROUNDS, 2.0)
+"""After `FINAL`, with long tracks: these need less of the network's depth."""
 DELAYED_FROM = 60
 """Keyframes from which a result is applied later, at a fixed keyframe, so that the stream need not wait for it."""
 DELAY = 0.1
@@ -45,7 +62,7 @@ class GlobalBA:
         lens: CameraModel,
         known_intrinsics: bool,
         fixed: int,
-        rounds: Sequence[BARound],
+        schedule: Schedule,
     ) -> BAResult | None:
         """Adjust keyframes, and the focal length unless it is known.
 
@@ -54,10 +71,11 @@ class GlobalBA:
         """
         if keyframes[fixed].number == 0:
             options = SolveOptions(len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics, None, should_stop)
-            found = adjust_window(keyframes, lens, rounds, options)
+            found = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma)
             return None if found is None else found.aligned(keyframes)
         stays = np.arange(len(keyframes)) < fixed + 2
-        return adjust_window(keyframes, lens, rounds, SolveOptions(not known_intrinsics, stays, should_stop))
+        options = SolveOptions(not known_intrinsics, stays, should_stop)
+        return adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma)
 
 
 @dataclass(frozen=True)
@@ -107,14 +125,14 @@ class GlobalBAScheduler:
         keyframes: Sequence[Keyframe],
         lens: CameraModel,
         fixed: Sequence[Keyframe] = (),
-        rounds: Sequence[BARound] = ROUNDS,
+        schedule: Schedule = GROWING,
     ) -> None:
         """Start an adjustment, in place of a running one; ``fixed``: older keyframes with common loop tracks stay."""
         self.cancel()
         copies = [replace(keyframe, attached=[], trusted=not keyframe.dynamic) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         due = numbers[-1] + (int(DELAY * count) if count >= DELAYED_FROM else 0)
-        task = self._worker.submit("adjust", copies, lens, self._known_intrinsics, len(fixed), rounds)
+        task = self._worker.submit("adjust", copies, lens, self._known_intrinsics, len(fixed), schedule)
         self._job = _Job(task, numbers, due)
 
     @property

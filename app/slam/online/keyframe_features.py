@@ -168,18 +168,36 @@ def match_keyframes(
     new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, track_ids: TrackIds
 ) -> None:
     """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks."""
-    there = new.features()
     for back, old in enumerate(reversed(earlier)):
-        here = old.features()
-        T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
-        z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
-        predicted, _ = reproject(lens, here.uv, z, T)
-        kept = verify(here, there, match(here, there, predicted, RADIUS * max(new.image.shape)), MIN_GUIDED)
+        ends = old.descriptor(), new.descriptor()
+        kept = _guided_matches(*ends, lens, max(new.image.shape))
         if back < UNGUIDED and len(kept) < 3 * MIN_UNGUIDED:
             # The predicted pose may be wrong.
+            here, there = (end.features for end in ends)
             unguided = verify(here, there, match(here, there), MIN_UNGUIDED)
             kept = unguided if len(unguided) > len(kept) else kept
-        merge_tracks(old.descriptor(), new.descriptor(), kept, track_ids)
+        merge_tracks(*ends, kept, track_ids)
+
+
+def match_entries(
+    new: PlaceDescriptor, earlier: Sequence[PlaceDescriptor], lens: CameraModel, side: int, track_ids: TrackIds
+) -> int:
+    """Match an entry of the keyframe database with earlier ones, by the map's poses, and give both common tracks.
+
+    Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
+    Returns the number of matches.
+    """
+    pairs = [(old, _guided_matches(old, new, lens, side)) for old in reversed(earlier)]
+    return sum(len(merge_tracks(old, new, matches, track_ids)) for old, matches in pairs)
+
+
+def _guided_matches(old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int) -> Matches:
+    """Verified matches of two keyframes near where the map's poses and the network's depth predict them."""
+    here, there = old.features, new.features
+    T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
+    z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
+    predicted, _ = reproject(lens, here.uv, z, T)
+    return verify(here, there, match(here, there, predicted, RADIUS * side), MIN_GUIDED)
 
 
 def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds) -> set[int]:

@@ -104,16 +104,23 @@ class BAResult:
 
 
 def adjust_window(
-    keyframes: Sequence[Keyframe], lens: CameraModel, rounds: Sequence[BARound], options: SolveOptions
+    keyframes: Sequence[Keyframe],
+    lens: CameraModel,
+    rounds: Sequence[BARound],
+    options: SolveOptions,
+    depth_sigma: float = robust_ba.DEPTH_SIGMA,
 ) -> BAResult | None:
-    """Adjusted keyframes, points and, if free, focal length; None with too few observations."""
+    """Adjusted keyframes, points and, if free, focal length; None with too few observations.
+
+    ``depth_sigma``: of the log of the network's depth.
+    """
     prior_scale = _consistent_scales(keyframes)
     start = _initial_state(keyframes, lens, prior_scale)
     if start is None:
         return None
     motions = network_motion_priors(keyframes, prior_scale)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = replace(PRIORS, focal=focal_network)
+    priors = replace(PRIORS, focal=focal_network, depth_sigma=depth_sigma)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
         focal = fused_focal(fitted, focal_network, options.fixed)

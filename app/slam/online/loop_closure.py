@@ -55,6 +55,8 @@ GROWTH = 1.1
 """Growth of the map until smaller gaps are corrected."""
 REST = 10
 """Least number of keyframes between two corrections."""
+NEIGHBOURS = 6
+"""Preceding entries that a new one is matched with; few older ones see the same."""
 MAX_QUEUED = 2
 """Queries that wait before more of a live source are skipped."""
 ROTATION_SIGMA = np.radians(0.2)
@@ -221,6 +223,11 @@ class LoopCloser:
         if self._pending is not None and self._due(self._pending.started, self._pending.task, newest, wait):
             correction, self._pending = self._pending.result(), None
         return correction
+
+    def neighbouring_entries(self) -> list[tuple[PlaceDescriptor, list[PlaceDescriptor]]]:
+        """All entries, each with those before it, `NEIGHBOURS` at most."""
+        entries = [self._descriptors[number] for number in sorted(self._descriptors)]
+        return [(entry, entries[max(at - NEIGHBOURS, 0) : at]) for at, entry in enumerate(entries)]
 
     def _due(self, started: int, task: Task, newest: int, wait: bool) -> bool:
         return wait or (newest >= started + DELAY if self._waits else task.future.done())

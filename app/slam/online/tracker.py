@@ -21,8 +21,10 @@ from stream_recon.app.slam.offline.scale_consistency import measure_edges
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
+    PlaceDescriptor,
     consistent_tracks,
     detect_corners,
+    match_entries,
     match_keyframes,
     pose_from_tracks,
 )
@@ -167,6 +169,19 @@ class Tracker:
         """Correct the map so that loops close."""
         self.map.apply_loop_correction(correction)
         self._follow_map()
+
+    def match_entries(self, entries: Iterable[tuple[PlaceDescriptor, list[PlaceDescriptor]]]) -> bool:
+        """Give entries of the keyframe database common tracks with those before them, where both can be adjusted.
+
+        Returns whether there are any.
+        """
+        matched = 0
+        first = self.map.active[0].number
+        for new, earlier in entries:
+            if new.keyframe.number >= first:
+                active = [old for old in earlier if old.keyframe.number >= first]
+                matched += match_entries(new, active, self.map.lens, max(self.scale.size), self.map.track_ids)
+        return matched > 0
 
     def _follow_map(self) -> None:
         self._T, self.log_scale = self.map.newest_pose, self.map.keyframes[-1].log_scale

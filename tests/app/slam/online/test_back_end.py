@@ -1,6 +1,7 @@
 """Online back end on a synthetic room: causal poses, revisions and fallbacks to the network."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.mode import MapState
+from stream_recon.app.slam.online import loop_closure, tracker
 from stream_recon.app.slam.online import map as online_map
-from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.keyframe import common_rows
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
@@ -174,6 +176,20 @@ def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -
     assert all(len(keyframe.track) == 0 for keyframe in keyframes[:-10])
     assert all(len(keyframe.track) for keyframe in keyframes[-10:])
     assert len(heard.last) == 40
+
+
+def test_distant_keyframes_get_common_tracks_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = walk(60)[:14]
+    common, errors = [], []
+    for neighbours in (0, loop_closure.NEIGHBOURS):
+        monkeypatch.setattr(loop_closure, "NEIGHBOURS", neighbours)
+        back_end = OnlineBackEnd(prefill=4)
+        heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
+        entries = [entry.keyframe for entry, _ in back_end._loops.neighbouring_entries()]
+        common.append(np.mean([len(common_rows(*pair)) for pair in pairwise(entries)]))
+        errors.append(ate(heard.poses(), truth))
+    assert common[1] > common[0] + 30
+    assert errors[1] < 1.05 * errors[0]
 
 
 def test_its_status_line_has_the_figures(wandering: tuple[Video, Heard]) -> None:
