@@ -164,12 +164,18 @@ def first_pass_priors(focal: float, log_depth_scale_sigma: float, known_intrinsi
     )
 
 
+def variance(fit: BAState) -> float:
+    """Variance of the observations in squared pixels, from the median error."""
+    if not len(fit.errors):
+        return 1.0
+    # The median of the sum of two squared normal variables is 2 log 2.
+    return max(float(np.median(np.square(fit.errors)) / (2 * np.log(2))), LEAST_VARIANCE)
+
+
 def second_pass_priors(priors: Priors, first: BAState) -> Priors:
     """Priors of the second pass, from those and the result of the first one."""
-    # The median of the sum of two squared normal variables is 2 log 2.
-    variance = float(np.median(np.square(first.errors))) / (2 * np.log(2)) if len(first.errors) else 1.0
     known = priors.log_focal_sigma * SECOND_PASS_LOG_FOCAL_SIGMA / LOG_FOCAL_SIGMA
-    focal = known * float(np.sqrt(INDEPENDENT / max(variance, LEAST_VARIANCE)))
+    focal = known * float(np.sqrt(INDEPENDENT / variance(first)))
     return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, priors.log_focal_sigma))
 
 

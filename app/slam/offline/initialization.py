@@ -47,6 +47,8 @@ SAME_FOCAL = 0.02
 
 AFTER_SFM_ROUNDS = (robust_ba.BARound(6, 20), *robust_ba.FINE_ROUNDS)
 """Rounds from structure from motion, whose poses are nearly exact."""
+NORMAL = 100.0
+"""Scale of a loss, in sigmas, that is squared for all errors that occur."""
 MIN_DEPTHS = 10
 """Least number of points of a keyframe from which its depth scale is taken."""
 
@@ -99,7 +101,7 @@ class Initializer:
         """Candidate from the network's or the online poses, without radial distortion."""
         priors = robust_ba.first_pass_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_intrinsics)
         name: Start = "stream" if self.from_online else "network"
-        return self._adjusted(name, self._initial, self._motions(), self._rounds, priors)
+        return self._adjusted(name, self._initial, self.network_motions(), self._rounds, priors)
 
     def with_lens(self, candidate: InitialCandidate, held_out: lens_selection.Held) -> InitialCandidate | None:
         """Candidate with the lens that held-out tracks prefer; None: about that of the candidate.
@@ -134,6 +136,28 @@ class Initializer:
         found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
         return replace(found, untied=candidate.untied)
 
+    def with_motions(
+        self, candidate: InitialCandidate, motions: RelativePoses, least_px: float = 0.0
+    ) -> InitialCandidate:
+        """A candidate adjusted once more, from the network's or the online poses, with priors of known motions.
+
+        These poses are taken for nearly right: matches that contradict them are wrong, or of something that moves. The
+        candidate's motions are those that weigh as much next to observations of their own standard deviation, of
+        ``least_px`` at least.
+        """
+        scene, priors = candidate.fit.scene, replace(candidate.priors, relative_loss_scale=NORMAL)
+        start = self.state_of(replace(self._initial.scene, lens=scene.lens, log_depth_scale=scene.log_depth_scale))
+        fit = hierarchical_ba.solve(start, motions, AFTER_SFM_ROUNDS, priors, SolveOptions(candidate.free_focal))
+        share = len(fit.observations) / max(len(self.tracks.track), 1)
+        sigma = min(max(float(np.sqrt(robust_ba.variance(fit))), least_px), 1.0)
+        rotation, translation = motions.rotation_sigma / sigma, motions.translation_sigma / sigma
+        weighed = replace(motions, rotation_sigma=rotation, translation_sigma=translation)
+        return replace(candidate, fit=fit, motions=weighed, share=share)
+
+    def state_of(self, scene: BAScene) -> BAState:
+        """State of all tracks, triangulated, with a scene's poses, lens and depth scales."""
+        return robust_ba.retriangulated(self._state(scene, scene.lens))
+
     def _state(self, scene: BAScene, lens: CameraModel) -> BAState:
         """State of all tracks with a scene's poses and depth scales, and a lens."""
         return robust_ba.initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
@@ -163,7 +187,7 @@ class Initializer:
         )
         priors = robust_ba.first_pass_priors(lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
         # Where matches give no pose, the network's motion is all there is.
-        motions = self._motions()
+        motions = self.network_motions()
         free = ~found.registered[motions.first] | ~found.registered[motions.second]
         own = replace(self, lens=lens)
         fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
@@ -203,7 +227,8 @@ class Initializer:
         found = robust_ba.initial_state(online.T_world_camera, lens, self.features, self.tracks, scale)
         return found if np.median(found.errors) < self.before_px else self._network
 
-    def _motions(self) -> RelativePoses:
+    def network_motions(self) -> RelativePoses:
+        """The network's motions from keyframe to keyframe, as weak priors."""
         return replace(robust_ba.network_motion_priors(self.T_network, segment=self.segment), still=STILL)
 
     def _adjusted(

@@ -44,6 +44,9 @@ DECISIVE = 0.3
 MAX_LOST = 0.053
 """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and drone
 photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
+SECOND_MOTION = 0.03
+"""Least share of the matched image that only one of two solutions explains, where they follow two motions: 0.037 and
+more where one follows a moving object, at most 0.013 in static scenes."""
 BETTER = 2.0
 """Standard errors by which the evidence for a map must be above 0: with few or noisy matches, maps worse than the
 network by a factor of ten have up to 1.9, maps that are better have 2.8 and more."""
@@ -127,7 +130,7 @@ class Evidence:
 
         ``size``: number of keyframes, and of the parts of an image, with or without matches.
         """
-        matches, lost, won = cls._by_matches(network, mapped, size, lines_only=False)
+        matches, lost, won = cls.by_matches(network, mapped, size, lines_only=False)
         depth, seen = np.zeros((2, size[0]))
         for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
             depth[list(pair)] += step
@@ -140,12 +143,12 @@ class Evidence:
 
         Depth is no evidence for poses where the network's focal length is far off: its depth fits its own poses alone.
         """
-        matches, lost, won = cls._by_matches(network, mapped, size, lines_only=True)
+        matches, lost, won = cls.by_matches(network, mapped, size, lines_only=True)
         is_decisive = won.mean() > MARGIN and lost.mean() < ONE_SIDED * won.mean()
         return cls(matches, np.zeros(size[0]), lost, won, lines_only=True) if is_decisive else None
 
     @staticmethod
-    def _by_matches(
+    def by_matches(
         network: HeldOutError, mapped: HeldOutError, size: tuple[int, int], lines_only: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """`matches`, `lost` and `won` [N] each, by epipolar lines alone or with depth."""
@@ -338,10 +341,20 @@ class HeldOutTest:
             beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
         return select(evidence, beyond, -AS_GOOD if refined_before else BETTER * report.evidence_error)
 
-    def is_better(self, fit: BAState, other: BAState) -> bool:
-        """Whether a solution is better than another one by more than a standard error of the same evidence."""
+    def is_better(self, fit: BAState, other: BAState, errors: float = 1.0) -> bool:
+        """Whether a solution is better than another one by more than some standard errors of the same evidence."""
         evidence = self._evidence(other, fit, self._compared(other, fit))
-        return bool(evidence.total.mean() > evidence.standard_error(len(evidence.total)))
+        return bool(evidence.total.mean() > errors * evidence.standard_error(len(evidence.total)))
+
+    def follow_two_motions(self, fit: BAState, other: BAState) -> bool:
+        """Whether each of two solutions explains a part of the image that the other one does not."""
+        _, first, second = Evidence.by_matches(self.error(other), self.error(fit), self._size, lines_only=False)
+        return bool(min(first.mean(), second.mean()) > SECOND_MOTION)
+
+    def loses(self, fit: BAState) -> bool:
+        """Whether a solution loses more of what the network explains than a right one does."""
+        _, lost, _ = Evidence.by_matches(self.error(None), self.error(fit), self._size, lines_only=False)
+        return bool(lost.mean() > MAX_LOST)
 
     def is_certain(self, fit: BAState) -> bool:
         """Whether epipolar lines alone decide for a solution and against the network."""

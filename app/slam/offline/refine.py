@@ -45,6 +45,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from stream_recon.app.slam.offline.model_selection import HeldOutTest, Selection, runs
+from stream_recon.app.slam.offline.network_motions import with_network_motions
 from stream_recon.app.slam.offline.path_error import path_error
 from stream_recon.app.slam.offline.report import (
     InitialPoses,
@@ -140,6 +141,7 @@ class _Refiner:
         # With several segments, online poses do not share one world with the aligned segments.
         self._online = options.initial_poses if numbered[-1].segment == 0 else None
         self._report = RefinementReport()
+        self._initializer: Initializer | None = None
         self._progress = _StageProgress(options.progress, self._report.seconds)
         focal = float(np.median([view.focal for view in views]))
         self._lens = CameraModel(focal, scale.size[0] / 2, scale.size[1] / 2)
@@ -195,6 +197,9 @@ class _Refiner:
             selection = self._with_path_error(selection, candidate, test)
         if selection.fallback.all():
             return self.unchanged(selection.reason)
+        if not selection.fallback.any():
+            with stage("adjustment again"):
+                candidate = self._with_network_motions(candidate, test)
         selection = selection.with_untied(candidate.untied)
         fallback = selection.fallback
         with stage("adjustment again"):
@@ -251,6 +256,7 @@ class _Refiner:
             if test.error(other.fit).mean < test.error(best.fit).mean:
                 best = other
         best = self._with_lens(initializer, best, test)
+        self._initializer = initializer
         self._report.start = best.start
         return best
 
@@ -295,7 +301,7 @@ class _Refiner:
         other = self._with_lens(initializer, other, own)
         if candidate is not None and not own.is_better(other.fit, candidate.fit):
             return candidate, found, test
-        report = self._report
+        report, self._initializer = self._report, initializer
         report.start, report.loops = other.start, 0
         report.reprojection_px_before = report.reprojection_px_before or initializer.before_px
         report.pairs_tried, report.pairs_accepted = unordered.tried, len(unordered.matches)
@@ -316,6 +322,21 @@ class _Refiner:
         found = path_error(start, candidate, data.T_keyframes, data.keyframe_segment)
         report.path_error = None if found is None else found.random
         return selection if found is None or not found.is_larger else Selection(selection.fallback | True, found.reason)
+
+    def _with_network_motions(self, kept: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
+        """A map that is kept throughout, or one that weighs the network's motions by their errors."""
+        if self._initializer is None or self._options.refined_before:
+            return kept
+        candidate, error = with_network_motions(kept, self._initializer, test)
+        if candidate is kept:
+            return kept
+        candidate = replace(candidate, fit=self._with_network_layout(candidate.fit))
+        # From the network's poses, the adjustment may end elsewhere, with a map in parts.
+        if test.select(candidate.fit, RefinementReport()).fallback.any():
+            return kept
+        test.select(candidate.fit, self._report)
+        self._report.network_turn_error_deg = error
+        return candidate
 
     def _second_pass(self, first: InitialCandidate, found: PairMatches, fallback: NDArray[np.bool_]) -> BAState:
         """Adjustment with all features, without keyframes that fall back to the network."""

@@ -58,6 +58,8 @@ class RefinementReport:
     standard error; see `model_selection.Evidence`."""
     path_error: float | None = None
     """Random error of the map's path, as a share of its length; known where evidence is weak. See `path_error`."""
+    network_turn_error_deg: float | None = None
+    """The network's error of a turn between keyframes, where the adjustment weighs its motions by their errors."""
     decided_by_matches: bool = False
     """Whether epipolar lines alone decided for the map: the network's depth and path are no evidence there."""
     scale_correction: float = 1.0

@@ -1,0 +1,116 @@
+"""Errors of the network's motions, as variance components of a map (Foerstner, Z. Vermessungswesen 1979).
+
+The map's motions differ from the network's by the errors of both. Maps from two disjoint halves of the tracks differ by
+twice the map's random error (delete-half jackknife: Shao and Wu, Annals of Statistics 1989). What is left of the first
+difference is the network's error. An adjustment that knows it takes from the network what matches tell less well, where
+they are few or noisy, and follows matches where they are many.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stream_recon.app.core import so3
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.levenberg import SingularError
+from stream_recon.app.slam.ba.problem import FloatArray, Priors, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.initialization import InitialCandidate
+
+ROUNDS = (BARound(2, 6, 6, free_k1=True, tolerance=1e-2), BARound(1, 3, 8, free_k1=True, tolerance=1e-2))
+"""Rounds of a half: the errors are within an eighth of those after convergence."""
+HALF = float(np.sqrt(2))
+"""Factor of the sigmas of priors that leaves half of their information."""
+LEAST_SHARE = 0.2
+"""Least share of the squared difference that is the network's: two estimates from 20 motions are no surer."""
+RELEVANT = 0.02
+"""Share of the map's variance from which the network's motions are relevant: with 0.03 and more, paths that weigh them
+were more accurate by up to nine tenths, with less than 0.015 often less accurate."""
+MOST = 150
+"""Keyframes that are adjusted; bounds the time."""
+FEWEST = 6
+"""Least number of motions that tell their errors."""
+MEDIAN_OF_SQUARES = 2.366
+"""Median of the sum of the squares of three standard normal variables."""
+
+
+@dataclass(frozen=True)
+class MotionErrors:
+    """The network's motions with their errors."""
+
+    motions: RelativePoses
+    share: float
+    """Variance of the map's rotations from keyframe to keyframe, as a share of that of both."""
+
+    @property
+    def is_relevant(self) -> bool:
+        """Whether the network's motions tell more than the map does already."""
+        return self.share > RELEVANT
+
+
+def motion_errors(start: BAState, candidate: InitialCandidate, weak: RelativePoses) -> MotionErrors | None:
+    """Errors of the network's motions, by a map; None where too few tell them.
+
+    Args:
+        start: the map with all observations, also those that it does not explain.
+        candidate: the map.
+        weak: the network's motions with wide sigmas.
+    """
+    first = np.arange(min(len(start.scene.T_world_camera), MOST))
+    motions = hierarchical_ba.composed(weak, first)
+    if motions is None or len(motions.first) < FEWEST:
+        return None
+    part = hierarchical_ba.subset(start, first)
+    side, wide = part.observations.point & 1, _with_half_information(candidate.priors)
+    options = SolveOptions(free_focal=candidate.free_focal)
+    rotation, translation = HALF * motions.rotation_sigma, HALF * motions.translation_sigma
+    prior = replace(motions, rotation_sigma=rotation, translation_sigma=translation) if candidate.motions else None
+    try:
+        one, two = (
+            robust_ba.solve(hierarchical_ba.subset(part, first, side == half), prior, ROUNDS, wide, options)
+            for half in (0, 1)
+        )
+    except (SingularError, np.linalg.LinAlgError):
+        return None
+    T = motions.T_first_second
+    network, mapped = (T[:, :3, :3], T[:, :3, 3]), _motions(start, motions)
+    length = np.maximum(np.linalg.norm(T[:, :3, 3], axis=1), motions.still * float(np.median(start.depth)))
+    between = _variances(_motions(one, motions), _motions(two, motions), length)
+    total = _variances(network, mapped, length)
+    sigmas = [np.sqrt(max(both - own / 4, LEAST_SHARE * both)) for both, own in zip(total, between, strict=True)]
+    every = np.ones(len(weak.first))
+    known = replace(weak, rotation_sigma=sigmas[0] * every, translation_sigma=sigmas[1] * every)
+    return MotionErrors(known, between[0] / 4 / max(total[0], 1e-18))
+
+
+_Motions = tuple[FloatArray, FloatArray]
+"""Rotations [E, 3, 3] and translations [E, 3] in the unit of the network's depth."""
+
+
+def _motions(fit: BAState, motions: RelativePoses) -> _Motions:
+    scene = fit.scene
+    assert scene.log_depth_scale is not None
+    relative = invert_pose(scene.T_world_camera[motions.first]) @ scene.T_world_camera[motions.second]
+    log_scale = 0.5 * (scene.log_depth_scale[motions.first] + scene.log_depth_scale[motions.second])
+    return relative[:, :3, :3], relative[:, :3, 3] * np.exp(-log_scale)[:, None]
+
+
+def _variances(one: _Motions, two: _Motions, length: FloatArray) -> tuple[float, float]:
+    """Variances of the differences of rotations in rad, and of translations relative to ``length`` [E]; robust."""
+    turn = so3.log(np.swapaxes(one[0], 1, 2) @ two[0])
+    away = (one[1] - two[1]) / length[:, None]
+    rotation, translation = (float(np.median(np.square(each).sum(axis=1))) for each in (turn, away))
+    return rotation / MEDIAN_OF_SQUARES, translation / MEDIAN_OF_SQUARES
+
+
+def _with_half_information(priors: Priors) -> Priors:
+    """Wider priors of what the halves share; those of depths halve with the observations."""
+    return replace(
+        priors,
+        log_depth_scale_sigma=HALF * priors.log_depth_scale_sigma,
+        log_focal_sigma=HALF * priors.log_focal_sigma,
+        k1_sigma=HALF * priors.k1_sigma,
+        k2_sigma=None if priors.k2_sigma is None else HALF * priors.k2_sigma,
+    )
