@@ -189,9 +189,18 @@ class Viewer:
             content = path.read_bytes()
             mesh = SceneMesh(content, np.array(R_world_mesh, np.float64), triangle_count(content))
             with self._wake:
-                self._requests.append(partial(self.state.show_mesh, mesh))
+                # It is compared with what is shown, so frames and revisions that came earlier go first.
+                self._requests.append(partial(self._when_settled, partial(self.state.show_mesh, mesh)))
                 self._touched = True
                 self._wake.notify()
+
+    def _when_settled(self, request: Callable[[], object]) -> None:
+        """Do it, or try again after the next queued item."""
+        with self._wake:
+            if len(self._queue):
+                self._requests.append(partial(self._when_settled, request))
+                return
+        request()
 
     def show_splats(self, splats: Splats, most: int = MAX_SHOWN) -> None:
         """Show Gaussian splats in place of the last ones: the ``most`` that are seen most."""
