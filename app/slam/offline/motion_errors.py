@@ -12,24 +12,18 @@ import numpy as np
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import FloatArray, Priors, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.half_maps import MOST, half_maps
 from stream_recon.app.slam.offline.initialization import InitialCandidate
 
-ROUNDS = (BARound(2, 6, 6, free_k1=True, tolerance=1e-2), BARound(1, 3, 8, free_k1=True, tolerance=1e-2))
-"""Rounds of a half: the errors are within an eighth of those after convergence."""
-HALF = float(np.sqrt(2))
-"""Factor of the sigmas of priors that leaves half of their information."""
 LEAST_SHARE = 0.2
 """Least share of the squared difference that is the network's: two estimates from 20 motions are no surer."""
 RELEVANT = 0.02
 """Share of the map's variance from which the network's motions are relevant: with 0.03 and more, paths that weigh them
 were more accurate by up to nine tenths, with less than 0.015 often less accurate."""
-MOST = 150
-"""Keyframes that are adjusted; bounds the time."""
 FEWEST = 6
 """Least number of motions that tell their errors."""
 MEDIAN_OF_SQUARES = 2.366
@@ -63,15 +57,8 @@ def motion_errors(start: BAState, candidate: InitialCandidate, weak: RelativePos
     if motions is None or len(motions.first) < FEWEST:
         return None
     part = hierarchical_ba.subset(start, first)
-    side, wide = part.observations.point & 1, _with_half_information(candidate.priors)
-    options = SolveOptions(free_focal=candidate.free_focal)
-    rotation, translation = HALF * motions.rotation_sigma, HALF * motions.translation_sigma
-    prior = replace(motions, rotation_sigma=rotation, translation_sigma=translation) if candidate.motions else None
     try:
-        one, two = (
-            robust_ba.solve(hierarchical_ba.subset(part, first, side == half), prior, ROUNDS, wide, options)
-            for half in (0, 1)
-        )
+        one, two = half_maps(part, candidate, motions if candidate.motions else None)
     except (SingularError, np.linalg.LinAlgError):
         return None
     T = motions.T_first_second
@@ -103,14 +90,3 @@ def _variances(one: _Motions, two: _Motions, length: FloatArray) -> tuple[float,
     away = (one[1] - two[1]) / length[:, None]
     rotation, translation = (float(np.median(np.square(each).sum(axis=1))) for each in (turn, away))
     return rotation / MEDIAN_OF_SQUARES, translation / MEDIAN_OF_SQUARES
-
-
-def _with_half_information(priors: Priors) -> Priors:
-    """Wider priors of what the halves share; those of depths halve with the observations."""
-    return replace(
-        priors,
-        log_depth_scale_sigma=HALF * priors.log_depth_scale_sigma,
-        log_focal_sigma=HALF * priors.log_focal_sigma,
-        k1_sigma=HALF * priors.k1_sigma,
-        k2_sigma=None if priors.k2_sigma is None else HALF * priors.k2_sigma,
-    )

@@ -6,30 +6,24 @@ sum of their squared errors. Evidence from neighbouring keyframes cannot tell th
 map that fits each pair better than the network may drift more over all of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import align
-from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.ba.problem import FloatArray, Priors, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.half_maps import MOST, half_maps
 from stream_recon.app.slam.offline.initialization import InitialCandidate
 
-ROUNDS = (BARound(2, 6, 6, free_k1=True, tolerance=1e-2), BARound(1, 3, 8, free_k1=True, tolerance=1e-2))
-"""Rounds of a half: the errors are within an eighth of those after convergence."""
-HALF = float(np.sqrt(2))
-"""Factor of the sigmas of priors that leaves half of their information."""
 SYSTEMATIC = 2.0
 """Ratio of a map's squared error to the estimate of its random part: both halves share the lens and wrong matches. On
 generated videos of static scenes it is 1.8; the ratio of the errors has median 1.1, quantiles 0.8 (10 %) and 1.8."""
 SPLITS = 3
 """Divisions into halves of which the median decides, where the first one speaks against the map."""
-MOST = 150
-"""Keyframes that are adjusted; bounds the time."""
 FEWEST = 6
 """Least number of keyframes of a segment: the path of fewer is mostly alignment."""
 ON_THE_SPOT = 0.01
@@ -75,19 +69,13 @@ def path_error(
     if not parts or _turns_on_the_spot(start, parts):
         return None
     part = hierarchical_ba.subset(start, first)
-    motions = _halved(hierarchical_ba.composed(candidate.motions, first))
-    wide = _with_half_information(candidate.priors)
-    options = SolveOptions(free_focal=candidate.free_focal)
+    motions = hierarchical_ba.composed(candidate.motions, first)
     mapped = start.scene.T_world_camera
     difference = _difference(T_network, mapped, parts)
 
     def between_halves(split: int) -> float:
         """Difference between maps from two halves of the tracks, a different division for each ``split``."""
-        side = part.observations.point >> split & 1
-        one, two = (
-            robust_ba.solve(hierarchical_ba.subset(part, first, side == half), motions, ROUNDS, wide, options)
-            for half in (0, 1)
-        )
+        one, two = half_maps(part, candidate, motions, split)
         return _difference(one.scene.T_world_camera, two.scene.T_world_camera, parts)
 
     try:
@@ -99,24 +87,6 @@ def path_error(
     except (SingularError, np.linalg.LinAlgError):
         return None
     return found
-
-
-def _halved(motions: RelativePoses | None) -> RelativePoses | None:
-    if motions is None:
-        return None
-    rotation, translation = HALF * motions.rotation_sigma, HALF * motions.translation_sigma
-    return replace(motions, rotation_sigma=rotation, translation_sigma=translation)
-
-
-def _with_half_information(priors: Priors) -> Priors:
-    """Wider priors of what the halves share; those of depths halve with the observations."""
-    return replace(
-        priors,
-        log_depth_scale_sigma=HALF * priors.log_depth_scale_sigma,
-        log_focal_sigma=HALF * priors.log_focal_sigma,
-        k1_sigma=HALF * priors.k1_sigma,
-        k2_sigma=None if priors.k2_sigma is None else HALF * priors.k2_sigma,
-    )
 
 
 def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.intp]]) -> float:
