@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stream_recon.app.core.types import Frame, FrameResult
     from stream_recon.app.engine.engine import load_engine
-    from stream_recon.app.pipeline.pipeline import reconstruct
+    from stream_recon.app.run.pipeline import reconstruct
     from stream_recon.app.result.folder import read_result
 
 __all__ = ["Frame", "FrameResult", "__version__", "load_engine", "read_result", "reconstruct"]
@@ -21,7 +21,7 @@ _MODULES = {
     "FrameResult": "stream_recon.app.core.types",
     "load_engine": "stream_recon.app.engine.engine",
     "read_result": "stream_recon.app.result.folder",
-    "reconstruct": "stream_recon.app.pipeline.pipeline",
+    "reconstruct": "stream_recon.app.run.pipeline",
 }
 
 

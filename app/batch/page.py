@@ -12,8 +12,8 @@ import numpy as np
 
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.summary import SHOWN, Row
-from stream_recon.app.pipeline.verdict import Verdict
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
+from stream_recon.app.result.verdict import Verdict
 
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220

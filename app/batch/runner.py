@@ -27,7 +27,7 @@ from stream_recon.app.batch.scene import run_guarded
 from stream_recon.app.batch.stitch import BatchStitcher, SceneStitcher
 from stream_recon.app.batch.summary import Row, Totals, check_summary_files, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
-from stream_recon.app.pipeline.process import StopRequest, stop_on_signals
+from stream_recon.app.core.process import StopRequest, stop_on_signals
 from stream_recon.configs.errors import InputError, OutputError
 
 logger = logging.getLogger(__name__)

@@ -21,17 +21,17 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
-from stream_recon.app.pipeline.dense import DenseOptions
-from stream_recon.app.pipeline.finish import Finisher
-from stream_recon.app.pipeline.session import Output, RunOptions, Session
-from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
+from stream_recon.app.result.verdict import record_verdict
 from stream_recon.app.result.writer import CloudTime
+from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.sources.source import Source
+from stream_recon.app.stages.dense import DenseOptions
+from stream_recon.app.stages.finish import Finisher
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)

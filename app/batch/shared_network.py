@@ -9,9 +9,9 @@ from pathlib import Path
 from stream_recon.app.batch.jobs import Model, ModelLoader
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
+from stream_recon.app.core.process import exit_with_parent, memory_errors
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.process import exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 DEFAULT_STREAMS = 16

@@ -20,12 +20,12 @@ from stream_recon.app.batch.scene import (
 )
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
+from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.evaluation.evaluator import Evaluator
-from stream_recon.app.pipeline.process import peak_host_memory_mb
-from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RUN_NAME, VERDICT, RunInfo, RunSummary, run_record
+from stream_recon.app.result.verdict import record_verdict
 from stream_recon.configs.errors import InputError
 
 PARALLEL_STAGE = "frames, in parallel to points"

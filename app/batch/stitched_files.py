@@ -22,11 +22,11 @@ from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
-from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval, low_quality_intervals
 from stream_recon.app.result.cameras import Camera, CameraFiles
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors, stored_points
+from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, low_quality_intervals
 from stream_recon.configs.errors import OutputError
 
 BLOCK_POINTS = 250_000

@@ -21,8 +21,8 @@ from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
 from stream_recon.app.evaluation.metrics import METRIC_NAMES
-from stream_recon.app.pipeline.verdict import LEVELS, Verdict, recorded_verdict
 from stream_recon.app.result.run_record import PROGRAM, program_version
+from stream_recon.app.result.verdict import LEVELS, Verdict, recorded_verdict
 from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import upgraded_preset
 

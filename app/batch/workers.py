@@ -17,8 +17,8 @@ from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Ou
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.cores import limit_cores, usable_cores
-from stream_recon.app.pipeline.cpu_threads import initial_threads
-from stream_recon.app.pipeline.process import StopRequest, exit_with_parent, memory_errors
+from stream_recon.app.core.cpu_threads import initial_threads
+from stream_recon.app.core.process import StopRequest, exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)

@@ -32,12 +32,12 @@ from stream_recon.app.cli.console import (
 from stream_recon.app.cli.options import DENSE_SIDE
 from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.pipeline.dense import DenseOptions
-from stream_recon.app.pipeline.finish import FinishSteps
-from stream_recon.app.pipeline.merge import merge_results
-from stream_recon.app.pipeline.verdict import recorded_verdict
+from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.stages.dense import DenseOptions
+from stream_recon.app.stages.finish import FinishSteps
+from stream_recon.app.stages.merge import merge_results
 from stream_recon.configs.errors import ConfigError
 
 MERGED_NAME = "merged"

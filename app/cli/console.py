@@ -16,7 +16,7 @@ from rich.text import Text
 from stream_recon.configs.errors import StreamReconError
 
 if TYPE_CHECKING:
-    from stream_recon.app.pipeline.verdict import Verdict
+    from stream_recon.app.result.verdict import Verdict
 
 P = ParamSpec("P")
 

@@ -92,7 +92,7 @@ def evaluate_folders(
 
     ``camera``: see `Scene`.
     """
-    from stream_recon.app.pipeline.process import memory_errors
+    from stream_recon.app.core.process import memory_errors
 
     with memory_errors():
         model.load_preset()  # errors in options come before data is read
@@ -122,10 +122,10 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
     """Evaluate, print a table for each sequence and the means, and write the JSON file. Raises StreamReconError."""
     from rich.progress import Progress as Bar
 
-    from stream_recon.app.pipeline.dense import DenseOptions
-    from stream_recon.app.pipeline.evaluate import evaluate_scene
-    from stream_recon.app.pipeline.listeners import Progress, RunObserver
     from stream_recon.app.result.files import replace_json
+    from stream_recon.app.run.listeners import Progress, RunObserver
+    from stream_recon.app.stages.dense import DenseOptions
+    from stream_recon.app.stages.evaluate import evaluate_scene
 
     class BarObserver(RunObserver):
         def __init__(self, bar: Bar, name: str) -> None:

@@ -9,7 +9,7 @@ from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_con
 from stream_recon.app.cli.options import DENSE_SIDE, SCALE_FORMS, Dense, DenseSide, Device, Folder, KeepMap, Mesh
 
 if TYPE_CHECKING:
-    from stream_recon.app.pipeline.dense import DenseOptions
+    from stream_recon.app.stages.dense import DenseOptions
 
 
 @reported
@@ -26,7 +26,7 @@ def refine_command(
     It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
     again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
     """
-    from stream_recon.app.pipeline.dense import DenseOptions
+    from stream_recon.app.stages.dense import DenseOptions
 
     return refine_folder(folder, mesh, DenseOptions(dense_side, device) if dense == "on" else None, keep_map)
 
@@ -55,9 +55,9 @@ def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" 
     """
     from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.export.source_images import source_of
-    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.run_record import ONTO
+    from stream_recon.app.stages.finish import Finisher, FinishSteps
 
     result = read_result(folder)
     unit, earlier = result.metric_scale, result.run.get(ONTO)
@@ -76,9 +76,9 @@ def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" 
 def scale_folder(folder: Path, what: str) -> int:
     """Convert a result to metres; returns the exit code. Raises StreamReconError."""
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.app.stages.finish import Finisher, FinishSteps
 
     read_result(folder)  # an error before a lock file is written
     steps = FinishSteps.parse(refine=False, scale_from=what, mesh=(folder / MESH_NAME).exists())

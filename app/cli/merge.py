@@ -23,9 +23,9 @@ def merge_command(
     A result that shares no view with the others is named and left out. The given results do not change.
     """
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.pipeline.dense import DenseOptions
-    from stream_recon.app.pipeline.finish import FinishSteps
-    from stream_recon.app.pipeline.merge import merge_results
+    from stream_recon.app.stages.dense import DenseOptions
+    from stream_recon.app.stages.finish import FinishSteps
+    from stream_recon.app.stages.merge import merge_results
 
     options = DenseOptions(dense_side, device) if dense == "on" else None
     out, err = result_consoles()

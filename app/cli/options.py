@@ -91,7 +91,7 @@ Dense = Annotated[
 ]
 DenseSide = Annotated[int, option("Longer side of the dense depth maps in pixels.", "--dense-side", panel=MAPPING)]
 DENSE_SIDE = 384
-"""Default of ``--dense-side``; the same as in `stream_recon.app.pipeline.dense`, which loads more."""
+"""Default of ``--dense-side``; the same as in `stream_recon.app.stages.dense`, which loads more."""
 
 KeepMap = Annotated[bool, option("Keep the features by which the place is recognized.", "--map/--no-map", panel=OUTPUT)]
 Splat = Annotated[bool, option("Train Gaussian splats at the end; see 'splat --help'.", "--splat", panel=OUTPUT)]

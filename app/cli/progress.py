@@ -14,26 +14,26 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from stream_recon.app.cli.console import verdict_text
-from stream_recon.app.pipeline.finish import ResultView
-from stream_recon.app.pipeline.health import clock, low_quality_intervals
-from stream_recon.app.pipeline.listeners import Progress, RunObserver
-from stream_recon.app.pipeline.process import stop_on_signals
-from stream_recon.app.pipeline.verdict import Level, Verdict
+from stream_recon.app.core.process import stop_on_signals
+from stream_recon.app.core.progress_file import ProgressFile
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
-from stream_recon.app.web.progress import ProgressFile
+from stream_recon.app.result.verdict import Level, Verdict
+from stream_recon.app.run.health import clock, low_quality_intervals
+from stream_recon.app.run.listeners import Progress, RunObserver
+from stream_recon.app.stages.finish import ResultView
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
     from stream_recon.app.export.mesh.build import MeshReport
-    from stream_recon.app.pipeline.dense import DenseReport
-    from stream_recon.app.pipeline.live_onto import OntoBackEnd
+    from stream_recon.app.run.live_onto import OntoBackEnd
     from stream_recon.app.slam.offline.report import RefinementReport
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
     from stream_recon.app.splat.trainer import TrainProgress
+    from stream_recon.app.stages.dense import DenseReport
 
 MIN_SHARE = 0.02
 """Share done of a step from which its time left is estimated."""

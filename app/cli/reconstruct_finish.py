@@ -12,9 +12,9 @@ from stream_recon.app.cli.splat import splat_options, train_folder
 from stream_recon.app.cli.view import result_name, show_result
 
 if TYPE_CHECKING:
-    from stream_recon.app.pipeline.finish import Finisher, FinishSteps
-    from stream_recon.app.pipeline.listeners import ResultListener
+    from stream_recon.app.run.listeners import ResultListener
     from stream_recon.app.sources.source import Source
+    from stream_recon.app.stages.finish import Finisher, FinishSteps
     from stream_recon.app.viewer.viewer import Viewer
 
 
@@ -24,14 +24,14 @@ def run_listeners(
 ) -> Iterator["list[ResultListener]"]:
     """Who gets the results of a run: the viewer, with stereo in front of it, or less of each frame."""
     if viewer is not None and is_light:
-        from stream_recon.app.pipeline.keyframe_points import KeyframePoints
+        from stream_recon.app.run.keyframe_points import KeyframePoints
 
         yield [KeyframePoints(viewer)]
         return
     if viewer is None or not is_live_dense:
         yield [] if viewer is None else [viewer]
         return
-    from stream_recon.app.pipeline.live_dense import LiveDense, StereoProcess
+    from stream_recon.app.run.live_dense import LiveDense, StereoProcess
 
     with closing(LiveDense(viewer, StereoProcess("cpu" if device == "cpu" else "cuda"))) as live:
         yield [live]
@@ -53,9 +53,9 @@ def finish(finisher: "Finisher", steps: "FinishSteps", job: ReconstructJob, view
 def finish_later(folder: Path, open_again: "Callable[[], Source]", steps: "FinishSteps", job: ReconstructJob) -> int:
     """Do the remaining steps of a result that has all its frames; returns the exit code."""
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.pipeline.finish import Finisher
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.splats import current_splats
+    from stream_recon.app.stages.finish import Finisher
 
     out, err = result_consoles()
     out.print(f"result: {folder}")

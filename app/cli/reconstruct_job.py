@@ -15,9 +15,9 @@ from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.pipeline.dense import DenseOptions
-    from stream_recon.app.pipeline.finish import FinishSteps
     from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.stages.dense import DenseOptions
+    from stream_recon.app.stages.finish import FinishSteps
 
 MAX_NAME = 80
 """Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
@@ -76,14 +76,14 @@ class ReconstructJob:
     @property
     def dense(self) -> "DenseOptions | None":
         """Options of dense depth; None: none is made."""
-        from stream_recon.app.pipeline.dense import DenseOptions
+        from stream_recon.app.stages.dense import DenseOptions
 
         return None if self.dense_side is None else DenseOptions(self.dense_side, self.model.device)
 
     @property
     def last_steps(self) -> "FinishSteps":
         """Steps that follow the last frame. Raises ConfigError: options that contradict each other."""
-        from stream_recon.app.pipeline.finish import FinishSteps
+        from stream_recon.app.stages.finish import FinishSteps
 
         if self.onto is not None and not self.keep_map:
             raise ConfigError("--onto needs the map: leave out --no-map")

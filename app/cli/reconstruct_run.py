@@ -41,19 +41,19 @@ def _reconstruct(job: ReconstructJob) -> int | ReconstructJob:
         # Imports and weights take seconds: a user should see at once that something happens.
         out.print("loading the network")
     from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
+    from stream_recon.app.core.process import memory_errors
     from stream_recon.app.datasets.source_identity import check_source
-    from stream_recon.app.pipeline.finish import Finisher
-    from stream_recon.app.pipeline.guidance import Guidance
-    from stream_recon.app.pipeline.process import memory_errors
-    from stream_recon.app.pipeline.session import EarlierRun, Output, RunOptions, Session
-    from stream_recon.app.pipeline.verdict import judge
     from stream_recon.app.result.cameras import revision_since_causal
     from stream_recon.app.result.disk_limit import DiskLimit
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.lock import FolderLock
     from stream_recon.app.result.resume import check_choice
     from stream_recon.app.result.run_record import RunInfo, evidence_record
+    from stream_recon.app.result.verdict import judge
+    from stream_recon.app.run.guidance import Guidance
+    from stream_recon.app.run.session import EarlierRun, Output, RunOptions, Session
     from stream_recon.app.sources.source import open_source
+    from stream_recon.app.stages.finish import Finisher
 
     if job.splat:
         require_splats()

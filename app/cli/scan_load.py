@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from stream_recon.app.cli.reconstruct_job import ReconstructJob
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.pipeline.session import EarlierRun
+    from stream_recon.app.run.session import EarlierRun
     from stream_recon.app.sources.source import Source
 
 CORES = 4

@@ -108,10 +108,10 @@ def splat_options(
 def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = None) -> "SplatReport":
     """Train the splats of a result, shown in the terminal and on a page. Raises StreamReconError."""
     from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.core.process import stop_on_signals
     from stream_recon.app.core.splats import Splats
-    from stream_recon.app.pipeline.process import stop_on_signals
-    from stream_recon.app.pipeline.verdict import recorded_verdict
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.verdict import recorded_verdict
     from stream_recon.app.splat.job import SplatEvents, make_splats
     from stream_recon.app.splat.trainer import TrainProgress
 

@@ -105,8 +105,8 @@ class ViewerChoice:
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
     from stream_recon.app.cli.progress import VerdictView
-    from stream_recon.app.pipeline.verdict import judge, recorded_verdict
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.result.verdict import judge, recorded_verdict
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     result = read_result(folder)

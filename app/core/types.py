@@ -135,7 +135,7 @@ class FrameResult:
     segment: int = 0
     """Segment number, see `Frame`. The relative pose of a new segment is a guess: that the camera did not move."""
     health: float | None = None
-    """Tracking quality from 0 to 1, see `stream_recon.app.pipeline.health`; None if it was not measured."""
+    """Tracking quality from 0 to 1, see `stream_recon.app.run.health`; None if it was not measured."""
     network: NetworkEstimate | None = None
     """The network's estimate if the back end has changed the result, else None."""
     certainty: NDArray[np.uint8] | None = None

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.process import memory_errors
 from stream_recon.app.engine.batched import StreamBatch
 from stream_recon.app.engine.device_transfer import computes_in_half, to_host, to_images
 from stream_recon.app.engine.engine import LoadedModel
 from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.messages import Close, Hello, Prefill, Response, SharedBuffer, Step
 from stream_recon.app.engine.stream import available_memory, stream_schema
-from stream_recon.app.pipeline.process import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 from stream_recon.models.prediction import Prediction
 

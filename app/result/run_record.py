@@ -88,7 +88,7 @@ class RunSummary:
     unordered: bool = False
     """The frames are photographs in no order."""
     focal_change: dict[str, float] | None = None
-    """How the focal length that the network predicts changes; see `stream_recon.app.pipeline.verdict`."""
+    """How the focal length that the network predicts changes; see `stream_recon.app.result.verdict`."""
     submaps: int = 0
     """Number of submaps: more than one where the scale frames went out of view."""
     reference_frames: tuple[int, ...] = ()
@@ -97,7 +97,7 @@ class RunSummary:
     segments: tuple[dict[str, Any], ...] = ()
     """Segments after the first, with the reason of each discontinuity."""
     health: dict[str, Any] = field(default_factory=dict)
-    """Tracking quality and intervals of weak tracking; see `stream_recon.app.pipeline.health`."""
+    """Tracking quality and intervals of weak tracking; see `stream_recon.app.run.health`."""
     resumed: tuple[dict[str, Any], ...] = ()
     """Where the run was resumed, and how well the overlapping frames fit."""
     stream: dict[str, Any] | None = None
@@ -105,7 +105,7 @@ class RunSummary:
     source_lost: bool = False
     """Whether a live source broke off and did not return."""
     verdict: dict[str, str] | None = None
-    """See `stream_recon.app.pipeline.verdict`; None before the end of the run."""
+    """See `stream_recon.app.result.verdict`; None before the end of the run."""
 
     @property
     def fps(self) -> float:

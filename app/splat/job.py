@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
+from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.splats import Splats, write_splats
-from stream_recon.app.pipeline.process import peak_host_memory_mb
-from stream_recon.app.pipeline.verdict import record_verdict
 from stream_recon.app.result.files import replace_file, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RUN_NAME, SPLATS
 from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, revision_of
+from stream_recon.app.result.verdict import record_verdict
 from stream_recon.app.splat.checkpoint import read_checkpoint, write_checkpoint
 from stream_recon.app.splat.rasterizer import Rasterizer, draw_gsplat
 from stream_recon.app.splat.scene import SceneOptions, TrainingScene, scene_of

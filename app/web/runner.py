@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
 from stream_recon.app.web.jobs import LANES, JobStore, WebJob
 from stream_recon.app.web.places import Places
-from stream_recon.app.web.progress import VARIABLE, read_progress
 from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")

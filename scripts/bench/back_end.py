@@ -16,10 +16,10 @@ from bench.pipeline import NETWORK_SIZE, StandIn, Watch
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, Intrinsics, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.pipeline.listeners import DelegatingBackEnd
-from stream_recon.app.pipeline.pipeline import RunSetup, reconstruct
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.listeners import DelegatingBackEnd
+from stream_recon.app.run.pipeline import RunSetup, reconstruct
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.frame_choice import FrameChoice

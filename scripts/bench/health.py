@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import PreparedFrame
 from stream_recon.app.engine.engine import load_engine
-from stream_recon.app.pipeline.pipeline import reconstruct
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.segmentation import DiscontinuityDetector

@@ -25,11 +25,11 @@ from bench import SAMPLE
 from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result import cloud, writer
 from stream_recon.app.result.cameras import CameraFiles
 from stream_recon.app.result.files import PlyFile
 from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import prepare
 from stream_recon.app.sources.source import Source, open_source

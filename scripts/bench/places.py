@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from bench.cases import FOCAL, Clip, FloatArray, written
 from stream_recon.app.core.transforms import align
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.pipeline.finish import Finisher, FinishSteps
-from stream_recon.app.pipeline.merge import merge_results
-from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.merge import merge_results
 from stream_recon.app.training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 from stream_recon.configs.errors import InputError
 

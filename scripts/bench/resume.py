@@ -16,14 +16,14 @@ from typing import Any
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.pipeline.evaluate import evaluate_result
-from stream_recon.app.pipeline.finish import Finisher
-from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.cameras import write_cameras
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
+from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.stages.evaluate import evaluate_result
+from stream_recon.app.stages.finish import Finisher
 
 SHARES = (0.3, 0.5, 0.7)
 

@@ -18,14 +18,14 @@ import numpy as np
 
 from bench.cases import FAULTS, MOTIONS, SEED, Clip, clip_errors, plane, read_sequence, rendered, written
 from stream_recon.app.engine.engine import Engine, load_engine
-from stream_recon.app.pipeline.refine import images_of
-from stream_recon.app.pipeline.session import Output, RunOptions, Session
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.slam.frame_data import DepthOf, FrameData
 from stream_recon.app.slam.offline.keyframe_matching import Grey, Images
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import IntermediateState
+from stream_recon.app.stages.refine import images_of
 
 TIE = 1.15
 """Ratio of errors up to which either side is right."""

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame
-from stream_recon.app.pipeline.listeners import Progress, RunObserver
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.listeners import Progress, RunObserver
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import Reader
 from stream_recon.app.sources.source import Source

@@ -7,8 +7,8 @@ from statistics import median
 import cv2
 import numpy as np
 
+from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics, PreparedFrame
-from stream_recon.app.pipeline.process import peak_host_memory_mb
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
 
 SIZE = (640, 360)

@@ -38,11 +38,11 @@ from bench.cases import (
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.finish import Finisher
-from stream_recon.app.pipeline.session import Output, RunOptions, Session
-from stream_recon.app.pipeline.verdict import judge
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import REFINEMENT, RunInfo
+from stream_recon.app.result.verdict import judge
+from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.stages.finish import Finisher
 from stream_recon.app.training.synthetic.cameras import Path as CameraPath
 from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
 

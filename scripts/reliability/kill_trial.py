@@ -27,7 +27,7 @@ import torch  # noqa: F401  # imported once, before forks
 
 import stream_recon.app.cli.progress
 import stream_recon.app.engine.engine
-import stream_recon.app.pipeline.session  # noqa: F401
+import stream_recon.app.run.session  # noqa: F401
 from stream_recon.app.cli import main as command_line
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import PART_SUFFIX

@@ -19,13 +19,13 @@ from plyfile import PlyData
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, OutputError

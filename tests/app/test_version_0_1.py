@@ -15,12 +15,12 @@ from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.pose_formats import KITTI
-from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages.refine import refine_result
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.errors import OutputError
 from tests.app.page import Page

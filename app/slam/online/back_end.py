@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
+from stream_recon.app.core.worker import BackgroundWorker, ThreadWorker
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.mode import MapState
 from stream_recon.app.slam.online.global_ba import (
@@ -22,7 +23,6 @@ from stream_recon.app.slam.online.global_ba import (
 from stream_recon.app.slam.online.loop_closure import LARGE_GAP, LoopCloser
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.app.slam.online.tracker import Tracker, TrackerCounts
-from stream_recon.app.slam.online.worker import BackgroundWorker, ThreadWorker
 
 Item = FrameResult | Revision
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.worker import BackgroundWorker, StopTest, Task
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
-from stream_recon.app.slam.online.worker import BackgroundWorker, StopTest, Task
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import rotation_angle_deg
+from stream_recon.app.core.worker import BackgroundWorker, Task
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.pose_graph import Edges
 from stream_recon.app.slam.ba.problem import FloatArray
@@ -28,7 +29,6 @@ from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages, PlaceDescriptor
 from stream_recon.app.slam.online.place_recognition import LEAST_GAP, MAX_ENTRIES, PlaceQuery, QueryResult
-from stream_recon.app.slam.online.worker import BackgroundWorker, Task
 
 logger = logging.getLogger(__name__)
 

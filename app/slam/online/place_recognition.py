@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.worker import StopTest
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthReader
@@ -15,7 +16,6 @@ from stream_recon.app.slam.matching.features import Features, cosine_similaritie
 from stream_recon.app.slam.matching.matching import MIN_UNGUIDED, Matches, match, verify
 from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses
 from stream_recon.app.slam.online.keyframe_features import DESCRIBED
-from stream_recon.app.slam.online.worker import StopTest
 
 LEAST_GAP = 8
 """Keyframes between a query and its candidates; nearer ones share tracks anyway."""

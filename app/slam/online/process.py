@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
+from stream_recon.app.core.worker import PROCESS_DIED, ProcessWorker, receive, serve
 from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, SparseMap, output_depth
 from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
-from stream_recon.app.slam.online.worker import PROCESS_DIED, ProcessWorker, receive, serve
 from stream_recon.configs.errors import ResourceError
 
 _Message = tuple[FrameResult, PreparedFrame] | None

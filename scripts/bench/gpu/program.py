@@ -22,9 +22,9 @@ from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.engine.engine import Engine, prepare_network
 from stream_recon.app.engine.stream import Stream
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import Reader, VideoReader

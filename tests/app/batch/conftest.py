@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app.batch import jobs
-from stream_recon.app.pipeline.finish import Finisher
+from stream_recon.app.stages.finish import Finisher
 from tests.app.batch.fakes import RoomLoader
 from tests.app.program import exit_code
 

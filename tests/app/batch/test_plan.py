@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.stages.finish import Finisher
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, room_scene
 from tests.app.boxroom import walk_pose

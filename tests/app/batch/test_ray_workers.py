@@ -6,7 +6,7 @@ from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.app.pipeline.process import StopRequest
+from stream_recon.app.core.process import StopRequest
 from stream_recon.configs.errors import ResourceError, WeightsError
 from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene
 

@@ -45,7 +45,7 @@ def test_a_worker_without_the_network_needs_no_torch(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from stream_recon.app.batch import scene, shared_network\n"
-        "from stream_recon.app.pipeline.process import peak_device_memory_mb\n"
+        "from stream_recon.app.core.process import peak_device_memory_mb\n"
         "shared_network.RemoteLoader(None, pathlib.Path()).prepare()\n"
         "assert peak_device_memory_mb('cuda:0') is None\n"
         "assert 'torch' not in sys.modules"

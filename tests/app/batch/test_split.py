@@ -27,13 +27,13 @@ from stream_recon.app.batch.stitch import SceneStitcher
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.workers import SerialPool
 from stream_recon.app.core.depth_points import transform_result
+from stream_recon.app.core.process import StopRequest
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.health import HealthMonitor, LowQualityInterval
-from stream_recon.app.pipeline.process import StopRequest
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.health import HealthMonitor, LowQualityInterval
 from stream_recon.app.sources import source
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_files import Turns

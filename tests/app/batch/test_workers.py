@@ -12,7 +12,7 @@ from stream_recon.app.batch.jobs import Event, JobProgress, Model, longest_first
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import ProcessPool
-from stream_recon.app.pipeline.process import StopRequest
+from stream_recon.app.core.process import StopRequest
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import (
     Listening,

@@ -36,8 +36,8 @@ from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
 from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
-from stream_recon.app.pipeline import session
-from stream_recon.app.pipeline.evaluate import evaluate_scene
+from stream_recon.app.run import session
+from stream_recon.app.stages.evaluate import evaluate_scene
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import fake_preset
 

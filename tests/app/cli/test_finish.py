@@ -8,12 +8,12 @@ import pytest
 
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
-from stream_recon.app.pipeline import refine
-from stream_recon.app.pipeline.finish import Finisher, FinishSteps
-from stream_recon.app.pipeline.refine import RefinementCancelledError
-from stream_recon.app.pipeline.verdict import recorded_verdict
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages import refine
+from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.refine import RefinementCancelledError
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
 

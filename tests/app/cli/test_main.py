@@ -20,10 +20,10 @@ from stream_recon.app.cli import reconstruct_job as commands
 from stream_recon.app.cli.main import COMMANDS
 from stream_recon.app.cli.reconstruct_job import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.dense import DenseOptions
-from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.stages.dense import DenseOptions
+from stream_recon.app.stages.finish import Finisher
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video

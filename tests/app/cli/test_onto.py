@@ -106,7 +106,7 @@ def test_options_that_contradict_each_other_are_refused(
 STEP = """
 import sys, time
 from pathlib import Path
-from stream_recon.app.pipeline.finish import Finisher, FinishSteps
+from stream_recon.app.stages.finish import Finisher, FinishSteps
 print("begin", flush=True)
 Finisher(Path(sys.argv[1]), None).run(FinishSteps(False, onto=Path(sys.argv[2])))
 """

@@ -4,8 +4,8 @@ from itertools import count
 from rich.console import Console
 
 from stream_recon.app.cli.progress import StepClock, TerminalObserver, describe_refinement
-from stream_recon.app.pipeline.listeners import Progress
-from stream_recon.app.pipeline.verdict import Verdict
+from stream_recon.app.result.verdict import Verdict
+from stream_recon.app.run.listeners import Progress
 from stream_recon.app.slam.offline.report import RefinementReport
 from tests.app.page import Page
 

@@ -9,8 +9,8 @@ import pytest
 
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.publishing import mcap_sink
+from stream_recon.app.stages.finish import Finisher
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_video
 from tests.app.program import exit_code

@@ -11,8 +11,8 @@ from stream_recon.app.cli.reconstruct_job import ReconstructJob
 from stream_recon.app.cli.scan_load import PATCHES, RunLoad, begins_again, load_of_scan
 from stream_recon.app.core import cores as core_numbers
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.pipeline.session import EarlierRun
 from stream_recon.app.result.folder import RUN_NAME
+from stream_recon.app.run.session import EarlierRun
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.scan_folder import FRAMES_NAME
 from stream_recon.app.sources.source import Source

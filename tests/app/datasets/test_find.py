@@ -11,8 +11,8 @@ import pytest
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.catalogue import list_datasets
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.datasets.folders import (
     assert_depth,

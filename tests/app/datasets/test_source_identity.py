@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.datasets.source_identity import check_source, source_change
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError

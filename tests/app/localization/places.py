@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import ImageTransform, Intrinsics
-from stream_recon.app.pipeline.refine import refine_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages.refine import refine_result
 from tests.app.fake_engine import run_info
 from tests.app.slam.room import SIZE, Video, drifting, picture
 

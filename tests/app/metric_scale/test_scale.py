@@ -17,13 +17,13 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.metric_scale import apply, measure
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
-from stream_recon.app.pipeline.finish import Finisher
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.stages.finish import Finisher
 from tests.app.boxroom import HALF, room_result
 from tests.app.export.rooms import SIZE, room_frames, write_room
 from tests.app.fake_engine import run_info

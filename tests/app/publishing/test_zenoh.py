@@ -15,12 +15,12 @@ from rosbags.typesys import Stores, get_typestore
 
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.pipeline.pipeline import reconstruct
 from stream_recon.app.publishing import ros_messages
 from stream_recon.app.publishing.frame_tree import R_BODY_OPTICAL
 from stream_recon.app.publishing.messages import Topic
 from stream_recon.app.publishing.publisher import Clock, PublisherOptions, ResultPublisher
 from stream_recon.app.publishing.zenoh_sink import ZenohSink
+from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.rmw_zenoh import RosQos, attachment
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError

@@ -16,7 +16,7 @@ import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from stream_recon.app.pipeline.process import peak_host_memory_mb
+from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, MessageGuard, RateLimiter, is_loopback
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.server import start_server, stop_server

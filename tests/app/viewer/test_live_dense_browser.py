@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import FrameResult, ImageTransform, NetworkEstimate
-from stream_recon.app.pipeline.live_dense import LiveDense, StereoProcess
+from stream_recon.app.run.live_dense import LiveDense, StereoProcess
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.slam.dense.test_stereo import CAMERA, SIZE, rendered

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app import web
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.pipeline.guidance import BLURRED, DARK
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.run.guidance import BLURRED, DARK
 from stream_recon.app.web.places import Places
 from tests.app.web.browsing import Relay, ServerProcess, processor_seconds, until
 from tests.chromium import chromium, needs_browser

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.worker import StopTest, ThreadWorker
 from stream_recon.app.slam.online.global_ba import DELAY, DELAYED_FROM, GlobalBA, GlobalBAScheduler
 from stream_recon.app.slam.online.keyframe import Keyframe
-from stream_recon.app.slam.online.worker import StopTest, ThreadWorker
 
 LENS = CameraModel(100.0, 50.0, 40.0)
 

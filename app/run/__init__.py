@@ -1,0 +1,1 @@
+"""One run over a source: threads and queues, tracking quality, masks, guidance, resume."""

@@ -1,0 +1,207 @@
+"""Delivery of results to back end and listeners: bounded queues and the bodies of their threads."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.disk_table import AscendingColumn
+from stream_recon.app.core.process import memory_errors
+from stream_recon.app.core.transforms import is_rigid
+from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.run.health import HealthMonitor
+from stream_recon.app.run.listeners import IMAGE_SIDE, BackEnd, ImageListener, ResultListener
+from stream_recon.app.sources.preprocess import reduced_image
+from stream_recon.configs.errors import StreamReconError
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """Bounded queue between two threads that either side can close.
+
+    A full channel blocks the sender. After `close` nothing more can be sent; items inside can still be received unless
+    they were discarded.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        assert capacity >= 1
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def send(self, item: T) -> bool:
+        """Append ``item``, waiting for room. False if the channel is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._capacity)
+            if self._closed:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
+
+    def receive(self, timeout_s: float) -> T | None:
+        """The next item, or None after the timeout; see `exhausted`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._items, timeout_s)
+            if not self._items:
+                return None
+            self._changed.notify_all()
+            return self._items.popleft()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the channel is closed and empty."""
+        with self._changed:
+            return self._closed and not self._items
+
+    def close(self, *, discard: bool = False) -> None:
+        """Refuse further items; with ``discard`` also drop those inside."""
+        with self._changed:
+            self._closed = True
+            if discard:
+                self._items.clear()
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[T]:
+        """Items, until the channel is closed and empty."""
+        while not self.exhausted:
+            item = self.receive(timeout_s=1.0)
+            if item is not None:
+                yield item
+
+
+QUEUED_RESULTS = 16
+"""Results that wait for the back end, or for the listeners: they bridge a slow write without much memory."""
+IDLE_SECONDS = 1.0
+"""Wait for a result before a checkpoint is considered again."""
+
+
+class Dispatcher:
+    """Passes results through the back end, if there is one, to the listeners.
+
+    Args:
+        listeners: called in this order; see `ResultListener`.
+        back_end: None: results go directly to the listeners.
+        health: judges each result before the listeners get it.
+        after_item: called by the listeners' thread after each item, and every `IDLE_SECONDS` without one.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[ResultListener],
+        back_end: BackEnd | None,
+        health: HealthMonitor,
+        after_item: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.failed = False
+        """Whether a listener raised a `StreamReconError`."""
+        self._listeners = listeners
+        self._back_end = back_end
+        self._health = health
+        self._after_item = after_item
+        self._pending: Channel[tuple[FrameResult, PreparedFrame]] = Channel(QUEUED_RESULTS)
+        self._items: Channel[FrameResult | Revision] = Channel(QUEUED_RESULTS)
+        self._frames: dict[int, PreparedFrame] = {}
+        self._images: dict[int, NDArray[np.uint8]] = {}
+        self._abandoned = threading.Event()
+        self._added = AscendingColumn()
+
+    @property
+    def wants_grey(self) -> bool:
+        """Whether frames need `PreparedFrame.grey`."""
+        return self._back_end is not None and self._back_end.wants_grey
+
+    def keep_image(self, frame: Frame) -> None:
+        """Keep the source's image of a frame, reduced, until its result is delivered, for an `ImageListener`."""
+        if any(isinstance(listener, ImageListener) for listener in self._listeners):
+            self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
+
+    def start(self, pool: Executor) -> list[Future[None]]:
+        """Start the threads. Their futures end after `close` or raise the error; the listeners' future comes first."""
+        bodies = [self._listen] if self._back_end is None else [self._listen, self._run_back_end]
+        return [pool.submit(body) for body in bodies]
+
+    def expect(self, frame: PreparedFrame) -> None:
+        """Keep a frame until its result is sent: the back end gets both."""
+        if self._back_end is not None:
+            self._frames[frame.index] = frame
+
+    def send(self, result: FrameResult) -> bool:
+        """Queue a result, waiting for room. False once a listener or the back end has failed."""
+        if self._back_end is None:
+            return self._items.send(result)
+        return self._pending.send((result, self._frames.pop(result.index)))
+
+    def close(self) -> None:
+        """End of the results. Those sent are still delivered, and the back end finishes."""
+        self._pending.close()
+        if self._back_end is None:
+            self._items.close()
+
+    def abandon(self) -> None:
+        """As `close`, but results that wait for the back end are dropped, and it does not finish."""
+        self._abandoned.set()
+        self._pending.close(discard=True)
+        self.close()
+
+    def _run_back_end(self) -> None:
+        assert self._back_end is not None
+        try:
+            for result, frame in self._pending:
+                with memory_errors():
+                    items = self._back_end.push(result, frame)
+                if not all(self._items.send(item) for item in items):
+                    return
+            if not self._abandoned.is_set():
+                with memory_errors():
+                    items = self._back_end.finish()
+                all(self._items.send(item) for item in items)
+        finally:
+            self._pending.close(discard=True)
+            self._items.close()
+
+    def _listen(self) -> None:
+        try:
+            while not self._items.exhausted:
+                item = self._items.receive(IDLE_SECONDS)
+                if item is not None:
+                    self._deliver(item)
+                self._after_item()
+        except StreamReconError:
+            self.failed = True
+            raise
+        finally:
+            self._items.close(discard=True)
+
+    def _deliver(self, item: FrameResult | Revision) -> None:
+        if isinstance(item, FrameResult):
+            self._added.append(item.index)
+            # A copy: the engine keeps some results, and need not keep the values that listeners cache in them.
+            item = replace(item, health=self._health.judge(item))
+            image = self._images.pop(item.index, None)
+            for index in [index for index in list(self._images) if index < item.index]:
+                self._images.pop(index, None)  # of a frame that was skipped
+            for listener in self._listeners:
+                if image is not None and item.is_keyframe and isinstance(listener, ImageListener):
+                    listener.add_image(item.index, image)
+                listener.add(item)
+            return
+        self._check(item)
+        for listener in self._listeners:
+            listener.revise(item)
+
+    def _check(self, revision: Revision) -> None:
+        """Check a revision, once for all listeners."""
+        indices = {frame.index for frame in revision.frames}
+        assert len(indices) == len(revision.frames), "a revision names a frame twice"
+        unknown = [index for index in indices if index not in self._added]
+        assert not unknown, f"frames {sorted(unknown)} have no result to revise"
+        assert all(is_rigid(frame.T_world_camera) for frame in revision.frames), "a revised pose is not rigid"
+        assert all(0 < frame.depth_scale < float("inf") for frame in revision.frames), "a depth scale is not positive"

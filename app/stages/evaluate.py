@@ -1,0 +1,143 @@
+"""Evaluation run: the complete pipeline on a sequence with ground truth, measured while it runs."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stream_recon.app.core.ground_truth import GroundTruth
+from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame, Revision
+from stream_recon.app.datasets.scene import Scene
+from stream_recon.app.evaluation.dense_depth import DenseDepthErrors, dense_depth_errors
+from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics
+from stream_recon.app.result.cameras import revision_since_causal
+from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, result_of
+from stream_recon.app.result.run_record import RunInfo
+from stream_recon.app.run.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
+from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.slam.mode import MappingChoice
+from stream_recon.app.sources.source import Source
+from stream_recon.app.stages.dense import DenseOptions
+from stream_recon.app.stages.finish import Finisher
+from stream_recon.configs.errors import InputError
+
+MAX_PIXELS = 64_000_000
+"""Ground-truth depths that are compared exactly, in about 1 GB of memory; of more, a random sample."""
+
+
+class RecordingBackEnd(DelegatingBackEnd):
+    """A back end whose input, the network's own results, also goes to an evaluator."""
+
+    def __init__(self, back_end: BackEnd, evaluator: Evaluator) -> None:
+        super().__init__(back_end)
+        self.evaluator = evaluator
+
+    def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
+        self.evaluator.add(result)
+        return super().push(result, frame)
+
+
+class _CheckingObserver(RunObserver):
+    """Stops the run at a frame or ground-truth file that cannot be read, and reports the progress to another one."""
+
+    def __init__(self, source: Source, evaluator: Evaluator, shown: RunObserver) -> None:
+        self._source, self._evaluator, self._shown = source, evaluator, shown
+
+    def on_progress(self, progress: Progress) -> None:
+        self.check()
+        self._shown.on_progress(progress)
+
+    def check(self) -> None:
+        """Raises InputError."""
+        if self._source.damaged:
+            reason = f"{self._source.name}: {self._source.warnings[-1]}"
+            raise InputError(f"{reason}; an evaluation needs all images to be readable")
+        if self._evaluator.truth_error is not None:
+            raise InputError(self._evaluator.truth_error)
+
+
+def evaluate_scene(
+    engine: FrameEngine,
+    scene: Scene,
+    stride: int = 1,
+    limit: int | None = None,
+    mapping: MappingChoice = "off",
+    observer: RunObserver | None = None,
+    dense: DenseOptions | None = None,
+) -> Evaluation:
+    """Run the pipeline on every ``stride``-th image, at most ``limit``, and compare the results with ground truth.
+
+    Raises:
+        ConfigError: stride or limit below 1.
+        InputError: an image or a ground-truth file cannot be read: errors of fewer frames would look better.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    truth = scene.truth()
+    evaluator, network_evaluator = (Evaluator(truth, max_pixels=MAX_PIXELS) for _ in range(2))
+    is_known = scene.camera is not None
+    open_again = partial(scene.open, stride, limit)
+    engine.reset()
+    with ExitStack() as stack:
+        source = stack.enter_context(open_again())
+        output = None
+        if mapping == "full":
+            # On disk, as for users: no sequence has to fit into memory.
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
+            output = Output(
+                folder, RunInfo.from_engine(engine, source.name, {"camera": scene.camera} if is_known else {})
+            )
+        options = RunOptions(mapping, known_intrinsics=is_known)
+        session = stack.enter_context(Session(engine, source, open_again, options, output))
+        recording = RecordingBackEnd(session.back_end, network_evaluator) if session.back_end is not None else None
+        checking = _CheckingObserver(source, evaluator, observer or RunObserver())
+        summary = session.reconstruct([evaluator], checking, recording)
+        checking.check()
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        causal, online_final = evaluator.metrics(causal=True), evaluator.metrics()
+        if output is not None and Finisher(output.folder, open_again, listeners=[evaluator]).refine() is None:
+            raise KeyboardInterrupt
+        network = network_evaluator.metrics() if recording is not None else causal
+        final = evaluator.metrics()
+        dense_errors = _dense_errors(output.folder, open_again, dense, truth) if output and dense and truth else None
+    with open_again() as frames:
+        rows = baseline_metrics(evaluator, frames)
+    return Evaluation(
+        scene.name,
+        stride,
+        evaluator.frames,
+        posed=len(evaluator.true_trajectory()),
+        final=final,
+        network=network,
+        causal=causal,
+        online_final=online_final,
+        baselines=rows,
+        dense=dense_errors,
+    )
+
+
+def _dense_errors(
+    folder: Path, open_again: Callable[[], Source], options: DenseOptions, truth: GroundTruth
+) -> DenseDepthErrors | None:
+    """Errors of the dense depth of a refined result; None where it has none."""
+    if not truth.has_depth or not Finisher(folder, open_again).densify(options):
+        return None
+    result = read_result(folder)
+    cameras = [camera for camera in result.cameras if camera.index in result.dense]
+    pairs = ((result.surface_of(camera), result_of(folder, camera)) for camera in cameras)
+    return dense_depth_errors(pairs, truth)
+
+
+def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluator:
+    """An evaluator that has received a complete or partial result, causal and final. Raises OutputError.
+
+    Depth was rounded to float16 in its files, which changes AbsRel by about 1e-5; poses and cameras are exact.
+    ``truth`` is by the frames' indices in their source, so a result of every n-th frame fits.
+    """
+    evaluator = Evaluator(truth)
+    for camera in result.cameras:
+        evaluator.add(causal_result(result.folder, camera))
+    evaluator.revise(revision_since_causal(result.cameras))
+    return evaluator

@@ -1,0 +1,335 @@
+"""Refinement of result folders: what is written, what stays, and what a cancelled one leaves."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
+from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
+from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
+from stream_recon.app.evaluation.evaluator import Evaluator
+from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.result.cameras import revision_since_causal, write_cameras
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.depth import write_depth
+from stream_recon.app.result.folder import read_result, result_of
+from stream_recon.app.result.run_record import RUN_NAME, RunSummary
+from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, read_tracks
+from stream_recon.app.result.writer import ResultWriter
+from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages.evaluate import evaluate_result
+from stream_recon.app.stages.refine import STORED_IMAGES, RefinementCancelledError, parallax_deg, refine_result
+from tests.app.fake_engine import run_info
+from tests.app.page import Page
+from tests.app.slam.room import Video, drifting, walk
+
+FRAMES = 8
+
+
+@pytest.fixture(scope="module")
+def video() -> Video:
+    truth = walk(16)[:FRAMES]
+    return Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+
+
+@pytest.fixture
+def images(video: Video, tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    video.write_images(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(video: Video, tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    video.write_result(folder)
+    return folder
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.revisions: list[Revision] = []
+
+    def add(self, result: object) -> None:
+        raise AssertionError("nothing new")
+
+    def revise(self, revision: Revision) -> None:
+        self.revisions.append(revision)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def ate(folder: Path, video: Video) -> float:
+    poses = np.array([camera.T_world_camera for camera in read_result(folder).cameras])
+    error = pose_errors(poses, video.truth, np.ones(FRAMES - 1, bool)).ate_m
+    assert error is not None
+    return error
+
+
+def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: Path, video: Video) -> None:
+    before, points = ate(folder, video), (folder / POINTS_NAME).read_bytes()
+    shown: list[float] = []
+    listener = Listener()
+
+    class Watching(RunObserver):
+        def on_refine(self, share: float, step: str) -> None:
+            shown.append(share)
+
+    report = refine_result(read_result(folder), partial(open_source, str(images)), [listener], observer=Watching())
+    assert ate(folder, video) < 0.3 * before
+    assert (folder / POINTS_NAME).read_bytes() != points
+    cameras = read_result(folder).cameras
+    for camera, result in zip(cameras, video.results, strict=True):
+        assert np.allclose(camera.T_world_camera_causal, result.T_world_camera)
+        assert camera.intrinsics_causal == result.intrinsics
+        assert camera.depth_scale != 1
+    run = json.loads((folder / RUN_NAME).read_text())
+    assert run["refinement"]["pairs_accepted"] == report.pairs_accepted > 0
+    assert run["refinement"]["warning"] is None and run["interrupted"] is False
+    assert set(run["revisions"].values()) == {1}
+    assert shown == sorted(shown) and shown[0] >= 0 and shown[-1] <= 1
+    (revision,) = listener.revisions
+    assert [frame.index for frame in revision.frames] == list(range(FRAMES))
+    assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.slow
+def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video: Video, tmp_path: Path) -> None:
+    streamed = tmp_path / "streamed"
+    writer = ResultWriter(streamed, run_info())
+    for result in video.results:
+        said = NetworkEstimate(result.T_world_camera, result.intrinsics, 0.5)
+        moved = replace(result, T_world_camera=video.truth[0], depth=2 * result.depth, network=said)
+        writer.add(moved)
+    writer.finish(RunSummary(interrupted=False))
+    for each in (folder, streamed):
+        refine_result(read_result(each), partial(open_source, str(images)))
+    plain, other = read_result(folder).cameras, read_result(streamed).cameras
+    for a, b in zip(plain, other, strict=True):
+        assert np.allclose(a.T_world_camera, b.T_world_camera) and a.intrinsics == b.intrinsics
+        assert b.depth_scale == pytest.approx(a.depth_scale / 2)
+
+
+@pytest.mark.slow
+def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> None:
+    truth = walk(16)
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05))
+    field = validated_field(0.15 * np.sin(3 * np.linspace(-1, 1, GRID))[None] * np.linspace(-1, 1, GRID)[:, None])
+    exact = {r.index: r.depth for r in Video(truth, truth, scale_noise=0.0).results}
+    folder, size = tmp_path / "out", video.results[0].transform.source_size
+    known = GroundTruth(size, dict(enumerate(truth)), None, True, True, lambda index: DepthMap(exact[index]))
+    evaluator, writer = Evaluator(known), ResultWriter(folder, run_info())
+    for result in video.results:
+        wrong = result.depth * depth_factors(field, (result.depth.shape[0], result.depth.shape[1]))
+        for listener in (evaluator, writer):
+            listener.add(replace(result, depth=wrong.astype(np.float16).astype(np.float32)))
+    writer.finish(RunSummary(interrupted=False))
+    depth_files = contents(folder / "depth")
+    refine_result(read_result(folder), None, listeners=[evaluator])
+    assert contents(folder / "depth") == depth_files, "what the network said stays"
+    cameras = read_result(folder).cameras
+    assert sum(camera.depth_field is not None for camera in cameras) > 12
+    plain = revision_since_causal([replace(camera, depth_field=None) for camera in cameras])
+    heard, read = evaluator.depth_errors().absrel, evaluate_result(read_result(folder), known).depth_errors().absrel
+    evaluator.revise(plain)
+    without = evaluator.depth_errors().absrel
+    assert heard is not None and read is not None and without is not None
+    assert heard == pytest.approx(read, rel=1e-4) and heard < 0.7 * without
+
+
+def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    tracks = read_tracks(folder)
+    assert tracks is not None and len(tracks.points) > 100
+    cameras = {camera.index: camera for camera in read_result(folder).cameras}
+    focal, cx, cy, k1 = tracks.lens
+    off = []
+    for frame, point, pixel in zip(tracks.frame[:500], tracks.point[:500], tracks.pixel[:500], strict=True):
+        T = np.linalg.inv(cameras[int(frame)].T_world_camera)
+        x, y, z = T[:3, :3] @ tracks.points[point] + T[:3, 3]
+        bent = 1 + k1 * ((x / z) ** 2 + (y / z) ** 2)
+        off.append(np.hypot(focal * bent * x / z + cx - pixel[0], focal * bent * y / z + cy - pixel[1]))
+    assert np.median(off) < 0.5 and max(off) < 5
+    assert (np.diff(tracks.point) >= 0).all()
+    assert cameras[0].intrinsics.fx == pytest.approx(focal)
+
+
+@pytest.mark.slow
+def test_again_gives_the_same(folder: Path, images: Path) -> None:
+    poses = []
+    for _ in range(2):
+        refine_result(read_result(folder), partial(open_source, str(images)))
+        poses.append(np.array([camera.T_world_camera for camera in read_result(folder).cameras]))
+    assert np.allclose(poses[0], poses[1], atol=1e-9)
+    assert json.loads((folder / RUN_NAME).read_text())["revisions"]["cameras"] == 2
+
+
+@pytest.mark.slow
+def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video) -> None:
+    before = ate(folder, video)
+    refine_result(read_result(folder), None)
+    assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
+    assert ate(folder, video) < 0.6 * before
+
+
+@pytest.mark.slow
+def test_another_source_under_the_same_name_is_not_taken(folder: Path, images: Path) -> None:
+    for path in images.iterdir():
+        cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
+
+
+@pytest.mark.parametrize("calls", [0, 3, 40])
+def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, calls: int) -> None:
+    before = contents(folder)
+    asked = 0
+
+    def cancelled() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > calls
+
+    with pytest.raises(RefinementCancelledError):
+        refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
+    assert contents(folder) == before
+
+
+@pytest.mark.slow
+def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> None:
+    before = contents(folder)
+    late = False
+
+    class Watching(RunObserver):
+        def on_refine_points(self, done: int, total: int) -> None:
+            nonlocal late
+            late = done == 2
+
+    source = partial(open_source, str(images))
+    with pytest.raises(RefinementCancelledError):
+        refine_result(read_result(folder), source, observer=Watching(), cancelled=lambda: late)
+    assert contents(folder) == before
+
+
+@pytest.mark.slow
+def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Path, video: Video) -> None:
+    refine_result(read_result(folder), partial(open_source, str(images)))
+    assert (folder / TRACKS_NAME).is_file()
+    writer = ResultWriter(folder, run_info(), overwrite=True)
+    writer.add(video.results[0])
+    writer.finish(RunSummary(interrupted=False))
+    assert not (folder / TRACKS_NAME).exists()
+
+
+@pytest.mark.slow
+def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
+    page = Page()
+    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    assert len(page.revisions) == len(page.maps) == 3 and not page.added
+    tracks, cameras = read_tracks(folder), read_result(folder).cameras
+    assert tracks is not None and page.maps[-1] == (len(tracks.points), len(tracks.loops))
+    for frame, camera in zip(page.revisions[-1].frames, cameras, strict=True):
+        assert np.allclose(frame.T_world_camera, camera.T_world_camera)
+        assert frame.depth_scale == pytest.approx(camera.depth_scale)
+
+
+def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
+    page = Page()
+    with pytest.raises(RefinementCancelledError):
+        source = partial(open_source, str(images))
+        refine_result(read_result(folder), source, page=page, cancelled=lambda: bool(page.maps))
+    assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
+    for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
+        assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path, video: Video) -> None:
+    """The second half as if it came from a window whose unit is half of the first one's."""
+    result = read_result(folder)
+    units = [1.0 if number < FRAMES // 2 else 2.0 for number in range(FRAMES)]
+    joined = [
+        dataclasses.replace(camera, depth_scale=unit, depth_scale_causal=unit)
+        for camera, unit in zip(result.cameras, units, strict=True)
+    ]
+    for camera, unit in zip(result.cameras, units, strict=True):
+        given = result_of(folder, camera)
+        write_depth(folder, dataclasses.replace(given, depth=given.depth / np.float32(unit)))
+    write_cameras(folder, joined, 0)
+    listener = Listener()
+    before = ate(folder, video)
+    for _ in range(2):
+        refine_result(read_result(folder), partial(open_source, str(images)), listeners=[listener])
+        assert ate(folder, video) < 0.4 * before
+        scales = np.array([camera.depth_scale for camera in read_result(folder).cameras])
+        assert np.abs(np.log(scales / units)).max() < 0.3
+    told = np.array([[frame.depth_scale for frame in revision.frames] for revision in listener.revisions])
+    assert told == pytest.approx(np.array([scales / units] * 2), rel=1e-3), "against what was given out"
+
+
+@pytest.mark.slow
+def test_results_of_the_full_size_network_are_refined_alike(tmp_path: Path) -> None:
+    """518 pixels wide, patches of 14: nothing may count on the embedded preset's sizes."""
+    truth = walk(16)[:FRAMES]
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    video.results = [full_size(result) for result in video.results]
+    video.write_images(tmp_path / "images")
+    video.write_result(tmp_path / "out")
+    before = ate(tmp_path / "out", video)
+    report = refine_result(read_result(tmp_path / "out"), partial(open_source, str(tmp_path / "images")))
+    assert ate(tmp_path / "out", video) < 0.4 * before
+    assert report.start == "network" and not report.fallback_segments
+
+
+def full_size(result: FrameResult) -> FrameResult:
+    width = 518
+    height = round(width * result.depth.shape[0] / result.depth.shape[1] / 14) * 14
+    depth, confidence, rgb = (
+        np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR))
+        for image in (result.depth, result.confidence, result.rgb)
+    )
+    transform = dataclasses.replace(result.transform, network_size=(width, height))
+    # Its confidence begins at 1.
+    return dataclasses.replace(result, depth=depth, confidence=1 + confidence, rgb=rgb, transform=transform)
+
+
+def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, video: Video) -> None:
+    for index in (2, 5):
+        (folder / "depth" / f"{index:06d}.npz").unlink()
+    run = json.loads((folder / RUN_NAME).read_text())
+    run["frames"]["without_depth"] = 2
+    (folder / RUN_NAME).write_text(json.dumps(run))
+    before, page = ate(folder, video), Page()
+    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    assert len(read_result(folder).cameras) == FRAMES == len(page.revisions[-1].frames)
+    assert ate(folder, video) < 0.9 * before, "two of eight are only carried along"
+    assert (folder / POINTS_NAME).stat().st_size > 1000
+
+
+def test_the_parallax_is_the_angle_under_which_points_are_seen() -> None:
+    poses = np.tile(np.eye(4), (3, 1, 1))
+    poses[:, 0, 3] = -0.1, 0.0, 0.1
+    tracks = SparseTracks(
+        points=np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [0.0, 0.0, 4.0]]),
+        errors=np.zeros(3, np.float32),
+        frame=np.array([4, 8, 4, 6, 8, 4, 8], np.int32),
+        point=np.array([0, 0, 1, 1, 1, 2, 2], np.int32),
+        pixel=np.zeros((7, 2), np.float32),
+        lens=np.array([100.0, 50.0, 50.0, 0.0]),
+        source_size=np.array([100, 100], np.int32),
+        loops=np.zeros((0, 2), np.int32),
+    )
+    assert parallax_deg(tracks, poses, [4, 6, 8]) == pytest.approx(2 * np.degrees(np.arctan(0.05)), abs=1e-3)
+    turning = np.tile(np.eye(4), (3, 1, 1))
+    assert parallax_deg(tracks, turning, [4, 6, 8]) == 0.0
