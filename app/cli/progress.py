@@ -27,7 +27,7 @@ from stream_recon.app.stages.finish import ResultView
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
-    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.mesh.build import MeshReport
     from stream_recon.app.run.live_onto import OntoBackEnd
     from stream_recon.app.slam.offline.report import RefinementReport
     from stream_recon.app.slam.online.back_end import OnlineBackEnd

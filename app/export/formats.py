@@ -8,7 +8,7 @@ from stream_recon.app.export.colmap import write_colmap
 from stream_recon.app.export.depth import write_depth_images
 from stream_recon.app.export.glb import write_scene
 from stream_recon.app.export.job import ExportJob, ExportOptions, ExportReport
-from stream_recon.app.export.mesh.files import write_mesh
+from stream_recon.app.export.mesh import write_mesh
 from stream_recon.app.export.page import write_page
 from stream_recon.app.export.pose_formats import write_trajectory, write_transforms
 from stream_recon.app.export.rerun_log import write_recording

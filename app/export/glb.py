@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import cut_primitive
 from stream_recon.app.core.gltf import LINES, POINTS, Primitive, read_glb, write_glb
-from stream_recon.app.core.ply import colours, positions
+from stream_recon.app.core.ply import colours, positions, subsample, uniform_indices
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.mesh import MESH_NAME

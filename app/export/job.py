@@ -1,7 +1,7 @@
-"""Input and report of an export, and selection of its frames."""
+"""Input and report of an export."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,50 +13,13 @@ from stream_recon.app.core.box import Box
 from stream_recon.app.core.ply import VERTEX, Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.view import PinholeView, Up, shared_view
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import Camera, select_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.files import checked_points, stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
-from stream_recon.configs.errors import ConfigError, InputError
 from stream_recon.configs.schema import PointsConfig
-
-MAX_GAP = 2
-"""Longest gap between the refinement's keyframes, in median gaps: in longer ones the network's keyframes are used."""
-
-
-def select(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] | None = None) -> list[Camera]:
-    """Frames chosen by ``keyframes``, ``all``, or a number N for every N-th.
-
-    ``refined``: ascending indices of the refinement's keyframes, if any. They are then the keyframes, with the
-    network's in gaps. Raises ConfigError: ``frames`` is none of these; InputError: there are no frames yet.
-    """
-    if frames == "keyframes":
-        chosen = _keyframes(cameras, np.empty(0, np.int64) if refined is None else refined) or list(cameras)
-    elif frames == "all":
-        chosen = list(cameras)
-    elif frames.isascii() and frames.isdecimal() and int(frames) > 0:
-        chosen = list(cameras[:: int(frames)])
-    else:
-        raise ConfigError(f"--frames {frames}: use keyframes, all, or a number N for every N-th frame")
-    if not chosen:
-        raise InputError("the result has no frames yet: there is nothing to export")
-    return chosen
-
-
-def _keyframes(cameras: Sequence[Camera], refined: NDArray[np.integer]) -> list[Camera]:
-    if len(refined) < 2:
-        return [camera for camera in cameras if camera.is_keyframe]
-    keyframes, max_distance = set(refined.tolist()), MAX_GAP * float(np.median(np.diff(refined)))
-    index = np.array([camera.index for camera in cameras])
-    after = np.searchsorted(refined, index).clip(1, len(refined) - 1)
-    nearest = np.minimum(np.abs(refined[after] - index), np.abs(refined[after - 1] - index))
-    return [
-        camera
-        for camera, distance in zip(cameras, nearest, strict=True)
-        if camera.index in keyframes or (camera.is_keyframe and distance > max_distance)
-    ]
 
 
 @dataclass(frozen=True)
@@ -93,9 +56,9 @@ class ExportJob:
     """Called with the number of frames done and their total; may raise KeyboardInterrupt."""
 
     def cameras(self, default: str) -> list[Camera]:
-        """The frames that the options or else ``default`` choose. Raises ConfigError or InputError, see `select`."""
+        """The frames that the options, or else ``default``, choose; see `select_cameras`."""
         refined = None if self.tracks is None else np.unique(self.tracks.frame)
-        return select(self.result.cameras, self.options.frames or default, refined)
+        return select_cameras(self.result.cameras, self.options.frames or default, refined)
 
     @property
     def points(self) -> PointsConfig:
@@ -155,7 +118,7 @@ class ExportJob:
         size = cameras[0].source_size if cameras else None
         if size is None:
             # A result of an early version: --max-disk may have removed the first files.
-            chosen = select(cameras, "all")
+            chosen = select_cameras(cameras, "all")
             first = next((camera for camera in chosen if self.has_depth(camera)), chosen[0])
             size = read_depth(depth_path(self.result.folder, first.index)).transform.source_size
         return shared_view(cameras, self.tracks, size)

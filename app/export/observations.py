@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import depth_edges
-from stream_recon.app.core.ply import colours, positions
+from stream_recon.app.core.ply import colours, positions, subsample, uniform_indices
 from stream_recon.app.core.transforms import invert_pose, transform_points
 from stream_recon.app.core.types import Certainty, FrameResult
 from stream_recon.app.export.job import ExportJob
-from stream_recon.app.export.points import subsample, uniform_indices
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.tracks import SparseTracks

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import cut_primitive
 from stream_recon.app.core.gltf import Primitive, glb, read_glb
+from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import OrderedPoints, ordered_points, uniform_indices
+from stream_recon.app.export.points import OrderedPoints, ordered_points
 from stream_recon.app.export.splats import job_splats
 from stream_recon.app.export.surface_images import surface_images
 from stream_recon.app.export.view import gltf_axes, world_up

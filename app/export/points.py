@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ply import Vertices, header
+from stream_recon.app.core.ply import Vertices, header, subsample
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.result.cameras import Camera
@@ -24,22 +24,6 @@ def sample_cloud(folder: Path, most: int) -> Vertices:
     Raises OutputError where the file is missing or damaged.
     """
     return subsample(checked_points(folder / POINTS_NAME), most)
-
-
-def subsample(vertices: Vertices, most: int) -> Vertices:
-    """A uniform sample of at most ``most`` points, in their order."""
-    return np.array(vertices) if len(vertices) <= most else vertices[uniform_indices(len(vertices), most)]
-
-
-def uniform_indices(count: int, most: int) -> NDArray[np.intp]:
-    """Ascending indices below ``count``: all, or one random index in each of ``most`` equal intervals.
-
-    Regular steps would alias with the rows of images, and make visible patterns.
-    """
-    if count <= most or most < 1:
-        return np.arange(min(count, max(most, 0)))
-    jitter = np.random.default_rng(0).random(most)
-    return ((np.arange(most) + jitter) * (count / most)).astype(np.intp).clip(0, count - 1)
 
 
 def write_points(path: Path, vertices: Vertices) -> None:

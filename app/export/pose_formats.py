@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.ply import subsample
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.depth import (
     CONFIDENCE_NOTE,
@@ -30,7 +31,7 @@ from stream_recon.app.export.depth import (
     write_mask,
 )
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.points import subsample, write_points
+from stream_recon.app.export.points import write_points
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.configs.errors import OutputError
 

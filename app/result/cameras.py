@@ -24,8 +24,10 @@ from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xy
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.files import GrowingFile
-from stream_recon.configs.errors import OutputError
+from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
+MAX_KEYFRAME_GAP = 2
+"""Longest gap between the refinement's keyframes, in median gaps: in longer ones the network's keyframes are used."""
 CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
@@ -353,3 +355,36 @@ def _version(path: Path, first: bytes, second: bytes) -> int:
     if not 1 <= version <= FORMAT:
         raise OutputError(f"{path} is of format {version}: this version of stream-recon reads up to {FORMAT}")
     return version
+
+
+def select_cameras(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] | None = None) -> list[Camera]:
+    """Frames chosen by ``keyframes``, ``all``, or a number N for every N-th.
+
+    ``refined``: ascending indices of the refinement's keyframes, if any. They are then the keyframes, with the
+    network's in gaps. Raises ConfigError: ``frames`` is none of these; InputError: there are no frames yet.
+    """
+    if frames == "keyframes":
+        chosen = _keyframes(cameras, np.empty(0, np.int64) if refined is None else refined) or list(cameras)
+    elif frames == "all":
+        chosen = list(cameras)
+    elif frames.isascii() and frames.isdecimal() and int(frames) > 0:
+        chosen = list(cameras[:: int(frames)])
+    else:
+        raise ConfigError(f"--frames {frames}: use keyframes, all, or a number N for every N-th frame")
+    if not chosen:
+        raise InputError("the result has no frames yet: there is nothing to export")
+    return chosen
+
+
+def _keyframes(cameras: Sequence[Camera], refined: NDArray[np.integer]) -> list[Camera]:
+    if len(refined) < 2:
+        return [camera for camera in cameras if camera.is_keyframe]
+    keyframes, max_distance = set(refined.tolist()), MAX_KEYFRAME_GAP * float(np.median(np.diff(refined)))
+    index = np.array([camera.index for camera in cameras])
+    after = np.searchsorted(refined, index).clip(1, len(refined) - 1)
+    nearest = np.minimum(np.abs(refined[after] - index), np.abs(refined[after - 1] - index))
+    return [
+        camera
+        for camera, distance in zip(cameras, nearest, strict=True)
+        if camera.index in keyframes or (camera.is_keyframe and distance > max_distance)
+    ]

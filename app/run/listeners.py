@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, PreparedFrame, Revision
 
 if TYPE_CHECKING:
-    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.mesh.build import MeshReport
     from stream_recon.app.result.metric_scale import MetricScale
     from stream_recon.app.result.verdict import Verdict
     from stream_recon.app.slam.offline.report import RefinementReport

@@ -134,11 +134,11 @@ def scene_of(
     import cv2
 
     from stream_recon.app.core.depth_points import confidence_levels
-    from stream_recon.app.core.ply import colours, positions
+    from stream_recon.app.core.ply import colours, positions, uniform_indices
     from stream_recon.app.core.types import Certainty
     from stream_recon.app.export.depth import excluded_pixels, has_masks
     from stream_recon.app.export.job import ExportJob, ExportOptions
-    from stream_recon.app.export.points import sample_cloud, uniform_indices
+    from stream_recon.app.export.points import sample_cloud
     from stream_recon.app.export.source_images import frame_images
     from stream_recon.configs.errors import InputError, OutputError
     from stream_recon.configs.schema import CONFIDENCE_LEVELS

@@ -35,7 +35,7 @@ from stream_recon.app.stages.dense import (
 from stream_recon.configs.errors import ConfigError, InputError, NoSurfaceError
 
 if TYPE_CHECKING:
-    from stream_recon.app.export.mesh.build import MeshReport
+    from stream_recon.app.mesh.build import MeshReport
     from stream_recon.app.slam.offline.report import RefinementReport
 
 
@@ -257,7 +257,7 @@ class Finisher:
 
         A result in which no surface is visible gets none, which is no error.
         """
-        from stream_recon.app.export.mesh.build import MeshCancelledError, write_result_mesh
+        from stream_recon.app.mesh.build import MeshCancelledError, write_result_mesh
 
         report: MeshReport | None = None
         with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(MeshCancelledError):

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import glb
-from stream_recon.app.export.mesh.build import FACES, primitives, surface, with_texture
-from stream_recon.app.export.mesh.drawing import Drawable, draw, drawables
-from stream_recon.app.export.mesh.fusion import SourceView, mesh_cameras, source_view
-from stream_recon.app.export.mesh.rasterizer import project_vertices, rasterize, signed_areas
+from stream_recon.app.mesh.build import FACES, primitives, surface, with_texture
+from stream_recon.app.mesh.drawing import Drawable, draw, drawables
+from stream_recon.app.mesh.fusion import SourceView, mesh_cameras, source_view
+from stream_recon.app.mesh.rasterizer import project_vertices, rasterize, signed_areas
 from stream_recon.app.result.folder import read_result
 
 LEVEL_BLUR = 0.05

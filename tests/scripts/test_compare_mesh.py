@@ -9,7 +9,7 @@ import pytest
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import Similarity
-from tests.app.export.mesh.signed_wall import intrinsics, poses, view, write_wall
+from tests.app.mesh.signed_wall import intrinsics, poses, view, write_wall
 
 
 def test_orientations_align_a_straight_path() -> None:

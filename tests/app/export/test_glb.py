@@ -3,9 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.export.points import uniform_indices
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 
 trimesh = pytest.importorskip("trimesh")

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.core.process import StopRequest
-from stream_recon.app.export.mesh.build import MeshReport
+from stream_recon.app.mesh.build import MeshReport
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import METRIC_SCALE, REFINEMENT
 from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.stages import finish
 from stream_recon.app.stages.finish import Finisher, FinishSteps
-from tests.app.export.mesh.signed_wall import write_wall
 from tests.app.export.rooms import write_room
+from tests.app.mesh.signed_wall import write_wall
 
 
 class Heard(RunObserver):

@@ -10,10 +10,10 @@ from stream_recon.app.core.gltf import Primitive, write_glb
 from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.export.depth import missing_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.export.mesh.build import primitives, surface, with_texture
-from stream_recon.app.export.mesh.fusion import mesh_cameras
-from stream_recon.app.export.mesh.surface import Mesh
 from stream_recon.app.export.view import gltf_axes, gltf_note
+from stream_recon.app.mesh.build import primitives, surface, with_texture
+from stream_recon.app.mesh.fusion import mesh_cameras
+from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.result.run_record import PROGRAM
 
 FACE = np.dtype([("count", "u1"), ("corners", "<i4", 3)])

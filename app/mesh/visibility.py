@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.export.mesh.surface import Mesh, subset
-from stream_recon.app.export.mesh.tsdf import FusionView
+from stream_recon.app.mesh.surface import Mesh, subset
+from stream_recon.app.mesh.tsdf import FusionView
 
 SEEN_BEHIND = 1.1
 """Factor of the depth from which a frame sees through a point, more than the error of depth."""

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.export.mesh.atlas import SCALE, copy_patches, place_patches
-from stream_recon.app.export.mesh.exposure import view_gains
-from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas
-from tests.app.export.mesh.test_holes import sheet
+from stream_recon.app.mesh.atlas import SCALE, copy_patches, place_patches
+from stream_recon.app.mesh.exposure import view_gains
+from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
+from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas
+from tests.app.mesh.test_holes import sheet
 
 
 def test_few_views_are_chosen_and_all_is_shown() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.mesh.rasterizer import (
+from stream_recon.app.mesh.rasterizer import (
     Projection,
     barycentric,
     project_vertices,

@@ -8,8 +8,8 @@ import pytest
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.export.mesh.surface import Mesh, decimated, extract, without_floaters
-from stream_recon.app.export.mesh.tsdf import FusionView, Volume
+from stream_recon.app.mesh.surface import Mesh, decimated, extract, without_floaters
+from stream_recon.app.mesh.tsdf import FusionView, Volume
 from stream_recon.configs.errors import ConfigError
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 
@@ -97,7 +97,7 @@ def test_a_volume_has_no_more_blocks_than_it_may() -> None:
 
 def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, fine = export(room, "mesh", tmp_path / "fine.ply", ExportOptions(frames="all"))
-    monkeypatch.setattr("stream_recon.app.export.mesh.fusion.MAX_BLOCKS", 150)
+    monkeypatch.setattr("stream_recon.app.mesh.fusion.MAX_BLOCKS", 150)
     _, coarse = export(room, "mesh", tmp_path / "coarse.ply", ExportOptions(frames="all"))
     assert int(coarse.summary.split()[0]) < int(fine.summary.split()[0])
     assert int(coarse.summary.split()[0]) > 100

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.mesh.holes import borders, closed_holes, ears
-from stream_recon.app.export.mesh.surface import Mesh, subset
-from stream_recon.app.export.mesh.tsdf import FusionView
+from stream_recon.app.mesh.holes import borders, closed_holes, ears
+from stream_recon.app.mesh.surface import Mesh, subset
+from stream_recon.app.mesh.tsdf import FusionView
 
 
 def sheet(side: int = 40, bend: float = 0.0) -> Mesh:

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import Primitive, glb
-from stream_recon.app.export.mesh.fusion import Fused, Report, fuse, mesh_cameras
-from stream_recon.app.export.mesh.holes import closed_holes
-from stream_recon.app.export.mesh.surface import Mesh, decimated, without_floaters
-from stream_recon.app.export.mesh.texture import TexturedMesh, textured
-from stream_recon.app.export.mesh.visibility import without_unseen
-from stream_recon.app.export.view import gltf_axes
+from stream_recon.app.core.transforms import level_axes
+from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
+from stream_recon.app.mesh.holes import closed_holes
+from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
+from stream_recon.app.mesh.texture import TexturedMesh, textured
+from stream_recon.app.mesh.visibility import without_unseen
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import replace_file
@@ -115,7 +115,8 @@ def write_result_mesh(
         raise NoSurfaceError("no depth was kept")
     found = surface(result, cameras, FACES, report)
     mesh = with_texture(result, cameras, found, report)
-    content = glb(primitives(mesh, gltf_axes(result.cameras, "auto")), PROGRAM)
+    axes = level_axes(np.array([camera.T_world_camera[:3, :3] for camera in result.cameras]))
+    content = glb(primitives(mesh, axes), PROGRAM)
     if max_bytes is not None and len(content) + bytes_without(result.folder, MESH_NAME) > max_bytes:
         raise NoSurfaceError(f"its {len(content) / 1e6:.0f} MB would exceed --max-disk")
     replace_file(result.folder / MESH_NAME, lambda file: file.write(content))

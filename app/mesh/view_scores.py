@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.mesh.fusion import Report, SourceView, source_view
-from stream_recon.app.export.mesh.rasterizer import (
+from stream_recon.app.mesh.fusion import Report, SourceView, source_view
+from stream_recon.app.mesh.rasterizer import (
     Projection,
     of_all,
     of_two,
@@ -16,7 +16,7 @@ from stream_recon.app.export.mesh.rasterizer import (
     rasterize,
     signed_areas,
 )
-from stream_recon.app.export.mesh.surface import Mesh
+from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.configs.errors import OutputError

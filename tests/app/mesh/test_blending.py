@@ -3,9 +3,9 @@
 import numpy as np
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.mesh.blending import add_view, blend, levelled_image, page_texels
-from stream_recon.app.export.mesh.fusion import SourceView
-from stream_recon.app.export.mesh.surface import Mesh
+from stream_recon.app.mesh.blending import add_view, blend, levelled_image, page_texels
+from stream_recon.app.mesh.fusion import SourceView
+from stream_recon.app.mesh.surface import Mesh
 
 WIDTH, HEIGHT = 96, 72
 CAMERA = Intrinsics(80.0, 80.0, 48.0, 36.0)

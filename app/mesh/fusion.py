@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
+from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
-from stream_recon.app.export.job import select
-from stream_recon.app.export.mesh.surface import Mesh, extract, joined, subset, without_floaters
-from stream_recon.app.export.mesh.tsdf import FusionView, Volume
-from stream_recon.app.export.mesh.visibility import looks
-from stream_recon.app.export.points import uniform_indices
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
+from stream_recon.app.mesh.tsdf import FusionView, Volume
+from stream_recon.app.mesh.visibility import looks
+from stream_recon.app.result.cameras import Camera, select_cameras
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.configs.errors import NoSurfaceError, OutputError
@@ -97,14 +96,14 @@ class Fused:
 def mesh_cameras(result: ResultFolder, frames: str | None = None) -> list[Camera]:
     """The cameras of the frames that are fused, at most `MAX_FRAMES`.
 
-    ``frames``: as of `select`; None: those with dense depth, or else the keyframes. Raises StreamReconError.
+    ``frames``: as of `select_cameras`; None: those with dense depth, or else the keyframes. Raises StreamReconError.
     """
     if frames is None and result.dense:
         cameras = result.surface_cameras
     else:
         tracks = read_tracks(result.folder)
         refined = None if tracks is None else np.unique(tracks.frame)
-        cameras = result.with_depth(select(result.cameras, frames or "keyframes", refined))
+        cameras = result.with_depth(select_cameras(result.cameras, frames or "keyframes", refined))
     return [cameras[number] for number in uniform_indices(len(cameras), MAX_FRAMES)]
 
 

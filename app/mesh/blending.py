@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.mesh.fusion import SourceView
-from stream_recon.app.export.mesh.rasterizer import Projection, barycentric, project_vertices, rasterize, sampled
-from stream_recon.app.export.mesh.surface import Mesh
+from stream_recon.app.mesh.fusion import SourceView
+from stream_recon.app.mesh.rasterizer import Projection, barycentric, project_vertices, rasterize, sampled
+from stream_recon.app.mesh.surface import Mesh
 
 FloatArray = NDArray[np.float32]
 LEVEL_SIDE = 200

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.export.mesh.rasterizer import barycentric, project_vertices, rasterize, sampled, signed_areas
-from stream_recon.app.export.mesh.texture import TexturedMesh
+from stream_recon.app.mesh.rasterizer import barycentric, project_vertices, rasterize, sampled, signed_areas
+from stream_recon.app.mesh.texture import TexturedMesh
 
 FloatArray = NDArray[np.float32]
 

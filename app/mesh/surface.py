@@ -13,7 +13,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from stream_recon.app.export.mesh.tsdf import BLOCK, Volume
+from stream_recon.app.mesh.tsdf import BLOCK, Volume
 
 CHUNK = 4
 """Blocks along each axis of a chunk that marching cubes runs on: bounds memory, with few chunk borders."""

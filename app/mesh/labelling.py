@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from stream_recon.app.export.mesh.surface import Mesh
+from stream_recon.app.mesh.surface import Mesh
 
 FloatArray = NDArray[np.float32]
 CANDIDATES = 8

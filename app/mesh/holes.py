@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from stream_recon.app.export.mesh.surface import Mesh
-from stream_recon.app.export.mesh.tsdf import FusionView
-from stream_recon.app.export.mesh.visibility import SEEN_THROUGH, seen_through, vertex_normals
+from stream_recon.app.mesh.surface import Mesh
+from stream_recon.app.mesh.tsdf import FusionView
+from stream_recon.app.mesh.visibility import SEEN_THROUGH, seen_through, vertex_normals
 
 FloatArray = NDArray[np.float64]
 SMALL = 28

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.export.mesh.atlas import (
+from stream_recon.app.mesh.atlas import (
     PADDING,
     Placement,
     copy_patches,
     encoded_page,
     place_patches,
 )
-from stream_recon.app.export.mesh.blending import add_view, blend, levelled_image, page_texels
-from stream_recon.app.export.mesh.exposure import view_gains
-from stream_recon.app.export.mesh.fusion import Report, source_view
-from stream_recon.app.export.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.export.mesh.rasterizer import project_vertices
-from stream_recon.app.export.mesh.surface import Mesh, subset
-from stream_recon.app.export.mesh.view_scores import choose_views, normals_and_areas, score_views
+from stream_recon.app.mesh.blending import add_view, blend, levelled_image, page_texels
+from stream_recon.app.mesh.exposure import view_gains
+from stream_recon.app.mesh.fusion import Report, source_view
+from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
+from stream_recon.app.mesh.rasterizer import project_vertices
+from stream_recon.app.mesh.surface import Mesh, subset
+from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, score_views
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.folder import ResultFolder
 
