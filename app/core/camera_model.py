@@ -21,6 +21,8 @@ WIDEST_RAY = np.radians(88.0)
 """Largest angle from the optical axis of a ray that a pixel is given: its coordinates at depth 1 stay finite."""
 FURTHEST = 50.0
 """Largest radius at depth 1 of a perspective camera's rays."""
+MIN_DEPTH = 1e-6
+"""Depth up to which a point counts as behind the camera."""
 SMALL = 1e-6
 """Squared radius below which the radial factor of a fish-eye lens is that of the centre."""
 STEPS = 12
@@ -89,6 +91,16 @@ class CameraModel:
     def pixels(self, plane: NDArray[np.floating]) -> FloatArray:
         """Pixels [..., 2] of rays with these coordinates [..., 2] at depth 1."""
         return np.asarray(self.distorted(plane) * self.focal + (self.cx, self.cy))
+
+    def unproject(self, pixels: NDArray[np.floating]) -> FloatArray:
+        """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
+        plane = self.rays(pixels)
+        return np.concatenate([plane, np.ones((len(plane), 1))], axis=1)
+
+    def project(self, xyz: NDArray[np.floating]) -> FloatArray:
+        """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
+        points = np.asarray(xyz, np.float64)
+        return self.pixels(points[:, :2] / np.where(points[:, 2:] > MIN_DEPTH, points[:, 2:], np.nan))
 
     def field_of_view_deg(self, length: float) -> float:
         """Angle between the rays through the middles of two borders that are ``length`` pixels apart."""

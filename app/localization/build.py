@@ -23,7 +23,7 @@ from stream_recon.app.result.feature_map import (
 )
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
-from stream_recon.app.slam.frame_data import DepthReader, Scale, unproject
+from stream_recon.app.slam.frame_data import DepthReader, Scale
 from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 from stream_recon.configs.errors import OutputError
 
@@ -164,5 +164,5 @@ def _sampled(
         surface: FrameResult = result.surface_of(camera)
     except OutputError:
         return np.zeros(len(uv))
-    straight = unproject(lens, uv)[:, :2] * lens.focal + (lens.cx, lens.cy)  # a result's maps have no distortion
+    straight = lens.unproject(uv)[:, :2] * lens.focal + (lens.cx, lens.cy)  # a result's maps have no distortion
     return DepthReader.from_result(surface, scale).sample(straight).astype(np.float64)

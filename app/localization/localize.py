@@ -30,7 +30,7 @@ from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_m
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import Scale, project_world, unproject
+from stream_recon.app.slam.frame_data import Scale, project_world
 from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, vlad
 from stream_recon.app.slam.matching.matching import match
@@ -229,7 +229,7 @@ class LocalizationMap:
             return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool))
         known = np.flatnonzero(features.z > 0)
         kept = Features(features.uv[known], features.descriptors[known], features.z[known])
-        rays = unproject(self.lens, kept.uv)
+        rays = self.lens.unproject(kept.uv)
         local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
         turned = np.asarray(local @ T[:3, :3].T)

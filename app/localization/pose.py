@@ -11,7 +11,7 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel, radial_derivatives
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import project_world, unproject
+from stream_recon.app.slam.frame_data import project_world
 
 RANSAC_PX = 6.0
 """Inlier distance of PnP in working pixels: depth errors of some percent move a projection by some pixels."""
@@ -91,7 +91,7 @@ def ransac_pose(found: Correspondences, lenses: Sequence[CameraModel], least: in
     if len(found) < LEAST:
         return None
     for lens in lenses:
-        plane = unproject(lens, found.uv)[:, :2]
+        plane = lens.unproject(found.uv)[:, :2]
         # In normalized coordinates, so that no camera matrix or distortion is needed.
         try:
             ok, _, rotation, translation, inliers = cv2.solvePnPRansac(

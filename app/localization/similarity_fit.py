@@ -14,7 +14,6 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, MAX_DAMPING, RayErrors
-from stream_recon.app.slam.frame_data import project_points
 
 FloatArray = NDArray[np.float64]
 
@@ -95,7 +94,7 @@ class _View:
     def _projected(self, S: Similarity, points: FloatArray) -> FloatArray:
         T = self._shared.T_camera_world
         xyz = np.einsum("nij,nj->ni", T[:, :3, :3], S.apply(points)) + T[:, :3, 3]
-        return np.asarray(project_points(self._shared.lens, xyz))
+        return np.asarray(self._shared.lens.project(xyz))
 
     def errors(self, S: Similarity) -> FloatArray:
         """Errors [M, 2] in pixels, without what an uncertain depth explains."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
@@ -83,6 +82,10 @@ class MeshReport:
     """Bytes of the file."""
 
 
+class MeshCancelledError(Exception):
+    """The mesh was cancelled; nothing was written."""
+
+
 def write_result_mesh(
     result: ResultFolder,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -97,14 +100,14 @@ def write_result_mesh(
         max_bytes: bound for all files of the result; None: no bound.
 
     Raises:
-        Cancelled: ``cancelled`` returned true; the folder is unchanged.
+        MeshCancelledError: ``cancelled`` returned true; the folder is unchanged.
         NoSurfaceError: there is no surface, or no room within ``max_bytes``; the folder is unchanged.
         OutputError: a file cannot be read or written; the folder is unchanged.
     """
 
     def report(share: float) -> None:
         if cancelled():
-            raise Cancelled
+            raise MeshCancelledError
         on_progress(round(100 * share), 100)
 
     cameras = mesh_cameras(result)

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
 from stream_recon.app.core.cores import serial_opencv, usable_cores
 from stream_recon.app.core.depth_points import FramePoints, frame_points
@@ -96,19 +95,21 @@ class PointCloud:
         self,
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> bool:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 
-        See `write_cloud`; the old file stays after its errors.
+        See `write_cloud`. The old file stays where it was cancelled (False), and after an OutputError.
         """
         path = self._folder / POINTS_NAME
         part = temporary_name(path)
         try:
-            write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled)
+            if not write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled):
+                return False
             with output_errors(part):
                 part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+        return True
 
     def close(self) -> None:
         self._ply.close()
@@ -164,15 +165,15 @@ def write_cloud(
     count: int,
     on_progress: Callable[[int, int], None] | None,
     cancelled: Callable[[], bool],
-) -> None:
+) -> bool:
     """Write the points of ``count`` frames in order, thinned by voxels, on all cores and in bounded memory.
 
     Args:
         frames: computes each frame's points; called in several threads.
         on_progress: called with the number of frames done, and ``count``.
-        cancelled: polled after each frame.
+        cancelled: polled after each frame; the result is False where it was cancelled.
 
-    Raises Cancelled; OutputError: no space, or a damaged file.
+    Raises OutputError: no space, or a damaged file.
     """
     voxels, ply = VoxelTable(voxel), PlyFile(path)
 
@@ -191,13 +192,14 @@ def write_cloud(
             )
             for done, (keys, (xyz, rgb)) in enumerate(work, start=1):
                 if cancelled():
-                    raise Cancelled
+                    return False
                 new = voxels.take_first(keys)
                 ply.append(xyz[new], rgb[new])
                 if on_progress is not None:
                     on_progress(done, count)
     finally:
         ply.close()
+    return True
 
 
 def amend(
@@ -207,7 +209,7 @@ def amend(
     tracks: SparseTracks | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> None:
+) -> bool:
     """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
 
     The cloud is built from the existing depth maps: frames without one lose their points. A kill leaves the old result
@@ -216,16 +218,17 @@ def amend(
     Args:
         record: entries to set in ``run.json``.
         tracks: triangulated points; None removes those of an earlier refinement.
-        on_progress, cancelled: see `write_cloud`.
+        on_progress, cancelled: see `write_cloud`; the result is unchanged where it was cancelled (False).
 
-    Raises Cancelled; OutputError: no space, or a damaged file. The result is unchanged then.
+    Raises OutputError: no space, or a damaged file; the result is unchanged.
     """
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
     part = temporary_name(folder / POINTS_NAME)
     try:
-        write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled)
+        if not write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled):
+            return False
         # The rest writes little and is not cancelled.
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
         numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
@@ -241,20 +244,23 @@ def amend(
             change.commit()
     finally:
         part.unlink(missing_ok=True)
+    return True
 
 
 def rebuild_cloud(
     result: ResultFolder,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> None:
+) -> bool:
     """Write ``points.ply`` anew from the present depth maps of a finished result, for example after dense stereo.
 
-    ``on_progress``, ``cancelled``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
+    ``on_progress``, ``cancelled``: see `write_cloud`; the result is unchanged where it was cancelled (False), and after
+    a kill. Raises OutputError: no space, or a damaged file; the result is unchanged.
     """
     part = temporary_name(result.folder / POINTS_NAME)
     try:
-        write_result_cloud(part, result, on_progress, cancelled)
+        if not write_result_cloud(part, result, on_progress, cancelled):
+            return False
         with FolderChange(result.folder) as change:
             change.adopt(part, POINTS_NAME)
             numbers = result.run.get("revisions")
@@ -266,6 +272,7 @@ def rebuild_cloud(
             change.commit()
     finally:
         part.unlink(missing_ok=True)
+    return True
 
 
 def write_result_cloud(
@@ -274,8 +281,8 @@ def write_result_cloud(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     config: PointsConfig | None = None,
-) -> None:
-    """Write the cloud of a result's best depth maps to ``path``; see `write_cloud`.
+) -> bool:
+    """Write the cloud of a result's best depth maps to ``path``; False where it was cancelled. See `write_cloud`.
 
     ``config``: None: the result's.
     """
@@ -283,4 +290,4 @@ def write_result_cloud(
     cameras = result.surface_cameras
     frames = ConsistentFrames(result.surface_of, config)
     points = (partial(frames.world_points, camera, others) for camera, others in with_neighbours(cameras))
-    write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)
+    return write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)

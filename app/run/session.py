@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.process import memory_errors
-from stream_recon.app.core.types import FrameEngine, OverlapError
+from stream_recon.app.core.types import FrameEngine, MapState, OverlapError
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import metric_scale_of
@@ -23,7 +23,7 @@ from stream_recon.app.result.writer import CloudTime, ResultWriter, check_output
 from stream_recon.app.run.health import low_quality_intervals
 from stream_recon.app.run.listeners import BackEnd, ResultListener, RunObserver
 from stream_recon.app.run.pipeline import ResumeState, RunSetup, reconstruct
-from stream_recon.app.slam.mode import MappingChoice, MapState, make_back_end
+from stream_recon.app.slam.mode import MappingChoice, make_back_end
 from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 

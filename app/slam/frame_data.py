@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_points import depth_edges
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import FloatArray, invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
-from stream_recon.app.slam.ba.problem import FloatArray
 
 MAX_SIDE = 800
 """Longer side of the working image in pixels: a compromise of feature count and time."""
@@ -162,23 +161,10 @@ class DepthGrid:
         return np.stack([self.u[columns], self.v[rows]], axis=1), self.z[rows, columns]
 
 
-def unproject(lens: CameraModel, uv: NDArray[np.floating]) -> FloatArray:
-    """Directions [N, 3] with z = 1 of the rays through pixels [N, 2]."""
-    plain = lens.rays(uv)
-    return np.concatenate([plain, np.ones((len(plain), 1))], axis=1)
-
-
-def project_points(lens: CameraModel, xyz: NDArray[np.floating]) -> FloatArray:
-    """Pixels [N, 2] of points [N, 3] in camera axes; NaN behind the camera."""
-    points = np.asarray(xyz, np.float64)
-    plain = points[:, :2] / np.where(points[:, 2:] > 1e-6, points[:, 2:], np.nan)
-    return lens.pixels(plain)
-
-
 def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
     """Pixels [N, 2] of world points [N, 3]; NaN behind the camera."""
     T = invert_pose(T_world_camera)
-    return np.asarray(project_points(lens, points @ T[:3, :3].T + T[:3, 3]))
+    return np.asarray(lens.project(points @ T[:3, :3].T + T[:3, 3]))
 
 
 @dataclass(frozen=True)
@@ -221,5 +207,5 @@ def reproject(
 ) -> tuple[FloatArray, FloatArray]:
     """Pixels [N, 2] in a target camera, NaN behind it, and depths [N], of source pixels [N, 2] with depths [N]."""
     T = T_target_source
-    xyz = (unproject(lens, uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
-    return project_points(lens, xyz), xyz[:, 2]
+    xyz = (lens.unproject(uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
+    return lens.project(xyz), xyz[:, 2]

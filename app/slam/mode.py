@@ -1,12 +1,9 @@
 """Choice of the SLAM back end. Heavy modules are imported only when a back end is made."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from stream_recon.app.core.types import MapState
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
@@ -15,26 +12,13 @@ MappingChoice = Literal["full", "stream", "off"]
 """``off``: the network's poses; ``stream``: corrected online; ``full``: a file's result is also refined at the end."""
 
 
-@dataclass(frozen=True)
-class MapState:
-    """End of the map of an interrupted run, from which a resumed run continues."""
-
-    T_world_camera: "NDArray[np.float64]"  # [4, 4]
-    T_network: "NDArray[np.float64]"  # [4, 4], in the network's world
-    scale: float
-    """Length in the map per length in the network's world."""
-    focal: float
-    """In pixels of the source image."""
-    segment: int
-
-
 def make_back_end(
     mapping: MappingChoice,
     prefill: int,
     *,
     live: bool = False,
     known_intrinsics: bool = False,
-    map_state: MapState | None = None,
+    map_state: "MapState | None" = None,
     separate_process: bool = False,
 ) -> "OnlineBackEnd | ProcessBackEnd | None":
     """A new back end for one run; None if ``mapping`` is ``off``.

@@ -94,6 +94,10 @@ class DenseReport:
     seconds: float = 0.0
 
 
+class DenseCancelledError(Exception):
+    """Dense depth was cancelled; the result is unchanged."""
+
+
 Report = Callable[[int, int], None]
 """Called with the number of keyframes done, and of all."""
 
@@ -119,7 +123,7 @@ def densify_result(
 
     Args:
         open_again: opens the source again, with the same choice of frames.
-        on_progress: may raise `Cancelled`.
+        on_progress: may raise `DenseCancelledError`.
         page: shows each map.
         max_bytes: bound for all files of the result; None: no bound.
 

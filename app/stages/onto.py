@@ -27,10 +27,11 @@ def put_onto(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),
-) -> Alignment:
+) -> Alignment | None:
     """Move a refined result into the world and unit of ``target``, a result of the same place.
 
-    Raises InputError where the two share no view, OutputError, Cancelled; the result is unchanged then.
+    Returns None where it was cancelled. Raises InputError where the two share no view, OutputError; the result is
+    unchanged then.
     """
     alignment = align_results(LocalizationMap.open(target), LocalizationMap.open(result.folder))
     if isinstance(alignment, NotAligned):
@@ -50,8 +51,8 @@ def put_onto(
     if unit is not None:
         how = f"as in {target.resolve().name}: {unit.how}"
         record[METRIC_SCALE] = replace(unit, T_metric_own=own, given=f"onto {target.resolve().name}", how=how).to_json()
-    move_world(result, alignment.S_first_second, record, on_progress, cancelled, pages)
-    return alignment
+    done = move_world(result, alignment.S_first_second, record, on_progress, cancelled, pages)
+    return alignment if done else None
 
 
 def record_changes(folder: Path, target: Path) -> Changes:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
@@ -27,9 +26,9 @@ from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_trac
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.run.listeners import RefinementView, ResultListener, RunObserver
 from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.evidence.depth_scales import interpolated
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
-from stream_recon.app.slam.offline.depth_correction import interpolated
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
 from stream_recon.app.sources.source import Source
@@ -42,6 +41,10 @@ MOST_WORKERS = 8
 """Threads at most: each holds an image and its features, and one thread merges what they find."""
 READING_SHARE = 0.05
 """Share of the progress for reading depth files, which comes first."""
+
+
+class RefinementCancelledError(Exception):
+    """Refinement was cancelled; the result is unchanged."""
 
 
 def refine_result(
@@ -65,14 +68,14 @@ def refine_result(
         keep_map: leave the features by which the place is recognized.
 
     Raises:
-        Cancelled: ``cancelled`` returned true; the result is unchanged.
+        RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
         StreamReconError: a file cannot be read or written; the result is unchanged.
     """
     observer = observer or RunObserver()
 
     def report(share: float, step: str) -> None:
         if cancelled():
-            raise Cancelled
+            raise RefinementCancelledError
         observer.on_refine(share, step)
 
     every = [camera.as_network for camera in result.cameras]
@@ -125,7 +128,10 @@ def refine_result(
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
         changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
-        amend(result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled)
+        if not amend(
+            result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
+        ):
+            raise RefinementCancelledError
         write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
     except BaseException:
         if page:

@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
-from stream_recon.app.slam.frame_data import project_points, unproject
-from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.matching import Tracks
 
 ROTATION_SIGMA = np.radians(1.0)
 """Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""
@@ -89,25 +85,6 @@ class BAState:
         return np.bincount(self.observations.point, minlength=len(self.scene.points))
 
 
-def initial_state(
-    T_world_camera: FloatArray,
-    lens: CameraModel,
-    features: Sequence[Features],
-    tracks: Tracks,
-    log_depth_scale: FloatArray | None = None,
-) -> BAState:
-    """State before any adjustment; each point is the mean of its positions by its keyframes' depth maps."""
-    scale = np.zeros(len(T_world_camera)) if log_depth_scale is None else log_depth_scale
-    uv = np.concatenate([f.uv for f in features]).astype(np.float64)
-    depth = np.concatenate([f.z for f in features]).astype(np.float64)
-    starts = np.cumsum([0, *(len(f) for f in features)])
-    at = starts[tracks.keyframe] + tracks.feature
-    observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
-    scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
-    scene = replace(scene, points=backprojected(scene, observations))
-    return with_errors(scene, observations, tracks.feature)
-
-
 def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
     """Points [M, 3], each the mean of its positions by measured depths; points without observations stay."""
     assert observations.depth is not None and scene.log_depth_scale is not None
@@ -115,7 +92,7 @@ def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
     fallback = float(np.median(observations.depth[known])) if known.any() else 1.0
     z = np.where(known, observations.depth, fallback) * np.exp(scene.log_depth_scale[observations.camera])
     T = scene.T_world_camera[observations.camera]
-    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], unproject(scene.lens, observations.pixel) * z[:, None]) + T[:, :3, 3]
+    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.lens.unproject(observations.pixel) * z[:, None]) + T[:, :3, 3]
     weight = np.where(known, 1.0, 1e-3) / z
     count = len(scene.points)
     total = np.bincount(observations.point, weight, count)
@@ -137,7 +114,7 @@ def with_errors(scene: BAScene, observations: Observations, feature: NDArray[np.
     """State of ``scene`` with the observations' errors and depths."""
     T = invert_pose(scene.T_world_camera)[observations.camera]
     xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
-    errors = np.linalg.norm(project_points(scene.lens, xyz) - observations.pixel, axis=1)
+    errors = np.linalg.norm(scene.lens.project(xyz) - observations.pixel, axis=1)
     return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.frame_data import FrameData, project_points, reproject, unproject
+from stream_recon.app.slam.frame_data import FrameData, reproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
 
@@ -172,9 +172,9 @@ def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float3
         others = others[(others < i) & (forward[others] @ forward[i] > 0.25)]
         if not len(uv) or not len(others):
             continue
-        xyz = (unproject(lens, uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
+        xyz = (lens.unproject(uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
-        pixels = project_points(lens, local.reshape(-1, 3))
+        pixels = lens.project(local.reshape(-1, 3))
         row, column, inside = grid.cells(pixels)
         seen = np.where(inside, stacked[np.repeat(others, len(uv)), row, column], np.float32(0))
         seen = seen.reshape(len(others), -1)

@@ -16,7 +16,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import FrameData, reproject, unproject
+from stream_recon.app.slam.frame_data import FrameData, reproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
@@ -143,8 +143,8 @@ def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraMod
     known = (z > 0) & (z_there > 0)
     if known.sum() < MIN_INLIERS:
         return None
-    xyz = unproject(lens, a.uv[matches[known, 0]]) * z[known, None]
-    plane = unproject(lens, b.uv[matches[known, 1]])[:, :2]
+    xyz = lens.unproject(a.uv[matches[known, 0]]) * z[known, None]
+    plane = lens.unproject(b.uv[matches[known, 1]])[:, :2]
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     limit = PNP_PX / lens.focal
     found, rotation, translation, inliers = cv2.solvePnPRansac(

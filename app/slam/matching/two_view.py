@@ -11,7 +11,6 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.problem import FloatArray, Mask, Observations
 from stream_recon.app.slam.ba.triangulation import triangulate
-from stream_recon.app.slam.frame_data import unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
 
@@ -39,7 +38,7 @@ def relative_pose(
     """Relative pose from matched pixels [N, 2]; None if there is none."""
     if len(first) < MIN_MATCHES:
         return None
-    x, y = unproject(lens, first), unproject(lens, second)
+    x, y = lens.unproject(first), lens.unproject(second)
     a, b = x[:, :2], y[:, :2]
     limit = limit_px / lens.focal
     try:

@@ -12,10 +12,10 @@ from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.evidence.depth_scales import interpolated
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import track_klt
-from stream_recon.app.slam.offline.depth_correction import interpolated
 from stream_recon.app.slam.offline.keyframe_matching import Images, VideoData
 from stream_recon.app.slam.offline.report import InitialPoses
 

@@ -17,7 +17,6 @@ from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, IntArray, Mask, Observations, Priors, Problem, rows_by
 from stream_recon.app.slam.ba.triangulation import triangulate
-from stream_recon.app.slam.frame_data import project_points, unproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks, build_tracks
 from stream_recon.app.slam.matching.two_view import relative_pose
@@ -169,7 +168,7 @@ class _Mapper:
         rows = self._of_keyframe[k]
         rows = rows[known[self._seen.point[rows]]]
         xyz, uv = self._points[self._seen.point[rows]], self._seen.pixel[rows]
-        plane = unproject(self._lens, uv)[:, :2]
+        plane = self._lens.unproject(uv)[:, :2]
         limit = PNP_PX / self._lens.focal
         try:
             found, rotation, translation, inliers = cv2.solvePnPRansac(
@@ -220,7 +219,7 @@ class _Mapper:
         """Reprojection errors of observations in pixels; inf where unknown or behind the camera."""
         T = invert_pose(self._T)[self._seen.camera[rows]]
         xyz = np.einsum("nij,nj->ni", T[:, :3, :3], self._points[self._seen.point[rows]]) + T[:, :3, 3]
-        away = np.linalg.norm(project_points(self._lens, xyz) - self._seen.pixel[rows], axis=1)
+        away = np.linalg.norm(self._lens.project(xyz) - self._seen.pixel[rows], axis=1)
         return np.asarray(np.nan_to_num(away, nan=np.inf))
 
     def _adjust(self, loss_px: float, free_k1: bool = False) -> None:

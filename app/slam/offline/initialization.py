@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, RelativePoses, rows_by
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Observations, Priors, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
@@ -160,14 +160,14 @@ class Initializer:
 
     def _state(self, scene: BAScene, lens: CameraModel) -> BAState:
         """State of all tracks with a scene's poses and depth scales, and a lens."""
-        return robust_ba.initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
+        return initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
 
     def from_matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
         """Candidate from relative poses by matches; ``depths``: [N], median depth of each keyframe."""
         edges = relative_poses.estimate_relative_poses(self.features, self.lens, matches)
         T, log_scale = relative_poses.pose_graph_initialization(self.T_network, edges, depths)
         priors = robust_ba.first_pass_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
-        start = robust_ba.initial_state(T, self.lens, self.features, self.tracks, log_scale)
+        start = initial_state(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
     def from_reconstruction(
@@ -182,9 +182,7 @@ class Initializer:
         edges = relative_poses.estimate_relative_poses(self.features, found.lens, loose)
         placed = depth_aligned(found, self.features, edges, T_otherwise)
         lens = found.lens
-        start = robust_ba.initial_state(
-            placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale)
-        )
+        start = initial_state(placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale))
         priors = robust_ba.first_pass_priors(lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
         # Where matches give no pose, the network's motion is all there is.
         motions = self.network_motions()
@@ -215,7 +213,7 @@ class Initializer:
 
     @cached_property
     def _network(self) -> BAState:
-        return robust_ba.initial_state(self.T_network, self.lens, self.features, self.tracks)
+        return initial_state(self.T_network, self.lens, self.features, self.tracks)
 
     @cached_property
     def _initial(self) -> BAState:
@@ -224,7 +222,7 @@ class Initializer:
         if online is None:
             return self._network
         lens, scale = replace(self.lens, focal=online.focal), np.log(online.depth_scale)
-        found = robust_ba.initial_state(online.T_world_camera, lens, self.features, self.tracks, scale)
+        found = initial_state(online.T_world_camera, lens, self.features, self.tracks, scale)
         return found if np.median(found.errors) < self.before_px else self._network
 
     def network_motions(self) -> RelativePoses:
@@ -266,6 +264,25 @@ def _part(held_out: lens_selection.Held, count: int) -> NDArray[np.intp]:
         links = np.where(chosen, -1, shared[chosen].sum(axis=0))
         chosen[int(links.argmax())] = True
     return np.flatnonzero(chosen)
+
+
+def initial_state(
+    T_world_camera: FloatArray,
+    lens: CameraModel,
+    features: Sequence[Features],
+    tracks: Tracks,
+    log_depth_scale: FloatArray | None = None,
+) -> BAState:
+    """State before any adjustment; each point is the mean of its positions by its keyframes' depth maps."""
+    scale = np.zeros(len(T_world_camera)) if log_depth_scale is None else log_depth_scale
+    uv = np.concatenate([f.uv for f in features]).astype(np.float64)
+    depth = np.concatenate([f.z for f in features]).astype(np.float64)
+    starts = np.cumsum([0, *(len(f) for f in features)])
+    at = starts[tracks.keyframe] + tracks.feature
+    observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
+    scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
+    scene = replace(scene, points=robust_ba.backprojected(scene, observations))
+    return robust_ba.with_errors(scene, observations, tracks.feature)
 
 
 def depth_aligned(

@@ -5,8 +5,9 @@ import logging
 import numpy as np
 
 from stream_recon.app.slam.ba.levenberg import SingularError
+from stream_recon.app.slam.evidence.model_selection import SURE
+from stream_recon.app.slam.offline.held_out_test import HeldOutTest
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer
-from stream_recon.app.slam.offline.model_selection import SURE, HeldOutTest
 from stream_recon.app.slam.offline.motion_errors import motion_errors
 
 MOST_MOTIONS = 2

@@ -20,21 +20,24 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray, Priors
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
+from stream_recon.app.slam.evidence.depth_scales import keyframe_depth_scales
+from stream_recon.app.slam.evidence.model_selection import Selection, runs
 from stream_recon.app.slam.frame_data import FrameData, Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.matching.features import COUNT
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.matching.two_view import rotation_errors_deg
 from stream_recon.app.slam.offline import (
-    depth_correction,
+    depth_fields,
     hierarchical_ba,
     lens_selection,
     scale_consistency,
     segments,
 )
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
+from stream_recon.app.slam.offline.held_out_test import HeldOutTest
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
-from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer
+from stream_recon.app.slam.offline.initialization import EXPLAINED, InitialCandidate, Initializer, initial_state
 from stream_recon.app.slam.offline.keyframe_matching import (
     Images,
     VideoData,
@@ -44,7 +47,6 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     match_unordered,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
-from stream_recon.app.slam.offline.model_selection import HeldOutTest, Selection, runs
 from stream_recon.app.slam.offline.network_motions import with_network_motions
 from stream_recon.app.slam.offline.path_error import path_error
 from stream_recon.app.slam.offline.report import (
@@ -317,7 +319,7 @@ class _Refiner:
         if selection.fallback.all() or is_clear or self._options.refined_before:
             return selection
         tracks = build_tracks([len(f) for f in data.features], test.training_matches)
-        start = robust_ba.initial_state(scene.T_world_camera, scene.lens, data.features, tracks, scene.log_depth_scale)
+        start = initial_state(scene.T_world_camera, scene.lens, data.features, tracks, scene.log_depth_scale)
         start = robust_ba.retriangulated(start)
         found = path_error(start, candidate, data.T_keyframes, data.keyframe_segment)
         report.path_error = None if found is None else found.random
@@ -343,7 +345,7 @@ class _Refiner:
         usable = {pair: m for pair, m in found.matches.items() if not fallback[list(pair)].any()}
         features, scene = self._data.features, first.fit.scene
         tracks = build_tracks([len(f) for f in features], usable)
-        start = robust_ba.initial_state(scene.T_world_camera, scene.lens, features, tracks, scene.log_depth_scale)
+        start = initial_state(scene.T_world_camera, scene.lens, features, tracks, scene.log_depth_scale)
         start = robust_ba.retriangulated(start)
         priors = robust_ba.second_pass_priors(first.priors, first.fit)
         options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
@@ -383,7 +385,7 @@ class _Refiner:
         report.lens = lens.straightened(self._scale.size).colmap_model
         report.field_of_view_deg = lens.field_of_view_deg(self._scale.size[0])
         depth_scale, loops = depth_scale * data.segment_scale, sorted(found.loops)
-        fields = depth_correction.interpolate_fields(nodes, data.keyframes, data.segment)
+        fields = depth_fields.interpolate_fields(nodes, data.keyframes, data.segment)
         return Refinement(T, depth_scale, lens, self._scale, data.keyframes, fit, loops, report, fields, data.features)
 
     def _depth_correction(self, fit: BAState, fallback: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
@@ -393,8 +395,8 @@ class _Refiner:
         """
         data, report = self._data, self._report
         agreeing = self._depth_scales(fit)
-        by_points = depth_correction.keyframe_depth_scales(fit, len(data.keyframes), agreeing)
-        found = depth_correction.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
+        by_points = keyframe_depth_scales(fit, len(data.keyframes), agreeing)
+        found = depth_fields.estimate_fields(fit, by_points, data.keyframe_views, self._scale.size)
         found.nodes[fallback] = 0
         kept = found.nodes.any(axis=(1, 2))
         report.depth_fields = int(kept.sum())

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align_poses, invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.robust_ba import BAState, with_errors
+from stream_recon.app.slam.evidence.depth_scales import GOOD_PX
 from stream_recon.app.slam.frame_data import FrameData
 from stream_recon.app.slam.matching.relative_poses import Edge
-from stream_recon.app.slam.offline.depth_correction import GOOD_PX
 
 Labels = NDArray[np.intp]
 Alignments = dict[int, tuple[int, Similarity]]

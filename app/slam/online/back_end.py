@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
+from stream_recon.app.core.types import (
+    FrameResult,
+    FrameRevision,
+    Intrinsics,
+    MapState,
+    NetworkEstimate,
+    PreparedFrame,
+    Revision,
+)
 from stream_recon.app.core.worker import BackgroundWorker, ThreadWorker
 from stream_recon.app.slam.frame_data import Scale
-from stream_recon.app.slam.mode import MapState
 from stream_recon.app.slam.online.global_ba import (
     FINAL,
     FIRST_KEYFRAMES,

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import unproject
 
 NO_TRACKS = np.zeros(0, np.int64)
 MAX_LOOP_TRACKS = 60
@@ -121,7 +120,7 @@ class Keyframe:
 
     def points(self, lens: CameraModel) -> FloatArray:
         """World points [N, 3]; NaN without depth."""
-        xyz = unproject(lens, self.uv) * self.depths[:, None]
+        xyz = lens.unproject(self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
     def add_tracks(

@@ -12,7 +12,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject, unproject
+from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject
 from stream_recon.app.slam.matching.covisibility import RADIUS
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
@@ -240,7 +240,7 @@ def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraMod
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     found, rotation, translation, _ = cv2.solvePnPRansac(
         points - middle,
-        unproject(lens, uv)[:, :2].copy(),
+        lens.unproject(uv)[:, :2].copy(),
         np.eye(3),
         None,
         iterationsCount=100,

@@ -15,7 +15,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
-from stream_recon.app.slam.offline import depth_correction
+from stream_recon.app.slam.evidence import depth_scales
 from stream_recon.app.slam.online.keyframe import Keyframe
 
 MIN_OBSERVATIONS = 60
@@ -242,7 +242,7 @@ def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatAr
         depths[fitted.feature[mine]] = fitted.depth[mine]
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
-        if known.sum() >= depth_correction.MIN_POINTS:
+        if known.sum() >= depth_scales.MIN_POINTS:
             by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
             log_scale[k] += min(CERTAIN / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
     error = float(np.median(fitted.errors))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.evidence.held_out_error import PARTS, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features
-from stream_recon.app.slam.offline.held_out_error import PARTS, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
 

@@ -16,8 +16,8 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
-from stream_recon.app.slam.frame_data import DepthReader, Scale, project_points, sharpness
-from stream_recon.app.slam.offline.scale_consistency import measure_edges
+from stream_recon.app.slam.evidence.scale_edges import measure_edges
+from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
@@ -378,5 +378,5 @@ def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) 
         rows = rows[np.isfinite(old.z[rows[:, 0]])]
         xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
         with np.errstate(invalid="ignore"):
-            near = np.linalg.norm(project_points(lens, xyz) - new.uv[rows[:, 1]], axis=1) < 5
+            near = np.linalg.norm(lens.project(xyz) - new.uv[rows[:, 1]], axis=1) < 5
         new.z[rows[near, 1]] = xyz[near, 2]

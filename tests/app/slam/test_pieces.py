@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
-from stream_recon.app.slam.frame_data import project_points, reproject, unproject
+from stream_recon.app.slam.frame_data import reproject
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.offline import all_frames
+from stream_recon.app.slam.offline.initialization import initial_state
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, look_down, walk
 
@@ -97,9 +98,9 @@ def test_the_motion_that_covers_more_of_the_image_wins_over_more_texture() -> No
     random = np.random.default_rng(0)
     xyz = np.column_stack([random.uniform(-1, 1, (150, 2)), random.uniform(3, 6, 150)])
     patch = np.column_stack([random.uniform(0.1, 0.4, (300, 2)), random.uniform(2.9, 3.4, 300)])
-    a = np.concatenate([project_points(LENS, xyz), project_points(LENS, patch)])
+    a = np.concatenate([LENS.project(xyz), LENS.project(patch)])
     steps = np.array([[0.3, 0.0, 0.1], [-0.1, 0.4, -0.3]])
-    b = np.concatenate([project_points(LENS, xyz + steps[0]), project_points(LENS, patch + steps[1])])
+    b = np.concatenate([LENS.project(xyz + steps[0]), LENS.project(patch + steps[1])])
     blank = np.zeros((450, 128), np.float32), np.ones(450, np.float32)
     first, second = (Features(uv.astype(np.float32), *blank) for uv in (a, b))
     every = np.stack([np.arange(450)] * 2, axis=1).astype(np.int32)
@@ -131,7 +132,7 @@ def test_no_matches_make_no_tracks() -> None:
 def test_lens_is_undone() -> None:
     lens = replace(LENS, k1=-0.08)
     uv = np.random.default_rng(2).uniform(0, 240, (50, 2))
-    assert np.abs(project_points(lens, 3 * unproject(lens, uv)) - uv).max() < 0.02
+    assert np.abs(lens.project(3 * lens.unproject(uv)) - uv).max() < 0.02
 
 
 def test_keyframes_follow_the_motion_and_never_exceed_their_number() -> None:
@@ -280,7 +281,7 @@ def test_dropping_keeps_points_that_two_see() -> None:
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
     m = {(k, k + 1): matching.verify(found[k], found[k + 1], matching.match(found[k], found[k + 1])) for k in range(5)}
-    begun = robust_ba.initial_state(truth, LENS, found, build_tracks([len(f) for f in found], m))
+    begun = initial_state(truth, LENS, found, build_tracks([len(f) for f in found], m))
     kept = robust_ba.without_outliers(begun, 3.0)
     assert 0 < len(kept.observations) < len(begun.observations)
     assert (kept.errors < 3).all() and (kept.views_of_points >= 2).all()

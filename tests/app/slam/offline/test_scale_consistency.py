@@ -9,7 +9,7 @@ from stream_recon.app.core.transforms import align
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import BAScene, Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.frame_data import DepthGrid, project_points, unproject
+from stream_recon.app.slam.frame_data import DepthGrid
 from stream_recon.app.slam.offline import scale_consistency
 from tests.app.slam.room import FOCAL, SIZE, Video, walk
 
@@ -26,10 +26,10 @@ def parted(factor: float) -> tuple[BAState, list[DepthGrid], NDArray[np.float64]
     for number, part in enumerate((range(BREAK), range(BREAK, COUNT))):
         growth, centre, middle = factor**number, truth[part[0], :3, 3], part[len(part) // 2]
         uv, z = grids[middle].pixels()
-        world = (unproject(LENS, uv) * z[:, None]) @ truth[middle, :3, :3].T + truth[middle, :3, 3]
+        world = (LENS.unproject(uv) * z[:, None]) @ truth[middle, :3, :3].T + truth[middle, :3, 3]
         for k in part:
             local = (world - truth[k, :3, 3]) @ truth[k, :3, :3]
-            pixel = project_points(LENS, local)
+            pixel = LENS.project(local)
             inside = np.flatnonzero((local[:, 2] > 0) & (pixel > 0).all(axis=1) & (pixel < SIZE).all(axis=1))
             point = inside + sum(map(len, points))
             seen.append((np.full(len(inside), k), point, pixel[inside], local[inside, 2]))

@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import is_rigid
-from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
+from stream_recon.app.core.types import FrameResult, FrameRevision, MapState, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.mode import MapState
 from stream_recon.app.slam.online import loop_closure, tracker
 from stream_recon.app.slam.online import map as online_map
 from stream_recon.app.slam.online.back_end import OnlineBackEnd

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import RelativePoses
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
-from stream_recon.app.slam.frame_data import project_points
 from stream_recon.app.slam.online.global_ba import ROUNDS
 from stream_recon.app.slam.online.keyframe import (
     MAX_LOOP_TRACKS,
@@ -44,7 +43,7 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         T.copy(),
         0.0,
         np.arange(len(CLOUD)),
-        project_points(LENS, xyz).astype(np.float32),
+        LENS.project(xyz).astype(np.float32),
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
         np.ones(len(CLOUD), np.float32),
@@ -161,9 +160,7 @@ def test_poses_by_uncertain_tracks_are_closer_to_the_networks() -> None:
         one = keyframe(0, np.eye(4))
         one.sigma = np.full(len(CLOUD), sigma, np.float32)
         row = np.arange(0, len(CLOUD), 2)
-        followed = TrackedPoints(
-            row, project_points(LENS, (CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said
-        )
+        followed = TrackedPoints(row, LENS.project((CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said)
         T = refine_attached_pose(one, followed, said, 1.0, LENS)
         away.append(float(np.linalg.norm(T[:3, 3] - said[:3, 3])))
     assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
@@ -173,7 +170,7 @@ def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
     row = np.arange(0, len(CLOUD), 2)
-    followed = TrackedPoints(row, project_points(LENS, xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
+    followed = TrackedPoints(row, LENS.project(xyz[row]).astype(np.float32), pose((0.12, 0.05, 0), 0.02))
     off = pose((0.13, 0.03, 0.02), 0.03)
     assert np.allclose(refine_attached_pose(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))

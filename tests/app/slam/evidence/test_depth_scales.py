@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stream_recon.app.slam.offline.depth_correction import shrunk
+from stream_recon.app.slam.evidence.depth_scales import shrunk
 
 
 def test_noise_is_removed() -> None:

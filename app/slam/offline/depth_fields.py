@@ -1,11 +1,8 @@
-"""Correction of keyframes' depth by triangulated points: one scale each, and a smooth log-scale field.
+"""Smooth corrections of keyframes' depth by triangulated points, as log-scale fields.
 
-Scales: errors of a depth map are correlated over parts of the image, so that a keyframe's scale is less certain than
-its number of points suggests. Scales are shrunk to their mean by the ratio of their variance to that uncertainty
-(empirical Bayes; Efron and Morris 1973).
-Fields: the log ratios of points' depths to the network's are fitted by a coarse bilinear grid, robustly, with priors of
-no correction and of smoothness. Points are weighted by their parallax, and each has a small weight, since errors within
-a cell are correlated. Without parallax, a keyframe keeps its scale alone. A field is kept if held-out points fit better
+The log ratios of points' depths to the network's are fitted by a coarse bilinear grid, robustly, with priors of no
+correction and of smoothness. Points are weighted by their parallax, and each has a small weight, since errors within a
+cell are correlated. Without parallax, a keyframe keeps its scale alone. A field is kept if held-out points fit better
 and depth maps of neighbours agree as well as without.
 """
 
@@ -15,74 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
-from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.frame_data import DepthGrid, FrameData, reproject
-
-MIN_VIEWS = 3
-"""Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""
-MIN_POINTS = 20
-"""Least number of points of a keyframe with a scale or field from them."""
-GOOD_PX = 2.0
-"""Reprojection error up to which a point's depth is used."""
-INDEPENDENT_SAMPLES = 25.0
-"""Most independent samples of a depth map's error, since neighbouring errors are correlated."""
-_MAD = 1.4826
-"""Ratio of a normal variable's standard deviation to its median absolute deviation."""
-
-
-def keyframe_depth_scales(fit: BAState, keyframes: int, otherwise: FloatArray | None = None) -> FloatArray:
-    """Depth scales [keyframes] from points, shrunk to their mean.
-
-    Of keyframes with few points: ``otherwise`` [keyframes], else from the adjustment, else interpolated.
-    """
-    value, sigma = point_scales(fit, keyframes, MIN_POINTS)
-    scales, adjusted = np.exp(shrunk(value, sigma**2)), fit.scene.log_depth_scale
-    if otherwise is None and adjusted is not None:
-        otherwise = np.exp(adjusted)
-    if otherwise is not None:
-        scales = np.where(np.isfinite(scales), scales, otherwise)
-    return interpolated(range(keyframes), scales, keyframes)
-
-
-def point_scales(fit: BAState, keyframes: int, least: int) -> tuple[FloatArray, FloatArray]:
-    """Log ratios [keyframes] of points' depth to the network's, and standard errors; NaN below ``least`` points."""
-    depth = fit.observations.depth
-    assert depth is not None
-    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
-    value, sigma = np.full((2, keyframes), np.nan)
-    rows = np.flatnonzero(usable)
-    for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
-        mine = rows[some]
-        if len(mine) >= least:
-            ratio = np.log(fit.depth[mine] / depth[mine])
-            value[k] = np.median(ratio)
-            spread = _MAD * np.median(np.abs(ratio - value[k]))
-            sigma[k] = spread / np.sqrt(min(len(mine), INDEPENDENT_SAMPLES))
-    return value, sigma
-
-
-def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:
-    """Positive values [count] of all frames from those of some, linear in the logarithm; NaN counts as unknown."""
-    known = np.isfinite(values)
-    if not known.any():
-        return np.ones(count)
-    return np.exp(np.interp(np.arange(count), np.asarray(positions)[known], np.log(values[known])))
-
-
-def shrunk(value: FloatArray, variance: FloatArray) -> FloatArray:
-    """Values [N] with variances [N], shrunk to their mean; NaN stays."""
-    known = np.isfinite(value)
-    if known.sum() < 2:
-        return value
-    mean = np.average(value[known], weights=1 / np.maximum(variance[known], 1e-8))
-    spread = max(float(np.var(value[known]) - np.mean(variance[known])), 0.0)
-    return np.asarray(mean + (value - mean) * spread / np.maximum(spread + variance, 1e-12))
-
+from stream_recon.app.slam.evidence.depth_scales import (
+    GOOD_PX,
+    INDEPENDENT,
+    MIN_POINTS,
+    MIN_VIEWS,
+    PIXEL_SIGMA,
+    parallax_px,
+)
+from stream_recon.app.slam.evidence.held_out_error import depth_errors
+from stream_recon.app.slam.frame_data import DepthGrid, FrameData
 
 NODE_SIGMA = 0.2
 """Of a node of the log-scale field, about 0."""
@@ -90,10 +32,6 @@ STEP_SIGMA = 0.1
 """Of the difference of neighbouring nodes."""
 DEPTH_SIGMA = 0.08
 """Of the log of depth about a smooth field; errors of twice this size have half the loss."""
-PIXEL_SIGMA = 1.5
-"""Of a point across its rays, including errors of poses and intrinsics."""
-INDEPENDENT = 0.3
-"""Weight of each point, since neighbouring errors are correlated."""
 ROUNDS = 5
 """Iterations of the reweighted fit; it has converged by then."""
 HELD_OUT = 5
@@ -174,27 +112,6 @@ def depth_samples(
     return DepthSamples(camera, point, xy, ratio, variance)
 
 
-def parallax_px(fit: BAState) -> FloatArray:
-    """Parallax [O]: change of a point's pixels if its depth were e times larger, root of the sum of squares about the
-    mean over its keyframes."""
-    seen, points = fit.observations, fit.scene.points
-    centres, count = fit.scene.T_world_camera[seen.camera, :3, 3], len(points)
-    away = points[seen.point] - centres
-    distance = np.maximum(np.linalg.norm(away, axis=1), 1e-12)
-    views = np.maximum(np.bincount(seen.point, minlength=count), 1)[:, None]
-
-    def mean(values: FloatArray) -> FloatArray:
-        return np.stack([np.bincount(seen.point, column, count) for column in values.T], axis=1) / views
-
-    axis = mean(away / distance[:, None])
-    axis /= np.maximum(np.linalg.norm(axis, axis=1, keepdims=True), 1e-12)
-    offset = centres - mean(centres)[seen.point]
-    along = (offset * axis[seen.point]).sum(axis=1)
-    across = np.maximum((offset**2).sum(axis=1) - along**2, 0.0)
-    extent = np.sqrt(np.bincount(seen.point, across, count))
-    return np.asarray(fit.scene.lens.focal * extent[seen.point] / distance)
-
-
 def fit_fields(samples: DepthSamples, keyframes: int) -> FloatArray:
     """Fields [keyframes, GRID, GRID]; 0 with too few samples."""
     fields = np.zeros((keyframes, GRID**2))
@@ -273,17 +190,6 @@ def _agrees(
             difference[row, a : a + 2] += sum(float(np.median(errors)) if len(errors) else 0.0 for errors in between)
     before, after = (_around(row) for row in difference)
     return np.asarray((after <= (1 + COST) * before) & (difference[1].sum() <= difference[0].sum()))
-
-
-def depth_errors(
-    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], depth_scale: FloatArray, a: int, b: int
-) -> FloatArray:
-    """Absolute log ratios of a keyframe's depths, times its scale, to another one's, at common cells."""
-    uv, z = grids[a].pixels()
-    there, depth = reproject(lens, uv, z * depth_scale[a], invert_pose(T[b]) @ T[a])
-    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * depth_scale[b]
-    both = (seen > 0) & (depth > 0)
-    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
 
 
 def _corrected(grid: DepthGrid, field: FloatArray, view: FrameData, size: tuple[int, int]) -> DepthGrid:

@@ -4,10 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.slam.matching import matching
-from stream_recon.app.slam.offline import held_out_error
-from stream_recon.app.slam.offline.held_out_error import HeldOutError, PoseCandidate
-from stream_recon.app.slam.offline.model_selection import (
+from stream_recon.app.slam.evidence import held_out_error
+from stream_recon.app.slam.evidence.held_out_error import HeldOutError, PoseCandidate
+from stream_recon.app.slam.evidence.model_selection import (
     BETTER,
     Evidence,
     beyond_breaks,
@@ -15,6 +14,7 @@ from stream_recon.app.slam.offline.model_selection import (
     select,
     worse_runs,
 )
+from stream_recon.app.slam.matching import matching
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, walk
 from tests.app.slam.test_pieces import detected
 

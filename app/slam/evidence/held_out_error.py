@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import DepthGrid, reproject, unproject
+from stream_recon.app.slam.frame_data import DepthGrid, reproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
-from stream_recon.app.slam.offline.depth_correction import depth_errors
 
 Pairs = Sequence[tuple[int, int]]
 Agreement = tuple[FloatArray, FloatArray]
@@ -128,11 +127,22 @@ def depth_agreement(
     return before, after
 
 
+def depth_errors(
+    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], depth_scale: FloatArray, a: int, b: int
+) -> FloatArray:
+    """Absolute log ratios of a keyframe's depths, times its scale, to another one's, at common cells."""
+    uv, z = grids[a].pixels()
+    there, depth = reproject(lens, uv, z * depth_scale[a], invert_pose(T[b]) @ T[a])
+    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * depth_scale[b]
+    both = (seen > 0) & (depth > 0)
+    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
+
+
 def epipolar_px(
     lens: CameraModel, uv_first: NDArray[np.floating], uv_second: NDArray[np.floating], T_second_first: FloatArray
 ) -> FloatArray:
     """Distances [N] of points from their epipolar lines in the second image, in pixels."""
-    x, y = unproject(lens, uv_first), unproject(lens, uv_second)
+    x, y = lens.unproject(uv_first), lens.unproject(uv_second)
     t = T_second_first[:3, 3]
     length = np.linalg.norm(t)
     rotated = x @ T_second_first[:3, :3].T
