@@ -17,9 +17,8 @@ MANY_PARAMETERS = 7
 
 
 def wheel_files() -> list[Path]:
-    """Python files that are installed: all but training."""
-    files = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [path for path in files if "training" not in path.relative_to(ROOT).parts]
+    """Python files that are installed."""
+    return [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -41,7 +41,7 @@ def find_package() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    from stream_recon.app.training.synthetic import SceneShares
+    from training.synthetic import SceneShares
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -90,15 +90,15 @@ def parse_arguments() -> argparse.Namespace:
 def train(arguments: argparse.Namespace) -> None:
     import torch
 
-    from stream_recon.app.training.checkpoint import LATEST_FILE
-    from stream_recon.app.training.distributed import join_workers
-    from stream_recon.app.training.model import build_model
-    from stream_recon.app.training.profile import profile_steps
-    from stream_recon.app.training.schedule import SHORT, RateConfig, ScheduleConfig
-    from stream_recon.app.training.synthetic import SceneShares
-    from stream_recon.app.training.trainer import Trainer, TrainingConfig
     from stream_recon.configs.schema import load_preset
     from stream_recon.models.embedded import file_sha256
+    from training.checkpoint import LATEST_FILE
+    from training.distributed import join_workers
+    from training.model import build_model
+    from training.profile import profile_steps
+    from training.schedule import SHORT, RateConfig, ScheduleConfig
+    from training.synthetic import SceneShares
+    from training.trainer import Trainer, TrainingConfig
 
     seed, warm_up = arguments.seed, arguments.warm_up_steps
     preset = load_preset(arguments.preset)
@@ -159,7 +159,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
     try:
         if arguments.join:
-            from stream_recon.app.training.checkpoint import join_parts
+            from training.checkpoint import join_parts
 
             print(join_parts(*arguments.join), arguments.join[1])
         else:

@@ -14,7 +14,7 @@ def check_interpreted(script: Path) -> None:
     # The interpreter must be chosen before Triton is imported, hence a process of its own.
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,

@@ -27,8 +27,8 @@ from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.stages.evaluate import RecordingBackEnd
 from stream_recon.app.stages.finish import Finisher
-from stream_recon.app.training.synthetic.cameras import Path as CameraPath
-from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
+from training.synthetic.cameras import Path as CameraPath
+from training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 FloatArray = NDArray[np.float64]
 Image = NDArray[np.uint8]

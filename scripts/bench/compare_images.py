@@ -148,7 +148,7 @@ def real_pairs(folder: Path) -> list[tuple[Image, Image]]:
 
 
 def rendered_pairs(options: argparse.Namespace) -> list[tuple[Image, Image]]:
-    from stream_recon.app.training.synthetic import SceneGenerator, SceneShares
+    from training.synthetic import SceneGenerator, SceneShares
 
     shares = SceneShares(plain=options.plain) if options.plain is not None else SceneShares()
     generator = SceneGenerator("cpu", options.seed, options.tiles, shares=shares)
@@ -187,4 +187,5 @@ def main() -> int:
 if __name__ == "__main__":
     if importlib.util.find_spec("stream_recon") is None:
         sys.exit("compare_images: install the package first (pip install -e .)")
+    sys.path[:1] = [str(Path(__file__).resolve().parents[1])]
     sys.exit(main())

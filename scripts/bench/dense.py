@@ -16,7 +16,7 @@ from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Arrays, arrays_for
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.views import StereoView
-from stream_recon.app.training.synthetic.generator import ROOM, SceneGenerator, SceneShares
+from training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 
 FOCAL = 0.85
 """Focal length in widths of the image."""

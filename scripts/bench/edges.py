@@ -13,7 +13,7 @@ from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.evaluation.metrics import depth_errors
 from stream_recon.app.evaluation.point_errors import boundary_f1
 from stream_recon.app.export.depth import upsample_depth
-from stream_recon.app.training.synthetic.generator import OUTDOOR, ROOM, SceneGenerator, SceneShares
+from training.synthetic.generator import OUTDOOR, ROOM, SceneGenerator, SceneShares
 
 SIZE, FOCAL = (640, 480), 540.0
 FRAMES, EVERY = 10, 3

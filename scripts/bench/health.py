@@ -22,8 +22,8 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.training.synthetic.generator import SceneGenerator, SceneShares
 from stream_recon.configs.schema import load_preset
+from training.synthetic.generator import SceneGenerator, SceneShares
 
 Image = NDArray[np.uint8]
 Walk = Sequence[Image]

@@ -24,8 +24,8 @@ from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.finish import Finisher, FinishSteps
 from stream_recon.app.stages.merge import merge_results
-from stream_recon.app.training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 from stream_recon.configs.errors import InputError
+from training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 
 SIZE = (320, 240)
 FRAMES = 48

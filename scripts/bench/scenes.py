@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from stream_recon.app.training.synthetic import SceneGenerator
+from training.synthetic import SceneGenerator
 
 
 def add_options(parser: ArgumentParser) -> None:

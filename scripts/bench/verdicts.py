@@ -43,8 +43,8 @@ from stream_recon.app.result.run_record import REFINEMENT, RunInfo
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.run.session import Output, RunOptions, Session
 from stream_recon.app.stages.finish import Finisher
-from stream_recon.app.training.synthetic.cameras import Path as CameraPath
-from stream_recon.app.training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
+from training.synthetic.cameras import Path as CameraPath
+from training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
 
 Image = NDArray[np.uint8]
 FRAMES = 30

@@ -11,15 +11,18 @@ cy in pixels of the video), fps, and depth float16 [K, h, w] in metres of the fr
 import argparse
 import math
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.training.synthetic import SceneGenerator
-from stream_recon.app.training.synthetic.cameras import Path as CameraPath
-from stream_recon.app.training.synthetic.layout_room import room_around
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from training.synthetic import SceneGenerator
+from training.synthetic.cameras import Path as CameraPath
+from training.synthetic.layout_room import room_around
 
 WIDTH, HEIGHT, FRAMES, FPS = 384, 288, 120, 20
 FIELD_OF_VIEW = 68.0  # degrees, horizontal

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from fuzzing.processes import prepare, run_case
 
+from fuzzing.processes import prepare, run_case
 from stream_recon.app.datasets import recording, source_identity
 from stream_recon.app.export import formats as export_formats
 from stream_recon.app.export import target

@@ -95,7 +95,6 @@ def test_normalising_keeps_what_a_camera_sees() -> None:
 
 def test_a_scene_is_read_as_it_was_written_and_floaters_are_seen_off_the_path(tmp_path: Path) -> None:
     from bench.splat.product import floaters, load_training_scene, save_training_scene, train_product
-
     from stream_recon.app.splat.trainer import TrainOptions
     from tests.app.splat.blobs import blob_scene
     from tests.app.splat.plain import draw_plainly
