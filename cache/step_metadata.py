@@ -1,7 +1,8 @@
 """Metadata of a step of one frame per stream, in buffers whose addresses never change.
 
 A captured CUDA graph replays the same kernels on the same addresses; only the contents of these buffers change. The
-host fills them in pinned memory and sends them in one copy. A step of several streams has one row per frame.
+host fills them in pinned memory and sends them in one copy. A step of several streams has one row per frame. On the CPU
+they serve kernels that Triton interprets.
 """
 
 import torch
@@ -24,11 +25,11 @@ class StepMetadata:
 
     def __init__(self, camera_slots: int, device: torch.device, rows: int = 1) -> None:
         size = NUMBERS + camera_slots
-        self._pinned = torch.zeros(rows, size, dtype=torch.int32, pin_memory=True)
+        self._pinned = torch.zeros(rows, size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._rows = self._pinned.numpy()
         self._host = self._rows[0]
         self._device = torch.zeros(rows, size, dtype=torch.int32, device=device)
-        self._copied = torch.cuda.Event()
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
         self.stride = self._device.stride(0)
         """Numbers from one row to the next."""
         self.time = self._device[:, TIME]
@@ -59,7 +60,8 @@ class StepMetadata:
 
     def wait_for_upload(self) -> None:
         """Wait until the previous upload is done: the host may not change its source earlier."""
-        self._copied.synchronize()
+        if self._copied is not None:
+            self._copied.synchronize()
 
     def set_frame(self, time: int, special_at: int, patch_at: int) -> None:
         """Set the time and the first pool positions of special tokens and patches."""
@@ -84,4 +86,5 @@ class StepMetadata:
     def upload(self) -> None:
         """Start the copy; work enqueued on the current stream afterwards reads the new numbers."""
         self._device.copy_(self._pinned, non_blocking=True)
-        self._copied.record()
+        if self._copied is not None:
+            self._copied.record()

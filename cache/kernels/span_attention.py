@@ -2,9 +2,14 @@
 """Attention kernel (Triton): a frame's queries over the visible spans of a pool, read in place.
 
 It differs from general kernels in two points. The spans' bounds come from device memory, so a captured graph serves
-every state of the cache. And it keeps no running maximum, unlike FlashAttention (Dao et al. 2022): the largest norm of
-the keys is known when they are stored, and by Cauchy-Schwarz it bounds every score of a query. So the accumulator is
-never rescaled, and blocks depend on one another only through sums.
+every state of the cache. And where it can, it keeps no running maximum, unlike FlashAttention (Dao et al. 2022): the
+largest norm of the keys is known when they are stored, and by Cauchy-Schwarz it bounds every score of a query. So the
+accumulator is not rescaled, and blocks depend on one another only through sums.
+
+A bound far above the true maximum would let all weights underflow. So each program first reads the scores of one block
+of its keys: where their maximum lies within `BOUND_RANGE` of the bound, the weight of the true maximum is a normal
+number. Where it does not (large gains of the norms, one key much longer than the others), the program keeps a running
+maximum.
 """
 
 import math
@@ -24,6 +29,9 @@ from stream_recon.cache.step_metadata import StepMetadata
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small weights would
 underflow."""
+BOUND_RANGE = 150.0
+"""Binary orders between bound and true maximum up to which the bound serves: the largest weight is 2^-90 or more, and
+normal numbers of fp32 and bf16 begin at 2^-126. Weights in fp16 have no such range."""
 LOG2_E = math.log2(math.e)
 """Turns exponents of e into exponents of 2, for which the GPU has an instruction."""
 
@@ -38,6 +46,23 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
         return tl.load(
             pool + token[:, None] * (H * D) + head * D + channels[None, :], mask=token[:, None] < stop, other=0.0
         )
+
+
+@triton.jit
+def _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor, value_descriptor, start, stop, scale, head,
+                         columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+                         STAGES: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    for block in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
+        k = _keys_at(keys, key_descriptor, block, head, columns, channels, H, D, TMA, stop)
+        scores = tl.where((block + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf"))
+        higher = tl.maximum(best, tl.ceil(tl.max(scores, 1)))
+        shrink = tl.math.exp2(best - higher)
+        weights = tl.math.exp2(scores - higher[:, None])
+        total = total * shrink + tl.sum(weights, 1)
+        v = _keys_at(values, value_descriptor, block, head, columns, channels, H, D, TMA, stop)
+        acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None])
+        best = higher
+    return acc, total, best
 
 
 @triton.jit
@@ -62,8 +87,8 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, spans, batch_slot,
-            metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, headroom,
+def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, maxima, spans, batch_slot,
+            metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, headroom, bound_range,
             H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
             TMA: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     tile, part, parts = tile_and_part(full_tiles, split_tiles, PARTS)
@@ -76,22 +101,39 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
     q = tl.load(queries + offset, mask=rows[:, None] < tokens, other=0.0)
     q32 = q.to(tl.float32)
     # Integer powers of two: another bound then changes exponents and no digit of the result.
-    bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale) - headroom
+    bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     # Blocks are numbered over both spans; this part reads those from first to last.
     blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
     all_blocks = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
     first, last = all_blocks * part // parts, all_blocks * (part + 1) // parts
-    for span in tl.static_range(2):
-        begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
-        before = blocks * span
-        start = begin + tl.maximum(first - before, 0) * BLOCK_N
-        stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
-        acc, total = _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop,
-                                scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
-    store_tile(acc, total, out, offset, rows[:, None] < tokens, sums, totals, tile, part, full_tiles, split_tiles,
-               channels, BLOCK_M, D, PARTS)  # fmt: skip
+    # A maximum over some of the keys, which the true one is not below.
+    span = (first >= blocks).to(tl.int32)
+    start, stop = tl.load(spans + 2 * span) + (first - blocks * span) * BLOCK_N, tl.load(spans + 2 * span + 1)
+    k = _keys_at(keys, key_descriptor, start, head, columns, channels, H, D, TMA, stop)
+    known = tl.max(tl.where((start + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf")), 1)
+    if (first == last) | (tl.max(bound - known, 0) <= bound_range):
+        best = bound - headroom
+        for span in tl.static_range(2):
+            begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+            before = blocks * span
+            start = begin + tl.maximum(first - before, 0) * BLOCK_N
+            stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
+            acc, total = _over_span(acc, total, q, best, keys, values, key_descriptor, value_descriptor, start, stop,
+                                    scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
+    else:
+        best = tl.ceil(known)
+        for span in tl.static_range(2):
+            begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+            before = blocks * span
+            start = begin + tl.maximum(first - before, 0) * BLOCK_N
+            stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
+            acc, total, best = _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor,
+                                                    value_descriptor, start, stop, scale, head, columns, channels, H,
+                                                    D, BLOCK_N, STAGES, TMA)  # fmt: skip
+    store_tile(acc, total, best, out, offset, rows[:, None] < tokens, sums, totals, maxima, tile, part, full_tiles,
+               split_tiles, channels, BLOCK_M, D, PARTS)  # fmt: skip
 
 
 def attend_spans(
@@ -116,6 +158,7 @@ def attend_spans(
         output.out,
         output.sums,
         output.totals,
+        output.maxima,
         metadata.spans,
         metadata.batch_slot,
         metadata.stride,
@@ -126,6 +169,7 @@ def attend_spans(
         output.row_blocks,
         channels**-0.5 * LOG2_E,
         HEADROOM,
+        BOUND_RANGE if values.tensor.dtype != torch.float16 else -math.inf,
         H=heads,
         D=channels,
         BLOCK_M=QUERY_BLOCK,

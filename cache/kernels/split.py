@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 """Split tiles of the attention kernel: their parts, and the kernel that adds them (Triton); see `tile_schedule`.
 
-A tile is `QUERY_BLOCK` queries of one lane, a head of a stream's frame. Weights have a bound in place of a running
-maximum, so all parts of a tile have one scale: their sums of weighted values, and of weights, are added.
+A tile is `QUERY_BLOCK` queries of one lane, a head of a stream's frame. Each part has sums of weighted values and of
+weights, relative to a maximum of its own; sums are brought to the largest one and added.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,8 @@ def tile_and_part(full_tiles, split_tiles, PARTS: tl.constexpr):
 
 
 @triton.jit
-def store_tile(acc, total, out, offset, is_query, sums, totals, tile, part, full_tiles, split_tiles, channels,
-               BLOCK_M: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+def store_tile(acc, total, best, out, offset, is_query, sums, totals, maxima, tile, part, full_tiles, split_tiles,
+               channels, BLOCK_M: tl.constexpr, D: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     """Store a full tile's result, or a part's sums."""
     if PARTS == 1:
         tl.store(out + offset, (acc / total[:, None]).to(out.dtype.element_ty), mask=is_query)
@@ -49,20 +49,26 @@ def store_tile(acc, total, out, offset, is_query, sums, totals, tile, part, full
             row = (part * split_tiles + tile - full_tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
             tl.store(sums + row[:, None] * D + channels[None, :], acc)
             tl.store(totals + row, total)
+            # A part without keys has no say in the scale.
+            tl.store(maxima + row, tl.where(total > 0, best, -float("inf")))
 
 
 @triton.jit
-def _merge(sums, totals, out, full_tiles, split_tiles, row_blocks, tokens, H: tl.constexpr, D: tl.constexpr,
+def _merge(sums, totals, maxima, out, full_tiles, split_tiles, row_blocks, tokens, H: tl.constexpr, D: tl.constexpr,
            BLOCK_M: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     tile = tl.program_id(0)
     inner = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     channels = tl.arange(0, D)
     acc = tl.zeros([ROWS, D], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
+    best = tl.load(maxima + tile * BLOCK_M + inner)
+    for part in range(1, PARTS):
+        best = tl.maximum(best, tl.load(maxima + (part * split_tiles + tile) * BLOCK_M + inner))
     for part in range(PARTS):
         row = (part * split_tiles + tile) * BLOCK_M + inner
-        acc += tl.load(sums + row[:, None] * D + channels[None, :])
-        total += tl.load(totals + row)
+        share = tl.math.exp2(tl.load(maxima + row) - best)
+        acc += tl.load(sums + row[:, None] * D + channels[None, :]) * share[:, None]
+        total += tl.load(totals + row) * share
     query = (full_tiles + tile) % row_blocks * BLOCK_M + inner
     lane = (full_tiles + tile) // row_blocks
     offset = (lane // H * tokens + query[:, None]) * (H * D) + lane % H * D + channels[None, :]
@@ -82,6 +88,8 @@ class SplitOutput:
     """float32 [parts * split_tiles * QUERY_BLOCK, D]; one row where nothing is split."""
     totals: Tensor
     """float32 [parts * split_tiles * QUERY_BLOCK]."""
+    maxima: Tensor
+    """As ``totals``: exponents of 2 to which the sums are relative."""
 
     @classmethod
     def allocate(cls, q: Tensor, blocks: int, dtype: torch.dtype) -> "SplitOutput":
@@ -90,9 +98,9 @@ class SplitOutput:
         row_blocks = triton.cdiv(tokens, QUERY_BLOCK)
         schedule = schedule_tiles(row_blocks * heads * streams, blocks, resident_programs(q.device))
         rows = schedule.parts * schedule.split_tiles * QUERY_BLOCK if schedule.parts > 1 else 1
-        sums, totals = (torch.empty(rows, n, device=q.device, dtype=torch.float32) for n in (channels, 1))
+        sums, totals, maxima = (torch.empty(rows, n, device=q.device, dtype=torch.float32) for n in (channels, 1, 1))
         out = torch.empty_like(q, dtype=dtype, memory_format=torch.contiguous_format)
-        return cls(out, schedule, row_blocks, sums, totals)
+        return cls(out, schedule, row_blocks, sums, totals, maxima)
 
     def merged(self) -> Tensor:
         """The result; called after the kernel that fills these tensors."""
@@ -102,6 +110,7 @@ class SplitOutput:
             _merge[(schedule.split_tiles, QUERY_BLOCK // MERGED_ROWS)](
                 self.sums,
                 self.totals,
+                self.maxima,
                 self.out,
                 schedule.full_tiles,
                 schedule.split_tiles,

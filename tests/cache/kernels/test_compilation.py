@@ -8,7 +8,7 @@ import pytest
 
 from stream_recon.cache.kernels.compilation import COMPILES, compile_kernels
 
-triton = pytest.importorskip("triton")
+triton = pytest.importorskip("triton")  # not on each platform
 
 
 @triton.jit  # type: ignore[untyped-decorator]

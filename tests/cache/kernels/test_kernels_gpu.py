@@ -77,6 +77,39 @@ def test_each_row_reads_the_spans_of_its_batch_slot(queries: int) -> None:
         assert relative(row, wanted) < 5e-3
 
 
+@pytest.mark.parametrize(("gain", "outlier"), [(6.0, 1.0), (1.0, 20.0), (3.0, 50.0)])
+@pytest.mark.parametrize("queries", [198, 2900])
+def test_scores_far_below_their_bound_are_attended(queries: int, gain: float, outlier: float) -> None:
+    """Large gains of the norms, and one key much longer than the others, in one part and in several."""
+    from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
+
+    q, keys, values = (random(n, HEADS, CHANNELS, seed=i) for i, n in enumerate((queries, POOL, POOL)))
+    q, keys = q * gain, keys * gain
+    keys[1000] *= outlier
+    spans = [(6, 2000)]
+    plain = TorchAttention()
+    plain.plan(queries, spans)
+    expected = plain.attend(q.float(), keys.float(), values.float())
+    norms = keys.float().norm(dim=-1).amax(0)
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), norms[None], POOL)[0]
+    assert relative(got, expected) < 2e-2  # the largest weights decide: values are rounded, scores not
+
+
+@pytest.mark.parametrize("gain", [1.0, 6.0])
+def test_published_size_at_any_gain(gain: float) -> None:
+    from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
+
+    q, keys, values = (random(n, 16, CHANNELS, seed=i) for i, n in enumerate((978, 70_000, 70_000)))
+    q, keys = q * gain, keys * gain
+    plain = TorchAttention()
+    plain.plan(len(q), [(0, len(keys))])
+    expected = plain.attend(q, keys, values)
+    norms = keys.float().norm(dim=-1).amax(0)
+    metadata = metadata_of([(0, len(keys))])
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata, norms[None], len(keys))[0]
+    assert relative(got, expected) < 2e-2
+
+
 def test_a_higher_bound_changes_next_to_nothing() -> None:
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 

@@ -1,0 +1,52 @@
+"""Span attention by the interpreted kernel and by torch, at scores near to and far below their bound."""
+
+import itertools
+
+import torch
+
+from stream_recon.cache.attention import Span, TorchAttention
+from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
+from stream_recon.cache.step_metadata import StepMetadata
+
+CPU = torch.device("cpu")
+HEADS, CHANNELS, POOL = 2, 32, 700
+SPANS: list[list[Span]] = [[(0, 70)], [(20, 300), (310, 700)], [(3, 699)], [(500, 501), (6, 12)]]
+SCALES = [(1.0, 1.0), (2.5, 1.0), (6.0, 1.0), (1.0, 20.0), (5.0, 50.0)]
+"""Gain of queries and keys, and factor of one key's norm."""
+
+
+def metadata_of(spans: list[Span]) -> StepMetadata:
+    metadata = StepMetadata(4, CPU)
+    metadata.set_spans(spans)
+    metadata.upload()
+    return metadata
+
+
+def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, tolerance: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    queries = 5 if seed % 2 else 70
+    q, keys, values = (torch.randn(n, HEADS, CHANNELS, generator=generator) for n in (queries, POOL, POOL))
+    gains = 1 + (gain - 1) * torch.rand(CHANNELS, generator=generator)
+    q, keys = q * gains, keys * gains
+    keys[100] *= outlier
+    q, keys, values = (x.to(dtype) for x in (q, keys, values))
+    plain = TorchAttention()
+    plain.plan(queries, spans)
+    expected = plain.attend(q.double(), keys.double(), values.double())
+    norms = keys.float().norm(dim=-1).amax(0)
+    hidden = torch.ones(POOL, dtype=torch.bool)
+    for start, stop in spans:
+        hidden[start:stop] = False
+    keys[hidden], values[hidden] = 1e4, 1e4
+    for factor in (1.0, 4.0):  # keys that have left the cache may have been longer
+        got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), factor * norms[None], POOL)[
+            0
+        ].double()
+        error = float((got - expected).norm() / expected.norm())
+        assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
+
+
+numbers = itertools.count()
+for spans, (gain, outlier) in itertools.product(SPANS, SCALES):
+    compare(spans, gain, outlier, torch.float32, 1e-5, next(numbers))
+    compare(spans, gain, outlier, torch.float16, 3e-3, next(numbers))
