@@ -37,14 +37,15 @@ from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.slam.dense.arrays import arrays_for
+from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
-MOST_WORKERS = 4
-"""Threads at most: more wait for one another's short operations."""
+MAX_WORKERS = 4
+"""Threads: more wait for one another's short operations."""
 DENSE_SIDE = 384
 """Default of the longer side of a dense depth map in pixels."""
 SIDES = (96, 2048)
@@ -72,6 +73,7 @@ class DenseOptions:
     """Longer side of the maps in pixels; never more than that of the source's images."""
     device: str = "auto"
     """``auto``, ``cuda`` or ``cpu``."""
+    stereo: StereoConfig = DEFAULT_STEREO
 
     def __post_init__(self) -> None:
         if not SIDES[0] <= self.side <= SIDES[1]:
@@ -276,7 +278,8 @@ class _Writing:
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         _remove_useless(self.job.result)
-        stereo = DenseStereo(arrays_for(self.options.device), self.options.side, min(usable_cores(), MOST_WORKERS))
+        arrays, workers = arrays_for(self.options.device), min(usable_cores(), MAX_WORKERS)
+        stereo = DenseStereo(arrays, self.options.side, workers, self.options.stereo)
         if self.max_bytes is not None:
             # Until the end, earlier maps of the same refinement need room, too.
             self.room = self.max_bytes - bytes_without(folder, "")

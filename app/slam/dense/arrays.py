@@ -4,7 +4,8 @@ Images are [..., h, w] float32. Pixel (0, 0) covers [0, 1) x [0, 1), so the cent
 Both backends give the same values up to rounding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from types import ModuleType
 from typing import Any, Protocol
 
 import cv2
@@ -16,8 +17,10 @@ Array = Any
 
 
 class Arrays(Protocol):
-    """Operations that numpy and torch name or do differently; arithmetic and comparisons are the arrays' own."""
+    """Operations on a backend's arrays; arithmetic and comparisons are the arrays' own."""
 
+    xp: ModuleType
+    """``numpy`` or ``torch``."""
     steps_at_once: int
     """Depth hypotheses that are computed in one call: 1 on a CPU, whose caches are small; many on a GPU."""
     views_at_once: int
@@ -28,19 +31,21 @@ class Arrays(Protocol):
 
     def constant(self, values: NDArray[Any]) -> Array:
         """`array` of values that are used again and must not be changed."""
+        return self.array(values)
 
     def numpy(self, values: Array) -> NDArray[Any]:
         """A numpy array of the values."""
 
-    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+    def replayed(self, key: Hashable, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         """The function of the arrays.
 
-        On a GPU its operations are recorded once for each shape of the inputs, and later started all at once. So it
-        must depend on nothing but the inputs, and may not bring arrays from or to the host.
+        On a GPU its operations are recorded once for each key and shape of the inputs, and later started all at once.
+        So it must depend on nothing but the key and the inputs, and may not bring arrays from or to the host.
         """
 
-    def batched(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+    def batched(self, key: Hashable, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         """`replayed` for arrays of up to `views_at_once` keyframes [n, ...], which do not depend on one another."""
+        return self.replayed(key, function, *inputs)
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array: ...
 
@@ -48,26 +53,33 @@ class Arrays(Protocol):
 
     def maximum(self, a: Array, b: Array | float) -> Array: ...
 
-    def exp(self, a: Array) -> Array: ...
+    def exp(self, a: Array) -> Array:
+        return self.xp.exp(a)
 
     def log(self, a: Array) -> Array: ...
 
     def sqrt(self, a: Array) -> Array: ...
 
-    def floor(self, a: Array) -> Array: ...
+    def floor(self, a: Array) -> Array:
+        return self.xp.floor(a)
 
     def stack(self, arrays: list[Array]) -> Array:
         """Arrays along a new first axis."""
+        return self.xp.stack(arrays)
 
-    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array: ...
+    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array:
+        return self.xp.concatenate(arrays, axis)
 
-    def zeros_like(self, a: Array) -> Array: ...
+    def zeros_like(self, a: Array) -> Array:
+        return self.xp.zeros_like(a)
 
     def argmin(self, a: Array) -> Array:
         """Index of the least value along the first axis."""
+        return self.xp.argmin(a, 0)
 
     def least(self, a: Array) -> Array:
         """Least value along the first axis."""
+        return self.xp.amin(a, 0)
 
     def median(self, a: Array) -> Array:
         """Medians [n] of the rows of ``a`` [n, m]."""
@@ -111,25 +123,21 @@ class Arrays(Protocol):
         """Nearest-neighbour resize to ``size`` (width, height)."""
 
 
-class NumpyArrays:
+class NumpyArrays(Arrays):
     """`Arrays` on numpy and OpenCV."""
 
+    xp = np
     steps_at_once = 1
     views_at_once = 1
 
     def array(self, values: NDArray[Any]) -> Array:
         return values
 
-    def constant(self, values: NDArray[Any]) -> Array:
-        return values
-
     def numpy(self, values: Array) -> NDArray[Any]:
         return np.asarray(values)
 
-    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+    def replayed(self, key: Hashable, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         return function(*inputs)
-
-    batched = replayed
 
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
         if not (_is_image(condition, np.bool_) and all(_fits(value, condition.shape) for value in (a, b))):
@@ -149,32 +157,11 @@ class NumpyArrays:
             return cv2.max(_flat(a), float(b)).reshape(a.shape)
         return np.maximum(a, _single(b))
 
-    def exp(self, a: Array) -> Array:
-        return np.exp(a)
-
     def log(self, a: Array) -> Array:
         return cv2.log(_flat(a)).reshape(a.shape) if _is_image(a) else np.log(a)
 
     def sqrt(self, a: Array) -> Array:
         return cv2.sqrt(_flat(a)).reshape(a.shape) if _is_image(a) else np.sqrt(a)
-
-    def floor(self, a: Array) -> Array:
-        return np.floor(a)
-
-    def stack(self, arrays: list[Array]) -> Array:
-        return np.stack(arrays)
-
-    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array:
-        return np.concatenate(arrays, axis=axis)
-
-    def zeros_like(self, a: Array) -> Array:
-        return np.zeros_like(a)
-
-    def argmin(self, a: Array) -> Array:
-        return a.argmin(axis=0)
-
-    def least(self, a: Array) -> Array:
-        return a.min(axis=0)
 
     def median(self, a: Array) -> Array:
         return np.median(a, axis=1)

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.sweep import pixel_centres
 
-FREE_SPACE = 0.08
-"""A point is contradicted where another view sees a surface farther away by more than this share of its depth."""
-
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -29,13 +26,20 @@ class Support:
     """Harmonic mean of the depths, with the pixel's own one; 0 where the pixel has no depth."""
 
 
-def support(arrays: Arrays, depth: Array, neighbours: Neighbours, pixels: float, relative: Array | float) -> Support:
-    """Support of depth maps [n, h, w] by other views' maps.
+@dataclass(frozen=True)
+class Bounds:
+    """Up to where, and from where, a neighbour agrees and contradicts."""
 
-    Args:
-        pixels: largest distance of a point, projected into another map and back with its depth there, from its pixel.
-        relative: largest difference of depth as a share, [n, h, w] or a number.
-    """
+    pixels: float
+    """Distance of a point, projected into another map and back with its depth there, from its pixel."""
+    relative: Array | float
+    """Difference of depth as a share, [n, h, w] or a number."""
+    free_space: float
+    """Factor of a point's depth from which another view sees through it."""
+
+
+def support(arrays: Arrays, depth: Array, neighbours: Neighbours, bounds: Bounds) -> Support:
+    """Support of depth maps [n, h, w] by other views' maps."""
     size = depth.shape[-1], depth.shape[-2]
     if not neighbours.depths:
         none = arrays.zeros_like(depth)
@@ -55,15 +59,14 @@ def support(arrays: Arrays, depth: Array, neighbours: Neighbours, pixels: float,
             x_back, y_back, z_back = _project(arrays, back[:, number], *centre, z)
             dx, dy, dz = x_back - x, y_back - y, z_back - depth
             seen = known & (z > 0) & (expected > 0)
-            agrees = seen & (dx * dx + dy * dy < pixels**2) & (dz * dz < bound * bound)
+            agrees = seen & (dx * dx + dy * dy < bounds.pixels**2) & (dz * dz < bound * bound)
             agreeing = agreeing + arrays.to_float(agrees)
             total = total + arrays.where(agrees, 1 / arrays.maximum(z_back, 1e-9), 0.0)
-            contradicting = contradicting + arrays.to_float(seen & (z > expected * (1 + FREE_SPACE)))
+            contradicting = contradicting + arrays.to_float(seen & (z > expected * bounds.free_space))
         return agreeing, contradicting, arrays.where(known, (agreeing + 1) / total, 0.0)
 
-    bound = depth * relative
-    name = f"support {pixels}"
-    return Support(*arrays.batched(name, found, depth, bound, neighbours.there, neighbours.back, *neighbours.depths))
+    key, bound = ("support", bounds.pixels, bounds.free_space), depth * bounds.relative
+    return Support(*arrays.batched(key, found, depth, bound, neighbours.there, neighbours.back, *neighbours.depths))
 
 
 def _project(arrays: Arrays, P: Array, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:

@@ -10,32 +10,13 @@ the depth q0 found so far is large where the network's depth is good, and where 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-from stream_recon.app.slam.dense.fusion import Interpolator, Links, Measured, conjugate_gradients, halved
-
-ITERATIONS = 12
-"""Steps of conjugate gradients at half size; up to four times as many on coarser levels."""
-SLOPE, BEND = 20.0, 3000.0
-"""Weights of a difference from the slope, and of a change of slope, against 1 for a measurement."""
-CLOSED_LINK = 1e-5
-"""Least link: over an edge, planes hold nothing."""
-PRIOR_WEIGHT, PRIOR_VARIANCE, PRIOR_POWER = 1e-2, 2e-3, 2
-"""Weight of the depth found so far where the network's log depth has this variance about measured depth, and how it
-falls with that variance."""
-PRIOR_BOUNDS = (3e-3, 0.3)
-"""Bounds of that weight."""
-UNREACHED_WEIGHT = 0.3
-"""Further weight of it where no measurement is on the same surface."""
-REACH, REACH_DAMPING = 10.0, 1e-3
-"""Smoothness and damping of the question how far a measurement reaches: about 100 pixels."""
-MIN_MEASURED = 50
-"""Fewest measured pixels that tell how good the network's depth is."""
-MAX_CHANGE = 0.5
-"""Largest change of log depth."""
+from stream_recon.app.slam.dense.config import PlaneConfig, StereoConfig
+from stream_recon.app.slam.dense.interpolation import Interpolator, Links, Measured, conjugate_gradients, halved
 
 
 @dataclass(frozen=True)
@@ -46,42 +27,44 @@ class Anchors:
     weight: Array
 
 
-def flattened(arrays: Arrays, grey: Array, depth: Array, error: Array, anchors: Anchors) -> Array:
+def flattened(arrays: Arrays, grey: Array, depth: Array, error: Array, anchors: Anchors, config: StereoConfig) -> Array:
     """The depth [..., h, w] with planes between its anchors.
 
     Args:
         grey: image [..., h, w].
         error: log ratios of measured to prior depth; 0 where the anchors have no weight.
     """
-    size = depth.shape[-1], depth.shape[-2]
+    planes, size = config.planes, (depth.shape[-1], depth.shape[-2])
     unit = 1 / arrays.maximum(arrays.total(1 / depth) * (1 / (size[0] * size[1])), 1e-12)
     weight = halved(arrays, anchors.weight)
     grey, present = halved(arrays, grey), halved(arrays, unit / depth)
     # Ratios, not depths: four pixels at an edge have different depths.
     value = present * halved(arrays, anchors.weight * depth / arrays.maximum(anchors.depth, 1e-9))
-    interpolator = Interpolator(arrays, grey, unit / present, REACH, least_link=CLOSED_LINK)
+    spreading = replace(config.interpolation, smoothness=planes.reach, min_link=planes.min_link)
+    interpolator = Interpolator(arrays, grey, unit / present, spreading)
     is_known = arrays.where(weight > 0, 1.0, 0.0)
-    reached = interpolator.spread(Measured(is_known, weight * 4), REACH_DAMPING)
+    reached = interpolator.spread(Measured(is_known, weight * 4), planes.reach_damping)
     missing = arrays.minimum(arrays.maximum(1 - reached, 0.0), 1.0)
-    prior = _prior_weight(arrays, error, anchors.weight) + missing * UNREACHED_WEIGHT
+    prior = _prior_weight(arrays, error, anchors.weight, planes) + missing * planes.unreached_weight
     total = weight + prior
-    inverse = _spread(arrays, interpolator.levels, (value + prior * present) / total, total * 4)
+    inverse = _spread(arrays, interpolator.levels, (value + prior * present) / total, total * 4, planes)
     change = arrays.log(present / arrays.maximum(inverse, 1e-6))
-    change = arrays.minimum(arrays.maximum(change, -MAX_CHANGE), MAX_CHANGE)
+    change = arrays.minimum(arrays.maximum(change, -planes.max_change), planes.max_change)
     change = arrays.where(arrays.total(weight) > 0, change, 0.0)
     return depth * arrays.exp(arrays.enlarged(change, size))
 
 
-def _prior_weight(arrays: Arrays, error: Array, weight: Array) -> Array:
+def _prior_weight(arrays: Arrays, error: Array, weight: Array, config: PlaneConfig) -> Array:
     """Weight [..., 1, 1] of the depth found so far, by the variance of the prior about measured depth."""
     count = arrays.total(arrays.where(weight > 0, 1.0, 0.0))
     variance = arrays.total(error * error) / arrays.maximum(count, 1.0)
-    variance = arrays.where(count >= MIN_MEASURED, variance, 0.0)
-    ratio = PRIOR_VARIANCE / arrays.maximum(variance, 1e-6)
-    return arrays.minimum(arrays.maximum(PRIOR_WEIGHT * ratio**PRIOR_POWER, PRIOR_BOUNDS[0]), PRIOR_BOUNDS[1])
+    variance = arrays.where(count >= config.min_measured, variance, 0.0)
+    ratio = config.prior_variance / arrays.maximum(variance, 1e-6)
+    prior = config.prior_weight * ratio**config.prior_power
+    return arrays.minimum(arrays.maximum(prior, config.prior_bounds[0]), config.prior_bounds[1])
 
 
-def _spread(arrays: Arrays, levels: list[Links], value: Array, weight: Array) -> Array:
+def _spread(arrays: Arrays, levels: list[Links], value: Array, weight: Array, config: PlaneConfig) -> Array:
     """Inverse depths [..., h, w] from values with weights, both of the size of the first level."""
     pyramid = [(value, weight)]
     for _ in levels[1:]:
@@ -99,10 +82,10 @@ def _spread(arrays: Arrays, levels: list[Links], value: Array, weight: Array) ->
             q, right, down = (arrays.enlarged(part, size) for part in _parts(field))
             # Slopes are in units of a pixel.
             field = arrays.concatenate([q, right * 0.5, down * 0.5], -2)
-        system = _System.of(arrays, levels[number], weight, BEND / 4**number)
+        system = _System.of(arrays, levels[number], weight, config.slope, config.bend / 4**number)
         nothing = arrays.zeros_like(value)
         right_side = arrays.concatenate([weight * value, nothing, nothing], -2)
-        iterations = ITERATIONS * min(2**number, 4)
+        iterations = config.iterations * min(2**number, 4)
         field = conjugate_gradients(arrays, system.applied, system.diagonal(), right_side, field, iterations)
     return _parts(field)[0]
 
@@ -125,10 +108,10 @@ class _System:
     """Weights of the changes of slope to the right and down."""
 
     @classmethod
-    def of(cls, arrays: Arrays, links: Links, weight: Array, bend: float) -> "_System":
-        """``bend``: weight of a change of slope."""
+    def of(cls, arrays: Arrays, links: Links, weight: Array, slope: float, bend: float) -> "_System":
+        """``slope``, ``bend``: weights of a difference from the slope, and of a change of slope."""
         right, down = links.right[..., :, :-1], links.down[..., :-1, :]
-        return cls(arrays, weight, (SLOPE * right, SLOPE * down), (bend * right, bend * down))
+        return cls(arrays, weight, (slope * right, slope * down), (bend * right, bend * down))
 
     def _directions(self) -> Iterator[tuple[Array, Array, int, tuple[object, ...], tuple[object, ...]]]:
         """For right and down: the weights, the slope along them, and the pixels at both of their ends."""

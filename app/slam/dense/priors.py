@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import cv2
@@ -11,22 +12,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-from stream_recon.app.slam.dense.fusion import Interpolator, Measured
+from stream_recon.app.slam.dense.config import OtherSurfaceConfig, StereoConfig
+from stream_recon.app.slam.dense.interpolation import Interpolator, Measured
 from stream_recon.app.slam.dense.views import StereoView
 
 Result = TypeVar("Result")
-POINT_SMOOTHNESS = 10.0
-"""Weight of smoothness when the points' ratios are spread."""
-THIN_LOG_RATIO = 0.05
-"""Least log ratio of a triangulated point's depth to that of its surroundings, from which it is on another surface."""
-SURROUNDINGS = 4
-"""Pixels on either side whose median is the depth of a point's surroundings."""
-REACH = 12.0
-"""Pixels about a point on another surface at which stereo tries its depth."""
-COMPANION_LOG_RATIO = 0.1
-"""Log ratio of the depths of two points up to which they may be on the same surface."""
-MAX_LOG_RATIO = 1.6
-"""Largest log ratio of a triangulated point's depth to the network's: beyond it one of both is wrong."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +31,9 @@ class Prior:
     """Triangulated points: log ratios of their depth to ``depth``."""
 
 
-def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequence[Array]) -> list[Prior]:
+def corrected_priors(
+    arrays: Arrays, views: Sequence[StereoView], greys: Sequence[Array], config: StereoConfig
+) -> list[Prior]:
     """The priors of views. Pixels without the network's depth get the median depth.
 
     ``greys``: the views' images at the size of the depth.
@@ -54,25 +46,34 @@ def corrected_priors(arrays: Arrays, views: Sequence[StereoView], greys: Sequenc
             values[~is_known] = np.median(values[is_known]) if is_known.any() else 1
     prior = arrays.repeated(arrays.array(filled), size)
     valid = arrays.repeated(arrays.to_float(arrays.array(known)), size) > 0.5
-    points = _of_each(_log_ratios, views, arrays.numpy(prior))
+    if not config.points.is_enabled:
+        nothing = arrays.zeros_like(prior)
+        return [Prior(prior[n], valid[n], Measured(nothing[n], nothing[n])) for n in range(len(views))]
+    log_ratios = partial(_log_ratios, max_log_ratio=config.points.max_log_ratio)
+    points = _of_each(log_ratios, views, arrays.numpy(prior))
     ratio, weight = (arrays.array(np.array(column)) for column in zip(*points, strict=True))
 
+    spreading = replace(config.interpolation, smoothness=config.points.smoothness)
+
     def corrected(grey: Array, prior: Array, ratio: Array, weight: Array) -> tuple[Array, ...]:
-        interpolator = Interpolator(arrays, grey, prior, POINT_SMOOTHNESS)
-        change = interpolator.spread_robustly(Measured(ratio, weight), 0.1)
+        interpolator = Interpolator(arrays, grey, prior, spreading)
+        change = interpolator.spread_robustly(Measured(ratio, weight), config.points.outlier)
         return prior * arrays.exp(change), ratio - change
 
-    prior, left = arrays.batched("corrected", corrected, arrays.stack(list(greys)), prior, ratio, weight)
+    prior, left = arrays.batched(("corrected", config), corrected, arrays.stack(list(greys)), prior, ratio, weight)
     return [Prior(prior[n], valid[n], Measured(left[n], weight[n])) for n in range(len(views))]
 
 
-def other_surfaces(arrays: Arrays, views: Sequence[StereoView], priors: Sequence[Prior]) -> Array:
+def other_surfaces(arrays: Arrays, views: Sequence[StereoView], priors: Sequence[Prior], config: StereoConfig) -> Array:
     """Depths [n, h, w] of the nearest triangulated points on other surfaces than the priors, as on thin things.
 
     0 where there is none near.
     """
-    depths = arrays.numpy(arrays.stack([prior.depth for prior in priors]))
-    return arrays.array(np.array(_of_each(_other_depth, views, depths)))
+    depths = arrays.stack([prior.depth for prior in priors])
+    if not config.other_surfaces.is_enabled:
+        return arrays.zeros_like(depths)
+    other = partial(_other_depth, config=config.other_surfaces, max_log_ratio=config.points.max_log_ratio)
+    return arrays.array(np.array(_of_each(other, views, arrays.numpy(depths))))
 
 
 def _of_each(
@@ -87,24 +88,26 @@ def _of_each(
         return list(pool.map(function, views, priors))
 
 
-def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Depth [h, w] of the nearest triangulated point whose surroundings have another depth; 0 beyond `REACH`."""
+def _other_depth(
+    view: StereoView, prior: NDArray[np.float32], config: OtherSurfaceConfig, max_log_ratio: float
+) -> NDArray[np.float32]:
+    """Depth [h, w] of the nearest triangulated point whose surroundings have another depth; 0 out of reach."""
     height, width = prior.shape
     column, row, inside = _cells(view, width, height)
     if not len(row):
         return np.zeros_like(prior)
     depth = view.depths[inside]
-    around = np.arange(-SURROUNDINGS, SURROUNDINGS + 1)
+    around = np.arange(-config.surroundings, config.surroundings + 1)
     rows = (row[:, None, None] + around[:, None]).clip(0, height - 1)
     columns = (column[:, None, None] + around).clip(0, width - 1)
     ratio = np.log(depth / np.median(prior[rows, columns], axis=(1, 2)))
-    is_other = (np.abs(ratio) > THIN_LOG_RATIO) & (np.abs(ratio) < MAX_LOG_RATIO)
-    is_other[is_other] = _has_companion(column[is_other], row[is_other], depth[is_other])
+    is_other = (np.abs(ratio) > config.min_log_ratio) & (np.abs(ratio) < max_log_ratio)
+    is_other[is_other] = _has_companion(column[is_other], row[is_other], depth[is_other], config)
     if not is_other.any():
         return np.zeros_like(prior)
     column, row, depth = column[is_other], row[is_other], depth[is_other]
     # Only the rectangle that the points reach is searched.
-    margin = int(REACH) + 1
+    margin = int(config.reach) + 1
     top, left = max(int(row.min()) - margin, 0), max(int(column.min()) - margin, 0)
     reached = np.s_[top : int(row.max()) + margin + 1, left : int(column.max()) + margin + 1]
     empty = np.ones(prior.shape, np.uint8)[reached]
@@ -113,15 +116,17 @@ def _other_depth(view: StereoView, prior: NDArray[np.float32]) -> NDArray[np.flo
     of_label = np.zeros(len(row) + 1, np.float32)
     of_label[label[row - top, column - left]] = depth
     found = np.zeros_like(prior)
-    found[reached] = np.where(distance <= REACH, of_label[label], np.float32(0))
+    found[reached] = np.where(distance <= config.reach, of_label[label], np.float32(0))
     return found
 
 
-def _has_companion(column: NDArray[np.intp], row: NDArray[np.intp], depth: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _has_companion(
+    column: NDArray[np.intp], row: NDArray[np.intp], depth: NDArray[np.float32], config: OtherSurfaceConfig
+) -> NDArray[np.bool_]:
     """Which of the points [N] have another one near them at nearly the same depth: wrong points are alone."""
     pixels = np.stack([column, row], axis=1)
-    near = np.square(pixels[:, None] - pixels).sum(axis=2) < (2 * REACH) ** 2
-    near &= np.abs(np.log(depth[:, None] / depth)) < COMPANION_LOG_RATIO
+    near = np.square(pixels[:, None] - pixels).sum(axis=2) < (2 * config.reach) ** 2
+    near &= np.abs(np.log(depth[:, None] / depth)) < config.companion_log_ratio
     return np.asarray(near.sum(axis=1) >= 2)
 
 
@@ -132,13 +137,15 @@ def _cells(view: StereoView, width: int, height: int) -> tuple[NDArray[np.intp],
     return column[inside], row[inside], inside
 
 
-def _log_ratios(view: StereoView, prior: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _log_ratios(
+    view: StereoView, prior: NDArray[np.float32], max_log_ratio: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean log ratios [h, w] of triangulated to prior depth, and their weights."""
     height, width = prior.shape
     column, row, inside = _cells(view, width, height)
     cell = row * width + column
     ratio = np.log(view.depths[inside] / prior.ravel()[cell])
-    usable = np.abs(ratio) < MAX_LOG_RATIO
+    usable = np.abs(ratio) < max_log_ratio
     weights = np.ones(len(cell)) if view.weights is None else view.weights[inside]
     # There are few points: sums over the whole image would take longer than all else.
     cell, number = np.unique(cell[usable], return_inverse=True)

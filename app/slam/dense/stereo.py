@@ -7,7 +7,7 @@ keyframe has none of its own.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
@@ -16,41 +16,13 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays
 from stream_recon.app.slam.dense.coarse_to_fine import sides, swept, with_other
-from stream_recon.app.slam.dense.consistency import Neighbours, Support, support
-from stream_recon.app.slam.dense.fusion import Interpolator, Measured
+from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
+from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
+from stream_recon.app.slam.dense.interpolation import Interpolator, Measured, without_reflections
 from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.priors import Prior, corrected_priors, other_surfaces
-from stream_recon.app.slam.dense.reflections import without_reflections
 from stream_recon.app.slam.dense.sweep import Sources, SweepResult
 from stream_recon.app.slam.dense.views import StereoView, pixel_transfers, source_views
-
-WINDOW = 12
-"""Keyframes before and after, among which source views are chosen."""
-SOURCES = 6
-"""Source views of a keyframe."""
-MAX_COST, MIN_MARGIN = 0.6, 0.02
-"""Bounds of cost and margin of a pixel that is matched."""
-SUPPORT_WEIGHTS = (0.0, 0.05, 1.0, 1.5, 2.0)
-"""Weight of measured depth by the number of neighbours that agree."""
-MIN_DIFFERENCE, MAX_DIFFERENCE = 0.01, 0.05
-"""Bounds of the relative difference of depth up to which a neighbour agrees: that of one pixel's displacement."""
-CONFIRMING = 2
-"""Neighbours that confirm a pixel."""
-OTHER_LOG_RATIO, SAME_LOG_RATIO = 0.1, 0.05
-"""Log ratio of confirmed depth to the prior, from which it is on another surface, and to the depth of a triangulated
-point, up to which it is on the point's surface."""
-POINT_WEIGHT = 2.0
-"""Weight of a triangulated point whose depth is exact."""
-SMOOTHNESS, FILL_SMOOTHNESS = 10.0, 2.0
-"""Weights of smoothness when measured depth and neighbours' depth are spread."""
-ROUNDS = 2
-"""Times that neighbours' confirmed depth is passed on."""
-FILL_WEIGHT = 0.3
-"""Weight of a neighbour's confirmed depth, against about 1 for a keyframe's own."""
-FILL_AGREEMENT = 0.1
-"""Relative difference of depth up to which a neighbour's depth is taken for that of the same surface."""
-NEAR_PIXELS = 3
-"""Distance from a confirmed pixel, on the same surface, up to which depth is `Certainty.NEAR`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +55,7 @@ class _Keyframe:
     confirmed: Array = None
     """``depth`` where it is confirmed; 0 elsewhere."""
     count: Array = None
-    """Neighbours that agree, at most 4."""
+    """Neighbours that agree, as far as their number counts."""
     anchor: Array = None
     """Depth that is confirmed here or by neighbours, and ``anchor_weight``."""
     anchor_weight: Array = None
@@ -93,28 +65,30 @@ class _Keyframe:
 class DenseStereo:
     """Depth maps of keyframes, which are pushed in order."""
 
-    def __init__(self, arrays: Arrays, side: int, workers: int = 1) -> None:
+    def __init__(self, arrays: Arrays, side: int, workers: int = 1, config: StereoConfig = DEFAULT_STEREO) -> None:
         """
         Args:
             side: longer side of the depth maps in pixels; images are at least as large, unless the source is not.
             workers: threads of the backend on a CPU.
         """
-        self._arrays, self._side = arrays, side
+        self._arrays, self._side, self._config = arrays, side, config
         self._workers = workers if arrays.views_at_once == 1 else 1
+        self._sides, self._window = sides(side, config.sweep.coarse_side), config.sources.window
         self._group = max(workers, arrays.views_at_once)
         self._views: dict[int, StereoView] = {}
         self._frames: dict[int, _Keyframe] = {}
         self._levels: dict[tuple[int, int], tuple[Array, Intrinsics]] = {}
         """Images and cameras of views by number and side."""
         self._pushed = 0
-        self._stages = [self._sweep, self._fuse, *[self._fill] * (ROUNDS - 1), self._complete]
+        fills = config.fill.rounds if config.fill.is_enabled else 1
+        self._stages = [self._sweep, self._confirm, *[self._fill] * (fills - 1), self._complete]
         self._done = [0] * len(self._stages)
         """Keyframes that each stage has done."""
 
     def push(self, view: StereoView) -> list[DenseDepth]:
         """Take the next keyframe; returns the maps that are complete."""
         self._views[self._pushed] = view
-        for side in sides(self._side):
+        for side in self._sides:
             # A copy to a GPU waits for what the GPU has been given, which is nothing here.
             self._level(self._pushed, side)
         self._pushed += 1
@@ -130,7 +104,7 @@ class DenseStereo:
         with ThreadPoolExecutor(self._workers, "stereo") as pool:
             for number, stage in enumerate(self._stages):
                 # A stage needs the last one's results of the whole window, and waits for a group.
-                ready = available if is_last else max(available - WINDOW, 0)
+                ready = available if is_last else max(available - self._window, 0)
                 while ready > self._done[number] and (is_last or ready - self._done[number] >= self._group):
                     some = range(self._done[number], min(self._done[number] + self._group, ready))
                     if self._workers > 1:
@@ -145,9 +119,9 @@ class DenseStereo:
             some = self._of_one_size(range(before, min(before + self._arrays.views_at_once, self._done[-1])))
             found += self._output(some)
             before = some.stop
-        for number in [n for n in self._views if n < self._done[0] - WINDOW]:
+        for number in [n for n in self._views if n < self._done[0] - self._window]:
             del self._views[number]
-        for number in [n for n in self._frames if n < self._done[-1] - WINDOW]:
+        for number in [n for n in self._frames if n < self._done[-1] - self._window]:
             del self._frames[number]
         for key in [key for key in self._levels if key[0] not in self._views]:
             del self._levels[key]
@@ -155,27 +129,27 @@ class DenseStereo:
 
     def _sweep(self, numbers: Sequence[int]) -> None:
         """Stage 1: the prior corrected by triangulated points, and depth measured by plane sweeps."""
-        arrays = self._arrays
+        arrays, bounds = self._arrays, self._config.sweep
         images = [self._level(number, self._side) for number in numbers]
         views = [self._views[number] for number in numbers]
-        priors = corrected_priors(arrays, views, [grey for grey, _ in images])
+        priors = corrected_priors(arrays, views, [grey for grey, _ in images], self._config)
         # This is the CPU's work while a GPU is at the priors.
         sources = [self._sources(number) for number in numbers]
-        others = other_surfaces(arrays, views, priors)
+        others = other_surfaces(arrays, views, priors, self._config)
         for place, number in enumerate(numbers):
             prior, other, (grey, camera) = priors[place], others[place], images[place]
             matched, step = arrays.zeros_like(prior.depth), prior.depth[0, 0] * 0
             if sources[place]:
                 result = self._sweeps(number, sources[place], prior.depth, other)
-                is_matched = (result.cost < MAX_COST) & (result.margin > MIN_MARGIN) & prior.is_valid
+                is_matched = (result.cost < bounds.max_cost) & (result.margin > bounds.min_margin) & prior.is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
             self._frames[number] = _Keyframe(views[place], camera, grey, prior, other, sources[place], matched, step)
 
     def _sources(self, number: int) -> list[int]:
         """Numbers of a view's source views, best first."""
         view = self._views[number]
-        window = [n for n in range(number - WINDOW, number + WINDOW + 1) if self._is_comparable(n, view)]
-        chosen = source_views([self._views[n] for n in window], window.index(number), SOURCES)
+        window = [n for n in range(number - self._window, number + self._window + 1) if self._is_comparable(n, view)]
+        chosen = source_views([self._views[n] for n in window], window.index(number), self._config.sources)
         return [window[n] for n in chosen]
 
     def _of_one_size(self, some: range) -> range:
@@ -203,25 +177,25 @@ class DenseStereo:
         """
         arrays, T, inputs = self._arrays, self._views[number].T_world_camera, [prior, other]
         poses = np.array([self._views[source].T_world_camera for source in sources])
-        for side in sides(self._side):
+        for side in self._sides:
             grey, camera = self._level(number, side)
             others = [self._level(source, side) for source in sources]
             cameras = np.array([other_camera.matrix for _, other_camera in others])
             inputs += [arrays.array(pixel_transfers(T, camera.matrix, poses, cameras))]
             inputs += [grey, *(image for image, _ in others)]
-        length = 2 + len(sources)
+        length, config = 2 + len(sources), self._config
 
         def found(prior: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
             levels = [rest[first : first + length] for first in range(0, len(rest), length)]
             compared = [(grey, Sources(images, P)) for P, grey, *images in levels]
-            result = with_other(arrays, *compared[-1], swept(arrays, prior, compared), other)
+            result = swept(arrays, prior, compared, config.sweep)
+            if config.other_surfaces.is_enabled:
+                result = with_other(arrays, *compared[-1], result, other, config)
             return result.inverse_depth, result.cost, result.margin, result.step
 
-        return SweepResult(*arrays.replayed("sweeps", found, *inputs))
+        return SweepResult(*arrays.replayed(("sweeps", config), found, *inputs))
 
-    def _support(
-        self, frames: list[_Keyframe], depth: Array, name: str, pixels: float, relative: Array | float
-    ) -> Support:
+    def _support(self, frames: list[_Keyframe], depth: Array, name: str, bounds: Bounds) -> Support:
         """Support of keyframes' depth by their source views' maps, the field ``name``."""
         arrays = self._arrays
         count = max(len(frame.sources) for frame in frames)
@@ -240,76 +214,94 @@ class DenseStereo:
             back.append(pixel_transfers(poses, cameras, T, K))
         depths = [arrays.stack([row[k] for row in maps]) for k in range(count)]
         neighbours = Neighbours(depths, arrays.array(np.array(there)), arrays.array(np.array(back)))
-        return support(arrays, depth, neighbours, pixels, relative)
+        return support(arrays, depth, neighbours, bounds)
 
     def _stacked(self, frames: list[_Keyframe], *names: str) -> list[Array]:
         """Fields of keyframes, each [n, h, w]."""
         return [self._arrays.stack([attrgetter(name)(frame) for frame in frames]) for name in names]
 
-    def _fuse(self, numbers: Sequence[int]) -> None:
-        """Stage 2: measured depth that neighbours confirm, spread over the prior."""
-        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+    def _measured_support(self, frames: list[_Keyframe], matched: Array, step: Array) -> Support:
+        """Support of measured depth by the depth that neighbours measure."""
+        arrays, config = self._arrays, self._config.support
+        if not config.is_enabled:
+            nothing = arrays.zeros_like(matched)
+            return Support(nothing + config.confirming, nothing, matched)
+        relative = arrays.maximum(matched * step[:, None, None], config.min_difference)
+        relative = arrays.minimum(relative, config.max_difference)
+        bounds = Bounds(config.max_pixels, relative, self._config.free_space.min_ratio)
+        return self._support(frames, matched, "matched", bounds)
+
+    def _confirm(self, numbers: Sequence[int]) -> None:
+        """Stage 2: measured depth that neighbours confirm, interpolated with the prior."""
+        arrays, frames, config = self._arrays, [self._frames[number] for number in numbers], self._config
+        confirmation, others = config.support, config.other_surfaces
         grey, prior, is_valid, other = self._stacked(frames, "grey", "prior.depth", "prior.is_valid", "other")
         points = self._stacked(frames, "prior.points.ratio", "prior.points.weight")
         matched, step = self._stacked(frames, "matched", "step")
-        relative = arrays.maximum(matched * step[:, None, None], MIN_DIFFERENCE)
-        found = self._support(frames, matched, "matched", 1.0, arrays.minimum(relative, MAX_DIFFERENCE))
+        support = self._measured_support(frames, matched, step)
 
-        def fused(grey: Array, prior: Array, is_valid: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
+        def confirmed(grey: Array, prior: Array, is_valid: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
             point_ratio, point_weight, matched, agreeing, found = rest
-            count = arrays.minimum(agreeing, 4.0)
+            count = arrays.minimum(agreeing, float(len(confirmation.weights) - 1))
             weight = arrays.zeros_like(prior)
-            for number, value in enumerate(SUPPORT_WEIGHTS):
+            for number, value in enumerate(confirmation.weights):
                 weight = arrays.where(count == number, value, weight)
             is_measured = (matched > 0) & is_valid
             weight = arrays.where(is_measured, weight, 0.0)
             ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found, 1e-9) / prior), 0.0)
-            # Near a triangulated point on another surface there are two surfaces, and no reflection.
-            alone = without_reflections(arrays, Measured(ratio, weight))
-            weight = arrays.where(other > 0, weight, alone)
-            point_weight = arrays.where(is_valid, point_weight * POINT_WEIGHT, 0.0)
+            if config.reflections.is_enabled:
+                # Near a triangulated point on another surface there are two surfaces, and no reflection.
+                alone = without_reflections(arrays, Measured(ratio, weight), config.reflections)
+                weight = arrays.where(other > 0, weight, alone)
+            point_weight = arrays.where(is_valid, point_weight * config.points.weight, 0.0)
             total = weight + point_weight
             ratio = (weight * ratio + point_weight * point_ratio) / arrays.maximum(total, 1e-9)
-            # What three and more views see is seldom wrong.
-            outlier = arrays.where(count >= 3, 0.1, 1.0)
-            interpolator = Interpolator(arrays, grey, prior, SMOOTHNESS)
+            outlier = arrays.where(count >= confirmation.sure, confirmation.sure_outlier, 1.0)
+            interpolator = Interpolator(arrays, grey, prior, config.interpolation)
             depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, total), outlier))
-            is_confirmed = (agreeing >= CONFIRMING) & is_measured
+            is_confirmed = (agreeing >= confirmation.confirming) & is_measured
             # Smoothness would mix what points and stereo measure on another surface, such as a pole, with the prior.
             from_point = abs(arrays.log(arrays.maximum(found, 1e-9) / arrays.maximum(other, 1e-9)))
-            is_other = is_confirmed & (abs(ratio) > OTHER_LOG_RATIO) & (from_point < SAME_LOG_RATIO)
+            is_other = is_confirmed & (abs(ratio) > others.min_prior_log_ratio)
+            is_other = is_other & (from_point < others.max_point_log_ratio)
             depth = arrays.where(is_other, found, depth)
             return depth, arrays.where(is_confirmed, depth, 0.0), is_confirmed, count
 
-        inputs = grey, prior, is_valid, other, *points, matched, found.agreeing, found.depth
-        results = arrays.batched("fused", fused, *inputs)
+        inputs = grey, prior, is_valid, other, *points, matched, support.agreeing, support.depth
+        results = arrays.batched(("confirmed", config), confirmed, *inputs)
         for frame, *values in zip(frames, *results, strict=True):
             frame.depth, frame.confirmed, frame.is_confirmed, frame.count = values
 
     def _fill(self, numbers: Sequence[int]) -> None:
         """A later stage: neighbours' confirmed depth where a keyframe has none of its own."""
-        arrays, frames = self._arrays, [self._frames[number] for number in numbers]
+        arrays, frames, config = self._arrays, [self._frames[number] for number in numbers], self._config
+        fill, free_space = config.fill, config.free_space
         grey, depth, is_confirmed, count = self._stacked(frames, "grey", "depth", "is_confirmed", "count")
-        seen = self._support(frames, depth, "confirmed", 4.0, FILL_AGREEMENT)
+        bounds = Bounds(fill.max_pixels, fill.max_difference, free_space.min_ratio)
+        support = self._support(frames, depth, "confirmed", bounds)
+        spreading = replace(config.interpolation, smoothness=fill.smoothness)
 
-        def filled(grey: Array, depth: Array, is_confirmed: Array, count: Array, *seen: Array) -> tuple[Array, ...]:
-            agreeing, contradicting, found = seen
-            is_new = (agreeing > 0) & ~is_confirmed
-            ratio = arrays.where(is_new, arrays.log(arrays.maximum(found, 1e-9) / depth), 0.0)
-            own = arrays.where(is_confirmed, count * 0.5, 0.0)
-            weight = arrays.where(is_new, agreeing * FILL_WEIGHT, own)
-            interpolator = Interpolator(arrays, grey, depth, FILL_SMOOTHNESS)
-            depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
-            is_contradicted = (contradicting >= 2) & (agreeing == 0) & ~is_confirmed
+        def filled(grey: Array, depth: Array, is_confirmed: Array, count: Array, *support: Array) -> tuple[Array, ...]:
+            agreeing, contradicting, found = support
+            is_contradicted = (contradicting >= free_space.contradicting) & (agreeing == 0) & ~is_confirmed
+            weight = arrays.where(is_confirmed, count * 0.5, 0.0)
+            if fill.is_enabled:
+                is_new = (agreeing > 0) & ~is_confirmed
+                ratio = arrays.where(is_new, arrays.log(arrays.maximum(found, 1e-9) / depth), 0.0)
+                weight = arrays.where(is_new, agreeing * fill.weight, weight)
+                interpolator = Interpolator(arrays, grey, depth, spreading)
+                depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
             return depth, arrays.where(is_confirmed, depth, found), weight, is_contradicted
 
-        inputs = grey, depth, is_confirmed, count, seen.agreeing, seen.contradicting, seen.depth
-        for frame, *values in zip(frames, *arrays.batched("filled", filled, *inputs), strict=True):
+        inputs = grey, depth, is_confirmed, count, support.agreeing, support.contradicting, support.depth
+        for frame, *values in zip(frames, *arrays.batched(("filled", config), filled, *inputs), strict=True):
             frame.depth, frame.anchor, frame.anchor_weight, frame.is_contradicted = values
 
     def _complete(self, numbers: Sequence[int]) -> None:
         """The last stage: `_fill`, then planes between what is confirmed here and by neighbours."""
         self._fill(numbers)
+        if not self._config.planes.is_enabled:
+            return
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
         inputs = self._stacked(
             frames, "grey", "prior.depth", "depth", "confirmed", "is_confirmed", "anchor", "anchor_weight"
@@ -318,9 +310,10 @@ class DenseStereo:
         def flat(grey: Array, prior: Array, depth: Array, own: Array, *rest: Array) -> tuple[Array, ...]:
             is_confirmed, *anchors = rest
             error = arrays.where(own > 0, arrays.log(arrays.maximum(own, 1e-9) / prior), 0.0)
-            return (arrays.where(is_confirmed, depth, flattened(arrays, grey, depth, error, Anchors(*anchors))),)
+            plane = flattened(arrays, grey, depth, error, Anchors(*anchors), self._config)
+            return (arrays.where(is_confirmed, depth, plane),)
 
-        (depth,) = arrays.batched("flat", flat, *inputs)
+        (depth,) = arrays.batched(("flat", self._config), flat, *inputs)
         for frame, found in zip(frames, depth, strict=True):
             frame.depth = found
 
@@ -330,9 +323,9 @@ class DenseStereo:
             frames, "depth", "is_confirmed", "prior.is_valid", "is_contradicted"
         )
         certainty = arrays.where(is_confirmed, float(Certainty.CONFIRMED), float(Certainty.NETWORK))
-        near = arrays.box(arrays.to_float(is_confirmed), NEAR_PIXELS) > 0
+        near = arrays.box(arrays.to_float(is_confirmed), self._config.near_pixels) > 0
         certainty = arrays.where(near & ~is_confirmed, float(Certainty.NEAR), certainty)
-        known = is_valid & ~is_contradicted
+        known = is_valid & ~is_contradicted if self._config.free_space.is_enabled else is_valid
         if any(frame.view.is_guess is not None for frame in frames):
             views = [frame.view for frame in frames]
             guesses = [np.zeros(v.prior.shape) if v.is_guess is None else v.is_guess for v in views]

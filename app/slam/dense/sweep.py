@@ -1,7 +1,7 @@
 """Plane sweep about a prior depth (Collins 1996): each pixel's best inverse depth by correlation with source views.
 
-The cost of a hypothesis is 1 - ZNCC over 5x5 pixels, from 0 to 1, as the mean over the best `BEST_VIEWS` source views,
-so that a view where the point is hidden does not count.
+The cost of a hypothesis is 1 - ZNCC over a small window, from 0 to 1, as the mean over the best source views, so that a
+view where the point is hidden does not count.
 """
 
 from collections.abc import Sequence
@@ -11,31 +11,10 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
+from stream_recon.app.slam.dense.config import SweepConfig, SweepRange
 
-RADIUS = 2
-"""The correlation window has 5x5 pixels: smaller ones are ambiguous, larger ones blur edges."""
-NOISE_VARIANCE = 9.0
-"""Added to variances of grey values, so that windows without texture correlate with nothing."""
-BEST_VIEWS = 3
-"""Source views with the least cost that count."""
 OUTSIDE = 1.02
 """Cost of a hypothesis outside the source image, just above the largest correlation cost."""
-PROBE = 12
-"""Pixels between those at which the step of the sweep is measured."""
-
-
-@dataclass(frozen=True)
-class SweepRange:
-    """Inverse depths of a sweep: ``steps`` hypotheses about the prior, one pixel apart in the best source view."""
-
-    steps: int
-    lowest: float
-    highest: float
-    """Bounds as factors of the prior's inverse depth."""
-    distance_cost: float = 0.0
-    """Cost for each step away from the prior, which decides between equal ones."""
-    has_margin: bool = False
-    """Whether the margins are computed."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +48,17 @@ def pixel_centres(arrays: Arrays, size: tuple[int, int]) -> tuple[Array, Array]:
     return arrays.constant(x), arrays.constant(y)
 
 
-def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, search: SweepRange) -> SweepResult:
+def sweep(
+    arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, search: SweepRange, config: SweepConfig
+) -> SweepResult:
     """Best inverse depths of the reference image ``grey`` about ``prior_inverse`` [h, w], all positive."""
     height, width = grey.shape
     x, y = pixel_centres(arrays, (width, height))
     at_once = arrays.views_at_once
     groups = [_Group.of(arrays, sources.some(n, at_once), x, y) for n in range(0, len(sources.grey), at_once)]
-    rates = arrays.concatenate([group.pixels_per_inverse(arrays, prior_inverse) for group in groups])
+    rates = arrays.concatenate([group.pixels_per_inverse(arrays, prior_inverse, config.probe_step) for group in groups])
     step = 1 / arrays.maximum(rates.max(), 1e-9)
-    window = _Window.of(arrays, grey)
+    window = _Window.of(arrays, grey, config)
     low, high = prior_inverse * search.lowest, prior_inverse * search.highest
     middle = search.steps // 2
     at_prior = [group.projected(prior_inverse) for group in groups]
@@ -87,20 +68,20 @@ def sweep(arrays: Arrays, grey: Array, sources: Sources, prior_inverse: Array, s
         change = (arrays.constant(offsets) * step)[:, None, None]
         inverse = prior_inverse[None] + change
         within = (inverse >= low[None]) & (inverse <= high[None])
-        rows = np.s_[..., arrays.rows(within, RADIUS), :]
+        rows = np.s_[..., arrays.rows(within, config.radius), :]
         part = window.part(rows)
         best: list[Array] = []
         inside: Array | None = None
         for group, start in zip(groups, at_prior, strict=True):
             there = group.positions(arrays, [axis[rows] for axis in start], change)
-            score, visible = _scores(arrays, part, group, there)
+            score, visible = _scores(arrays, part, group, there, config)
             for number in range(score.shape[0]):
                 inside = visible[number] if inside is None else inside + visible[number]
-                best = _sorted_in(arrays, best, score[number])
+                best = _sorted_in(arrays, best, score[number], config.best_views)
         assert inside is not None
-        cost = OUTSIDE - arrays.to_float(within[rows]) * _mean_of_best(arrays, best, inside)
+        cost = OUTSIDE - arrays.to_float(within[rows]) * _mean_of_best(arrays, best, inside, config.best_views)
         costs.append(arrays.placed(cost, rows, within, OUTSIDE))
-    return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search)
+    return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search, config.min_cost)
 
 
 @dataclass(frozen=True)
@@ -112,9 +93,9 @@ class _Window:
     reciprocal: Array
 
     @classmethod
-    def of(cls, arrays: Arrays, grey: Array) -> "_Window":
-        mean = arrays.box(grey, RADIUS)
-        variance = arrays.maximum(arrays.box(grey * grey, RADIUS) - mean * mean, 0.0) + NOISE_VARIANCE
+    def of(cls, arrays: Arrays, grey: Array, config: SweepConfig) -> "_Window":
+        mean = arrays.box(grey, config.radius)
+        variance = arrays.maximum(arrays.box(grey * grey, config.radius) - mean * mean, 0.0) + config.noise_variance
         return cls(grey, mean, 1 / arrays.sqrt(variance))
 
     def part(self, rows: tuple[Any, ...]) -> "_Window":
@@ -154,9 +135,12 @@ class _Group:
         reciprocal = 1 / arrays.maximum(start[2] + change * self.v[2], 1e-6)
         return (start[0] + change * self.v[0]) * reciprocal, (start[1] + change * self.v[1]) * reciprocal
 
-    def pixels_per_inverse(self, arrays: Arrays, inverse: Array) -> Array:
-        """Median displacement [n] in each source image for a change of inverse depth, in pixels per unit."""
-        probe = np.s_[..., PROBE // 3 :: PROBE, PROBE // 3 :: PROBE]
+    def pixels_per_inverse(self, arrays: Arrays, inverse: Array, every: int) -> Array:
+        """Median displacement [n] in each source image for a change of inverse depth, in pixels per unit.
+
+        ``every``: pixels between those that count.
+        """
+        probe = np.s_[..., every // 3 :: every, every // 3 :: every]
         coarse, some = [axis[probe] for axis in self.rays], inverse[None][probe]
         start = self.projected(some, coarse)
         x0, y0 = self.positions(arrays, start, 0.0)
@@ -165,46 +149,50 @@ class _Group:
         return arrays.median(rate.reshape(len(rate), -1))
 
 
-def _scores(arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array]) -> tuple[Array, Array]:
+def _scores(
+    arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array], config: SweepConfig
+) -> tuple[Array, Array]:
     """Scores [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0).
 
     A score is `OUTSIDE` less the cost: 0 outside the image.
     """
-    u, v = positions
+    (u, v), radius = positions, config.radius
     warped = arrays.sample(group.grey, u, v)
     height, width = group.grey.shape[-2:]
     inside = arrays.to_float((u >= 0) & (v >= 0) & (u <= width - 1) & (v <= height - 1))
-    other = arrays.box(warped, RADIUS)
-    covariance = arrays.box(warped * window.grey, RADIUS) - other * window.mean
+    other = arrays.box(warped, radius)
+    covariance = arrays.box(warped * window.grey, radius) - other * window.mean
     # Rounding makes the first part negative by less than the noise.
-    variance = arrays.box(warped * warped, RADIUS) - other * other + NOISE_VARIANCE
+    variance = arrays.box(warped * warped, radius) - other * other + config.noise_variance
     zncc = covariance * window.reciprocal / arrays.sqrt(variance)
     return (arrays.maximum(zncc, 0.0) + (OUTSIDE - 1)) * inside, inside
 
 
-def _sorted_in(arrays: Arrays, best: list[Array], score: Array) -> list[Array]:
-    """The `BEST_VIEWS` highest scores in descending order, with one more view's scores."""
+def _sorted_in(arrays: Arrays, best: list[Array], score: Array, count: int) -> list[Array]:
+    """The ``count`` highest scores in descending order, with one more view's scores."""
     found = []
     for kept in best:
         found.append(arrays.maximum(kept, score))
-        if len(found) < BEST_VIEWS:
+        if len(found) < count:
             score = arrays.minimum(kept, score)
-    return found if len(found) == BEST_VIEWS else [*found, score]
+    return found if len(found) == count else [*found, score]
 
 
-def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array) -> Array:
-    """Mean of the highest scores: of three where more than three views see the point, else of the better half."""
+def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array, count: int) -> Array:
+    """Mean of the ``count`` highest scores where more views see the point, else of the better half."""
     total = best[0]
     result = total
     for number, score in enumerate(best[1:], start=2):
         total = total + score
         # Two of three or four views, three of more.
-        needed = 2 * number - 1 if number < BEST_VIEWS else BEST_VIEWS + 1
+        needed = 2 * number - 1 if number < count else count + 1
         result = arrays.where(inside >= needed, total * (1 / number), result)
     return result
 
 
-def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, search: SweepRange) -> SweepResult:
+def _winner(
+    arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, search: SweepRange, min_cost: float
+) -> SweepResult:
     """The least cost of each pixel, with a parabola between steps."""
     count, middle = cost.shape[0], search.steps // 2
     away = np.minimum(
@@ -224,6 +212,6 @@ def _winner(arrays: Arrays, cost: Array, prior_inverse: Array, step: Array, sear
     if search.has_margin:
         number = arrays.constant(np.arange(count, dtype=np.float32))[:, None, None]
         second = arrays.least(arrays.where(abs(number - index) > 2, smooth, 1e6))
-        margin = (second - centre) / arrays.maximum(centre, 0.004)
+        margin = (second - centre) / arrays.maximum(centre, min_cost)
     inverse = arrays.maximum(prior_inverse + (index - middle + part) * step, 1e-9)
     return SweepResult(inverse, arrays.pick(cost, best), margin, step)

@@ -4,7 +4,7 @@ Stereo consists of thousands of short operations, whose start takes longer than 
 graphs, which start with one call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stream_recon.app.slam.dense.arrays import Array
+from stream_recon.app.slam.dense.arrays import Array, Arrays
 
-MOST_RECORDINGS = 48
-"""Most recorded functions and shapes; each holds its own results."""
+MAX_RECORDINGS = 48
+"""Recorded functions and shapes; each holds its own results."""
 
 
-class TorchArrays:
+class TorchArrays(Arrays):
     """`Arrays` on torch, for a GPU."""
 
+    xp = torch
     steps_at_once = 64
     views_at_once = 16
 
@@ -48,23 +49,23 @@ class TorchArrays:
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
         return np.array(host.numpy())
 
-    def replayed(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+    def replayed(self, key: Hashable, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         if self._device.type != "cuda":
             return function(*inputs)
-        key = (name, *((*values.shape, values.dtype) for values in inputs))
-        if key not in self._recordings:
-            if len(self._recordings) == MOST_RECORDINGS:
+        of_shape = (key, *((*values.shape, values.dtype) for values in inputs))
+        if of_shape not in self._recordings:
+            if len(self._recordings) == MAX_RECORDINGS:
                 del self._recordings[next(iter(self._recordings))]
-            self._recordings[key] = self._recorded(function, inputs)
-        return self._recordings[key].results(inputs)
+            self._recordings[of_shape] = self._recorded(function, inputs)
+        return self._recordings[of_shape].results(inputs)
 
-    def batched(self, name: str, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
+    def batched(self, key: Hashable, function: Callable[..., tuple[Array, ...]], *inputs: Array) -> tuple[Array, ...]:
         missing = self.views_at_once - len(inputs[0])
         if self._device.type != "cuda" or missing <= 0:
-            return self.replayed(name, function, *inputs)
+            return self.replayed(key, function, *inputs)
         # One recording serves for groups of all sizes.
         full = [torch.cat([values, values[-1:].expand(missing, *values.shape[1:])]) for values in inputs]
-        return tuple(found[:-missing] for found in self.replayed(name, function, *full))
+        return tuple(found[:-missing] for found in self.replayed(key, function, *full))
 
     def _recorded(self, function: Callable[..., tuple[Array, ...]], inputs: tuple[Array, ...]) -> "_Recording":
         own = [values.clone() for values in inputs]
@@ -89,32 +90,11 @@ class TorchArrays:
     def maximum(self, a: Array, b: Array | float) -> Array:
         return torch.maximum(a, b) if isinstance(b, torch.Tensor) else a.clamp(min=b)
 
-    def exp(self, a: Array) -> Array:
-        return torch.exp(a)
-
     def log(self, a: Array) -> Array:
         return torch.log(a)
 
     def sqrt(self, a: Array) -> Array:
         return torch.sqrt(a)
-
-    def floor(self, a: Array) -> Array:
-        return torch.floor(a)
-
-    def stack(self, arrays: list[Array]) -> Array:
-        return torch.stack(arrays)
-
-    def concatenate(self, arrays: list[Array], axis: int = 0) -> Array:
-        return torch.cat(arrays, dim=axis)
-
-    def zeros_like(self, a: Array) -> Array:
-        return torch.zeros_like(a)
-
-    def argmin(self, a: Array) -> Array:
-        return a.argmin(dim=0)
-
-    def least(self, a: Array) -> Array:
-        return a.amin(dim=0)
 
     def median(self, a: Array) -> Array:
         ordered, count = a.sort(dim=1).values, a.shape[1]

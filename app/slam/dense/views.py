@@ -9,23 +9,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.slam.dense.config import SourceConfig
 
-BEST_ANGLE_DEG = 6.0
-"""Angle between the rays of two views at which matching is best: exact enough, and still similar in the images."""
-ANGLE_SPREAD = 0.7
-"""Standard deviation of the preference for `BEST_ANGLE_DEG`, as the logarithm of the angle."""
-ZOOM_SPREAD = 0.4
-"""The same for the ratio of distances: a view from farther away shows less detail."""
-MIN_OVERLAP = 0.25
-"""Least share of a view's points that a source view has to see."""
-MIN_SCORE = 0.02
-"""Least product of overlap and preferences of a source view."""
-MIN_BASELINE = 0.012
-"""Least distance between two source views, as a share of the median depth: closer ones say the same."""
 MIN_SIDE = 16
 """Least side of an image of a pyramid in pixels."""
-PROBES = (12, 16)
-"""Rows and columns of the pixels whose points measure overlap and angle."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +75,13 @@ def pixel_transfers(
     return np.concatenate([M, v], axis=-1).astype(np.float32)
 
 
-def source_views(views: Sequence[StereoView], reference: int, count: int) -> list[int]:
-    """Positions of the at most ``count`` best source views of ``views[reference]``, best first.
+def source_views(views: Sequence[StereoView], reference: int, config: SourceConfig) -> list[int]:
+    """Positions of the best source views of ``views[reference]``, best first.
 
-    A view is good if it sees the same points, at an angle near `BEST_ANGLE_DEG` and from a similar distance.
+    A view is good if it sees the same points, at an angle near the best one and from a similar distance.
     """
     view = views[reference]
-    points, depth = _probe_points(view)
+    points, depth = _probe_points(view, config.probes)
     others = [n for n in range(len(views)) if n != reference]
     if not len(points) or not others:
         return []
@@ -117,13 +104,14 @@ def source_views(views: Sequence[StereoView], reference: int, count: int) -> lis
     cosine = along / (_lengths(away) * np.maximum(_lengths(rays), 1e-12))
     angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), seen), 1e-3)
     zoom = _medians(z / depth, seen)
-    preference = (np.log(angle / BEST_ANGLE_DEG) / ANGLE_SPREAD) ** 2 + (np.log(zoom) / ZOOM_SPREAD) ** 2
-    score = np.where(overlap >= MIN_OVERLAP, overlap * np.exp(-0.5 * preference), 0.0)
+    preference = (np.log(angle / config.best_angle_deg) / config.angle_spread) ** 2
+    preference += (np.log(zoom) / config.zoom_spread) ** 2
+    score = np.where(overlap >= config.min_overlap, overlap * np.exp(-0.5 * preference), 0.0)
     scores = sorted(zip(score.tolist(), range(len(others)), strict=True), key=lambda scored: (-scored[0], scored[1]))
     chosen: list[int] = []
-    least = MIN_BASELINE * float(np.median(depth))
+    least = config.min_baseline * float(np.median(depth))
     for score, row in scores:
-        if score < MIN_SCORE or len(chosen) == count:
+        if score < config.min_score or len(chosen) == config.max_count:
             break
         if (_lengths(centres[chosen] - centres[row]) > least).all():
             chosen.append(row)
@@ -144,11 +132,11 @@ def _medians(values: FloatArray, chosen: NDArray[np.bool_]) -> FloatArray:
     return np.where(count > 0, found[:, 0], 1.0)
 
 
-def _probe_points(view: StereoView) -> tuple[FloatArray, FloatArray]:
+def _probe_points(view: StereoView, probes: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
     """Points [N, 3] in the world on a coarse grid of the view's prior depth, and their depths [N]."""
     width, height = view.size
     rows, columns = (
-        (np.linspace(0.06, 0.94, n) * side).astype(np.intp) for n, side in zip(PROBES, (height, width), strict=True)
+        (np.linspace(0.06, 0.94, n) * side).astype(np.intp) for n, side in zip(probes, (height, width), strict=True)
     )
     row, column = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
     z = view.prior[row, column].astype(np.float64)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import NumpyArrays
+from stream_recon.app.slam.dense.config import StereoConfig
 from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 
@@ -37,7 +38,7 @@ def flat(prior: np.ndarray, known: np.ndarray, error: float, arrays=None) -> np.
     grey, truth, _ = board()
     weight = known.astype(np.float32)
     given = [arrays.array(np.asarray(a, np.float32)) for a in (grey, prior, error * weight, truth, weight)]
-    return arrays.numpy(flattened(arrays, *given[:3], Anchors(*given[3:])))
+    return arrays.numpy(flattened(arrays, *given[:3], Anchors(*given[3:]), StereoConfig()))
 
 
 def test_a_board_is_flat_between_its_measured_edges():

@@ -1,5 +1,7 @@
 """Stereo on a rendered scene: a slanted wall and a box in front of it, seen by a camera that moves sideways."""
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -9,9 +11,21 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Certainty, Intrinsics
-from stream_recon.app.slam.dense import coarse_to_fine, stereo
 from stream_recon.app.slam.dense.arrays import NumpyArrays
-from stream_recon.app.slam.dense.stereo import DenseStereo
+from stream_recon.app.slam.dense.coarse_to_fine import sides
+from stream_recon.app.slam.dense.config import (
+    FillConfig,
+    FreeSpaceConfig,
+    OtherSurfaceConfig,
+    PlaneConfig,
+    ReflectionConfig,
+    SourceConfig,
+    StereoConfig,
+    SupportConfig,
+    SweepConfig,
+    TriangulatedPointConfig,
+)
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 from stream_recon.app.slam.dense.views import StereoView, source_views
 
@@ -54,8 +68,10 @@ def scene(count: int = 9) -> tuple[list[StereoView], list[np.ndarray]]:
     return views, truths
 
 
-def maps(views: list[StereoView], arrays=None, workers: int = 1) -> list[stereo.DenseDepth]:
-    dense = DenseStereo(arrays or NumpyArrays(), max(SIZE), workers)
+def maps(
+    views: list[StereoView], arrays=None, workers: int = 1, config: StereoConfig | None = None
+) -> list[DenseDepth]:
+    dense = DenseStereo(arrays or NumpyArrays(), max(SIZE), workers, config or StereoConfig())
     return [found for view in views for found in dense.push(view)] + dense.finish()
 
 
@@ -64,7 +80,7 @@ def relative(depth: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 @cache
-def found() -> list[stereo.DenseDepth]:
+def found() -> list[DenseDepth]:
     return maps(scene()[0])
 
 
@@ -111,15 +127,19 @@ def test_views_may_differ_in_size(arrays):
     assert (dense[6].certainty == Certainty.CONFIRMED).mean() > 0.3
 
 
-def test_memory_is_bounded_by_the_window(monkeypatch):
-    monkeypatch.setattr(stereo, "WINDOW", 2)
-    dense = DenseStereo(NumpyArrays(), max(SIZE))
-    held = 0
+def test_a_small_window_gives_maps_early_and_forgets_their_views():
+    config = StereoConfig(sources=SourceConfig(window=2))
+    dense = DenseStereo(NumpyArrays(), max(SIZE), config=config)
+    references, complete = [], 0
     for view in scene(20)[0]:
-        dense.push(view)
-        held = max(held, len(dense._frames), len(dense._views))
-    assert held <= 2 * 5 + 2
-    assert len(dense.finish()) > 0
+        own = replace(view)
+        references.append(weakref.ref(own))
+        complete += len(dense.push(own))
+        del own
+        gc.collect()
+        assert sum(reference() is not None for reference in references) <= 2 * 5 + 2
+    assert complete >= 20 - 2 * 4
+    assert complete + len(dense.finish()) == 20
 
 
 def test_a_view_without_overlap_keeps_the_networks_depth():
@@ -171,17 +191,38 @@ def test_triangulated_points_correct_a_prior_that_no_sweep_spans():
 def test_source_views_prefer_the_best_angle():
     views, _ = scene(15)
 
-    chosen = source_views(views, 7, 4)
+    chosen = source_views(views, 7, SourceConfig(max_count=4))
 
     # Positions are .06 apart at a depth of about 1.8: 6 degrees are three of them.
     assert {abs(number - 7) for number in chosen} <= {2, 3, 4}
 
 
+OFF = {
+    "points": TriangulatedPointConfig(is_enabled=False),
+    "other_surfaces": OtherSurfaceConfig(is_enabled=False),
+    "support": SupportConfig(is_enabled=False),
+    "reflections": ReflectionConfig(is_enabled=False),
+    "fill": FillConfig(is_enabled=False),
+    "free_space": FreeSpaceConfig(is_enabled=False),
+    "planes": PlaneConfig(is_enabled=False),
+}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_each_mechanism_can_be_switched_off_alone(name):
+    views, truths = scene()
+    middle = maps(views, config=StereoConfig(**{name: OFF[name]}))[4]
+    confirmed = middle.certainty == Certainty.CONFIRMED
+    assert confirmed.mean() > 0.5
+    assert np.median(relative(middle.depth[confirmed], truths[4][confirmed])) < 0.01
+
+
 @pytest.mark.parametrize("side", [192, 384, 640, 800])
 def test_each_size_is_at_most_twice_the_last(side):
-    found = coarse_to_fine.sides(side)
+    coarse = SweepConfig().coarse_side
+    found = sides(side, coarse)
     assert found[-1] == side
-    assert found[0] <= 1.2 * coarse_to_fine.COARSE_SIDE
+    assert found[0] <= 1.2 * coarse
     assert all(b <= 2 * a + 1 for a, b in pairwise(found))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import NumpyArrays
+from stream_recon.app.slam.dense.config import OtherSurfaceConfig, StereoConfig
 from stream_recon.app.slam.dense.priors import corrected_priors, other_surfaces
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.views import StereoView
@@ -53,31 +54,42 @@ def scene(distance: float, points: int) -> tuple[list[StereoView], list[np.ndarr
     return views, masks
 
 
-def maps(views: list[StereoView]) -> list[DenseDepth]:
-    stereo = DenseStereo(NumpyArrays(), WIDTH)
+def maps(views: list[StereoView], config: StereoConfig) -> list[DenseDepth]:
+    stereo = DenseStereo(NumpyArrays(), WIDTH, config=config)
     return [found for view in views for found in stereo.push(view)] + stereo.finish()
 
 
 @pytest.mark.parametrize("distance", [0.8, 1.3])
 def test_a_pole_that_the_prior_misses_is_found_without_floaters(distance):
     views, masks = scene(distance, 12)
-    for dense, mask in list(zip(maps(views), masks, strict=True))[2:-2]:
+    for dense, mask in list(zip(maps(views, StereoConfig()), masks, strict=True))[2:-2]:
         on_pole = np.abs(dense.depth[mask] / distance - 1) < 0.05
         assert on_pole.mean() > 0.5
         beside = dense.depth[~mask]
         assert ((beside > 0) & (np.abs(beside / WALL - 1) > 0.1)).mean() < 0.01
 
 
+def test_without_the_depths_of_points_the_pole_is_missed():
+    views, masks = scene(0.8, 12)
+    config = StereoConfig(other_surfaces=OtherSurfaceConfig(is_enabled=False))
+    on_pole = [
+        np.abs(dense.depth[mask] / 0.8 - 1) < 0.05
+        for dense, mask in list(zip(maps(views, config), masks, strict=True))[2:-2]
+    ]
+    assert np.mean(on_pole) < 0.3
+
+
 def test_confirmed_depth_of_a_pole_is_not_mixed_with_the_wall():
     views, masks = scene(1.3, 12)
-    for dense, mask in list(zip(maps(views), masks, strict=True))[2:-2]:
+    for dense, mask in list(zip(maps(views, StereoConfig()), masks, strict=True))[2:-2]:
         confirmed = dense.depth[mask & (dense.certainty == Certainty.CONFIRMED)]
         assert (np.abs(confirmed / 1.3 - 1) < 0.05).mean() > 0.85
 
 
 def others(view: StereoView) -> np.ndarray:
-    arrays = NumpyArrays()
-    return arrays.numpy(other_surfaces(arrays, [view], corrected_priors(arrays, [view], [view.grey])))[0]
+    arrays, config = NumpyArrays(), StereoConfig()
+    priors = corrected_priors(arrays, [view], [view.grey], config)
+    return arrays.numpy(other_surfaces(arrays, [view], priors, config))[0]
 
 
 def test_depths_of_points_off_the_prior_are_tried_about_them():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from stream_recon.app.slam.dense.arrays import NumpyArrays
-from stream_recon.app.slam.dense.fusion import Measured
-from stream_recon.app.slam.dense.reflections import without_reflections
+from stream_recon.app.slam.dense.config import ReflectionConfig
+from stream_recon.app.slam.dense.interpolation import Measured, without_reflections
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 
 SIZE = (72, 96)
@@ -20,7 +20,9 @@ def weights(noise: float = 0.03, behind: float = 0.3, hole: bool = False, arrays
     weight[BORDER] = 1
     for part in (REFLECTION, HOLE) if hole else (REFLECTION,):
         ratio[part], weight[part] = behind, 1
-    return arrays.numpy(without_reflections(arrays, Measured(arrays.array(ratio), arrays.array(weight))))
+    return arrays.numpy(
+        without_reflections(arrays, Measured(arrays.array(ratio), arrays.array(weight)), ReflectionConfig())
+    )
 
 
 @pytest.mark.parametrize("arrays", [NumpyArrays(), TorchArrays("cpu")])

@@ -1,4 +1,4 @@
-"""Fusion of measured depth with a prior: the logarithm of their ratio is spread from measured pixels over the image.
+"""Edge-aware interpolation of depth: the log ratio of measured to prior depth is spread over the image.
 
 It minimises sum w (x - r)^2 + lambda sum links (dx)^2 with links that stop at edges of image and depth, as in the fast
 bilateral solver (Barron and Poole 2016), by conjugate gradients from coarse to fine.
@@ -10,22 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.slam.dense.arrays import Array, Arrays
-
-GREY_EDGE = 8.0
-"""Difference of grey values that divides a link by e."""
-DEPTH_EDGE = 0.03
-"""Relative difference of depth that divides a link by e."""
-MIN_LINK = 1e-3
-"""Least link, so that every pixel is reached."""
-PRIOR_VARIANCE = 2e-4
-"""Weight of a ratio of 1 for a variance of 1: the prior counts the more, the less measured depth varies about it."""
-DAMPING = (1e-4, 0.1)
-"""Bounds of that weight, against 1 for a measurement: where the prior is good, regions without measurements keep it."""
-LEVELS = 5
-ITERATIONS = 12
-"""Steps of conjugate gradients a level."""
-ROBUST_RATIO = 0.04
-"""Difference of a measured log ratio from its surroundings at which its weight is halved in the second round."""
+from stream_recon.app.slam.dense.config import InterpolationConfig, ReflectionConfig
 
 
 @dataclass(frozen=True)
@@ -36,11 +21,12 @@ class Links:
     down: Array
 
 
-def links(arrays: Arrays, grey: Array, log_depth: Array, least: float = MIN_LINK) -> Links:
-    """Links of an image and the logarithm of its prior depth; ``least``: added to each."""
+def links(arrays: Arrays, grey: Array, log_depth: Array, config: InterpolationConfig) -> Links:
+    """Links of an image and the logarithm of its prior depth."""
 
     def between(first: Array, second: Array, near: Array, far: Array) -> Array:
-        return arrays.exp(-abs(first - second) / GREY_EDGE - abs(near - far) / DEPTH_EDGE) + least
+        edge = abs(first - second) / config.grey_edge + abs(near - far) / config.depth_edge
+        return arrays.exp(-edge) + config.min_link
 
     right, down = arrays.zeros_like(grey), arrays.zeros_like(grey)
     left, after = np.s_[..., :, :-1], np.s_[..., :, 1:]
@@ -58,36 +44,47 @@ class Measured:
     weight: Array
 
 
+def without_reflections(arrays: Arrays, measured: Measured, config: ReflectionConfig) -> Array:
+    """Weights [..., h, w] of measured log ratios: less for those that are behind the prior and alone.
+
+    A glossy surface without texture shows things in front of it as if they were behind it. Stereo measures such depth
+    consistently in all views, but only at the few pixels where the reflection has texture. Holes and windows are behind
+    their surroundings, too, but have many pixels that agree, or the network's depth is bad there.
+    """
+    ratio, weight = measured.ratio, measured.weight
+    certain, (first, full) = arrays.minimum(weight, 1.0), config.behind
+    mean = arrays.box(certain * ratio, config.radius) / arrays.maximum(arrays.box(certain, config.radius), 1e-9)
+    share = arrays.box(arrays.where(abs(ratio - mean) < config.agreement, certain, 0.0), config.radius)
+    alone = 1 - arrays.minimum(share * (1 / config.full_share), 1.0)
+    behind = arrays.minimum(arrays.maximum((ratio - first) * (1 / (full - first)), 0.0), 1.0)
+    variance = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
+    trust = arrays.minimum(config.prior_variance / arrays.maximum(variance, 1e-9), 1.0)
+    return weight * (1 - alone * behind * (trust * trust))
+
+
 class Interpolator:
     """Spreads log ratios over the image of one view."""
 
-    def __init__(
-        self, arrays: Arrays, grey: Array, prior: Array, smoothness: float, least_link: float = MIN_LINK
-    ) -> None:
-        """
-        Args:
-            grey, prior: image and prior depth [h, w]; pixels without prior depth have any positive value.
-            smoothness: weight of the links against that of a measurement.
-            least_link: see `links`.
-        """
-        self._arrays, self._smoothness = arrays, smoothness
+    def __init__(self, arrays: Arrays, grey: Array, prior: Array, config: InterpolationConfig) -> None:
+        """``grey``, ``prior``: image and prior depth [h, w]; pixels without prior depth have any positive value."""
+        self._arrays, self._config = arrays, config
         log_depth = arrays.log(arrays.maximum(prior, 1e-6))
-        self.levels = [links(arrays, grey, log_depth, least_link)]
+        self.levels = [links(arrays, grey, log_depth, config)]
         """Links at the image's size, at half of it, and so on."""
-        for _ in range(LEVELS - 1):
+        for _ in range(config.levels - 1):
             if min(grey.shape[-2:]) < 8:
                 break
             grey, log_depth = halved(arrays, grey), halved(arrays, log_depth)
-            self.levels.append(links(arrays, grey, log_depth, least_link))
+            self.levels.append(links(arrays, grey, log_depth, config))
 
-    def spread(self, measured: Measured, damping: Array | None = None) -> Array:
+    def spread(self, measured: Measured, damping: Array | float | None = None) -> Array:
         """Log ratios [h, w] of all pixels. ``damping``: weight of a ratio of 0; None: by the variance of the ratios."""
-        arrays = self._arrays
+        arrays, config = self._arrays, self._config
         ratio, weight = measured.ratio, measured.weight
         if damping is None:
             spread = arrays.total(weight * ratio * ratio) / arrays.maximum(arrays.total(weight), 1e-9)
-            damping = arrays.maximum(PRIOR_VARIANCE / arrays.maximum(spread, 1e-9), DAMPING[0])
-            damping = arrays.minimum(damping, DAMPING[1])
+            damping = arrays.maximum(config.prior_variance / arrays.maximum(spread, 1e-9), config.damping[0])
+            damping = arrays.minimum(damping, config.damping[1])
         pyramid = [measured]
         for _ in self.levels[1:]:
             fine = pyramid[-1]
@@ -108,14 +105,14 @@ class Interpolator:
         ``outlier``: how much a difference counts, [h, w] or a number.
         """
         first = self.spread(measured)
-        difference = (measured.ratio - first) / ROBUST_RATIO
+        difference = (measured.ratio - first) / self._config.robust_ratio
         weight = measured.weight / (1 + difference * difference * outlier)
         return self.spread(Measured(measured.ratio, weight))
 
-    def _solved(self, x: Array, data: Measured, level: Links, damping: Array) -> Array:
+    def _solved(self, x: Array, data: Measured, level: Links, damping: Array | float) -> Array:
         """Log ratios of one level, from ``x``."""
         arrays, diagonal = self._arrays, data.weight + damping
-        right, down = level.right * self._smoothness, level.down * self._smoothness
+        right, down = level.right * self._config.smoothness, level.down * self._config.smoothness
 
         def applied(v: Array) -> Array:
             total = diagonal * v
@@ -130,7 +127,7 @@ class Interpolator:
         scale = diagonal + right + down
         scale[..., :, 1:] += right[..., :, :-1]
         scale[..., 1:, :] += down[..., :-1, :]
-        return conjugate_gradients(arrays, applied, scale, data.weight * data.ratio, x, ITERATIONS)
+        return conjugate_gradients(arrays, applied, scale, data.weight * data.ratio, x, self._config.iterations)
 
 
 def conjugate_gradients(
