@@ -31,3 +31,18 @@ class ResourceError(StreamReconError):
 
 class PortInUseError(ResourceError):
     """A port that another program listens on."""
+
+
+def missing_library(what: str, *packages: str, otherwise: str = "") -> ResourceError:
+    """Error of ``what`` (an option or command) where packages are not installed; says how to install all of them.
+
+    ``otherwise``: what to do without them.
+    """
+    *first, last = packages
+    names = f"{', '.join(first)} and {last}" if first else last
+    return ResourceError(f"{what} needs {names}: {pip_install(*packages)}{otherwise and f', or {otherwise}'}")
+
+
+def pip_install(*packages: str) -> str:
+    """Command that installs packages. No extra of this package: it may come from a folder, and is on no index."""
+    return f"pip install {' '.join(packages)}"

@@ -15,7 +15,7 @@ from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS, Pool, Wor
 from stream_recon.app.core.cores import limit_cores
 from stream_recon.app.core.cpu_threads import initial_threads
 from stream_recon.app.core.process import StopRequest, memory_errors
-from stream_recon.configs.errors import ResourceError, StreamReconError
+from stream_recon.configs.errors import ResourceError, StreamReconError, missing_library
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class RayPool(Pool):
         try:
             import ray
         except ImportError as error:
-            raise ResourceError("Ray is not installed: pip install 'stream-recon[ray]'") from error
+            raise missing_library("--ray", "ray", "fsspec") from error
         self._ray: Any = ray
         self._loader = loader
         self._store = store

@@ -41,7 +41,7 @@ from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.configs.errors import ConfigError, OutputError, ResourceError, StreamReconError
+from stream_recon.configs.errors import ConfigError, OutputError, ResourceError, StreamReconError, missing_library
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class RemoteFiles:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise ResourceError(f"{address} needs fsspec: pip install 'stream-recon[ray]'") from error
+            raise missing_library(address, "fsspec") from error
         with self._errors("reach"):
             try:
                 fs, base = url_to_fs(self.address)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported
 from stream_recon.app.cli.options import Port, PublicAddress, Token, option
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import missing_library
 
 
 @reported
@@ -30,7 +30,7 @@ def serve_command(
     try:
         from stream_recon.app.web.server import ServeOptions, Server, free_gb, qr_code
     except ImportError as error:
-        raise ResourceError(f"serve needs libraries ({error.name}): pip install 'stream-recon[serve]'") from error
+        raise missing_library("serve", "starlette", "uvicorn", "segno", "cryptography") from error
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, public_address))

@@ -1,20 +1,20 @@
-"""Export of images and a sparse model for COLMAP, written by pycolmap (https://colmap.github.io/format.html).
+"""Export of images and a sparse model for COLMAP, in its binary format (https://colmap.github.io/format.html).
 
 Poses there are world-to-camera with the same camera axes as here, and pixel (0, 0) covers [0, 1) x [0, 1).
 """
 
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import sure_pixels
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, quaternion_xyzw
 from stream_recon.app.export.depth import MASKS_NOTE, excluded_pixels, frame_name, has_masks, missing_frames, write_mask
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.observations import (
@@ -29,43 +29,33 @@ from stream_recon.app.export.pose_formats import save_rgb
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.view import PinholeView
 from stream_recon.app.result.cameras import Camera
-from stream_recon.configs.errors import OutputError, ResourceError
+from stream_recon.configs.errors import OutputError
 
 MODEL = "sparse/0"
 DENSE_POINTS = 100_000
 """Points from depth maps where there are no tracks: trainers are initialised with points, and some fail without."""
 CAMERA_ID = 1
+PINHOLE = 1
+"""Number of the camera model; its parameters are fx, fy, cx, cy."""
+KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+TRACK_ELEMENT = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
+POINT = np.dtype([("number", "<u8"), ("xyz", "<f8", 3), ("rgb", "u1", 3), ("error", "<f8"), ("length", "<u8")])
+"""Records in the files; a point is followed by its track."""
 DENSE_NOTE = (
     "{} points come from depth maps: their observations are their projections in frames whose depth agrees. They show "
     "surfaces, and do not constrain the cameras."
 )
-
-
 STEREO_NOTE = (
     "stereo/depth_maps/: dense depth maps in COLMAP's format (width&height&1&, then float32 row by row), along the "
     "optical axis; 0: none, or unsure. They have the views of the images at their own size. fused.ply: the dense cloud."
 )
 
 
-@dataclass(frozen=True)
-class ModelStatistics:
-    """Statistics of a model that pycolmap has read."""
-
-    images: int
-    points: int
-    observations: int
-    mean_error_px: float
-    mean_track_length: float
-
-
 def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     """Write ``images/`` and ``sparse/0/``.
 
-    Raises:
-        ResourceError: pycolmap is not installed.
-        StreamReconError: nothing to export, or nothing readable. OSError for system errors.
+    Raises StreamReconError: nothing to export, or nothing readable; OSError for system errors.
     """
-    pycolmap = _library()
     chosen = job.cameras("keyframes")
     images = frame_images(job.result, chosen, job.view, job.options.max_side)
     observed = track_observations(job.tracks, chosen, images.view) if job.tracks is not None else no_observations()
@@ -83,32 +73,12 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
         fused = _write_depth_maps(job, cameras, images.view, folder)
     model = folder / MODEL
     model.mkdir(parents=True)
-    _reconstruction(pycolmap, cameras, images.view, observed).write_binary(model)
-    statistics = read_back(model)
-    counts = statistics.images, statistics.points, statistics.observations
-    if counts != (len(cameras), len(observed.xyz), len(observed.point)):
-        raise OutputError(f"{model} is incomplete: is the disk full?")
-    report = _report(job, images, statistics, sparse)
+    errors = observed.errors(cameras, images.view)
+    _write_model(model, cameras, images.view, observed, errors)
+    report = _report(job, images, len(cameras), observed, errors, sparse)
     if fused:
         report.notes.append(STEREO_NOTE)
     return report
-
-
-def read_back(model: Path) -> ModelStatistics:
-    """Statistics of a model's files. Raises OutputError where pycolmap cannot read them, ResourceError without it."""
-    pycolmap = _library()
-    try:
-        read = pycolmap.Reconstruction(model)
-    except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        raise OutputError(f"{model} is incomplete: {error}") from error
-    read.update_point_3d_errors()
-    return ModelStatistics(
-        read.num_images(),
-        read.num_points3D(),
-        read.compute_num_observations(),
-        float(read.compute_mean_reprojection_error()) if read.num_points3D() else 0.0,
-        float(read.compute_mean_track_length()),
-    )
 
 
 def _write_depth_maps(job: ExportJob, cameras: Sequence[Camera], view: PinholeView, folder: Path) -> int:
@@ -132,14 +102,6 @@ def _write_depth_maps(job: ExportJob, cameras: Sequence[Camera], view: PinholeVi
             written += 1
     write_points(folder / "fused.ply", job.cloud())
     return written
-
-
-def _library() -> ModuleType:
-    try:
-        import pycolmap
-    except ImportError as error:
-        raise ResourceError("--format colmap needs pycolmap: pip install 'stream-recon[export]'") from error
-    return pycolmap  # type: ignore[no-any-return,unused-ignore]
 
 
 def _write_images(
@@ -171,60 +133,86 @@ def _write_images(
     return [chosen[k] for k in written], observed
 
 
-def _reconstruction(pycolmap: Any, cameras: Sequence[Camera], view: PinholeView, observed: PointObservations) -> Any:
-    """The pycolmap model, with an image's keypoints in the order of its observations."""
-    model, k = pycolmap.Reconstruction(), view.intrinsics
-    model.add_camera_with_trivial_rig(
-        pycolmap.Camera(
-            model="PINHOLE",
-            width=view.size[0],
-            height=view.size[1],
-            params=[k.fx, k.fy, k.cx, k.cy],
-            camera_id=CAMERA_ID,
-            has_prior_focal_length=True,
-        )
-    )
-    order = np.argsort(observed.camera, kind="stable")
-    ends = np.searchsorted(observed.camera[order], np.arange(len(cameras) + 1))
-    within = np.empty(len(order), np.int64)
-    within[order] = np.arange(len(order)) - ends[observed.camera[order]]
-    for number, camera in enumerate(cameras):
-        rows = order[ends[number] : ends[number + 1]]
-        image = pycolmap.Image(
-            name=f"{frame_name(camera.index)}.jpg",
-            keypoints=observed.pixel[rows],
-            camera_id=CAMERA_ID,
-            image_id=number + 1,
-        )
-        model.add_image_with_trivial_frame(image, pycolmap.Rigid3d(invert_pose(camera.T_world_camera)[:3]))
+def _write_model(
+    model: Path, cameras: Sequence[Camera], view: PinholeView, observed: PointObservations, errors: NDArray[np.float64]
+) -> None:
+    """Write ``cameras.bin``, ``images.bin`` and ``points3D.bin``. ``errors``: of the observations [O], in pixels.
+
+    An image's keypoints are its observations, so that each has a point. Numbers of images and points begin with 1.
+    """
+    k = view.intrinsics
+    camera_row = struct.pack("<QIiQQ4d", 1, CAMERA_ID, PINHOLE, *view.size, k.fx, k.fy, k.cx, k.cy)
+    (model / "cameras.bin").write_bytes(camera_row)
+    by_image = np.argsort(observed.camera, kind="stable")
+    starts = np.searchsorted(observed.camera[by_image], np.arange(len(cameras) + 1))
+    keypoint = np.empty(len(by_image), np.int64)
+    keypoint[by_image] = np.arange(len(by_image)) - starts[observed.camera[by_image]]
+    keypoints = np.empty(len(by_image), KEYPOINT)
+    keypoints["xy"], keypoints["point"] = observed.pixel[by_image], observed.point[by_image] + 1
+    _write_poses(model / "images.bin", cameras, np.split(keypoints, starts[1:-1]))
+    _write_points3d(model / "points3D.bin", observed, keypoint, _point_errors(observed, errors))
+
+
+def _write_poses(path: Path, cameras: Sequence[Camera], keypoints: Sequence[NDArray[np.void]]) -> None:
+    """Write ``images.bin``: pose, camera, name and keypoints of each image."""
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(cameras)))
+        for number, (camera, own) in enumerate(zip(cameras, keypoints, strict=True), start=1):
+            T_camera_world = invert_pose(camera.T_world_camera)
+            x, y, z, w = quaternion_xyzw(T_camera_world[:3, :3])
+            file.write(struct.pack("<I7dI", number, w, x, y, z, *T_camera_world[:3, 3], CAMERA_ID))
+            file.write(f"{frame_name(camera.index)}.jpg\0".encode())
+            file.write(struct.pack("<Q", len(own)) + own.tobytes())
+
+
+def _write_points3d(
+    path: Path, observed: PointObservations, keypoint: NDArray[np.int64], errors_px: NDArray[np.float64]
+) -> None:
+    """Write ``points3D.bin``. ``keypoint`` [O]: numbers of the observations in their images, from 0."""
     by_point = np.argsort(observed.point, kind="stable")
-    starts = np.searchsorted(observed.point[by_point], np.arange(len(observed.xyz) + 1)).tolist()
-    images, keypoints = (observed.camera[by_point] + 1).tolist(), within[by_point].tolist()
-    for point, (xyz, rgb) in enumerate(zip(observed.xyz, observed.rgb, strict=True)):
-        track = range(starts[point], starts[point + 1])
-        elements = [pycolmap.TrackElement(images[row], keypoints[row]) for row in track]
-        model.add_point3D(xyz, pycolmap.Track(elements), rgb)
-    model.update_point_3d_errors()
-    return model
+    starts = np.searchsorted(observed.point[by_point], np.arange(len(observed.xyz) + 1))
+    tracks = np.empty(len(by_point), TRACK_ELEMENT)
+    tracks["image"], tracks["keypoint"] = observed.camera[by_point] + 1, keypoint[by_point]
+    points = np.empty(len(observed.xyz), POINT)
+    points["number"], points["length"] = np.arange(len(points)) + 1, np.diff(starts)
+    points["xyz"], points["rgb"], points["error"] = observed.xyz, observed.rgb, errors_px
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(points)))
+        for point, first, end in zip(points, starts, starts[1:], strict=False):
+            file.write(point.tobytes() + tracks[first:end].tobytes())
 
 
-def _report(job: ExportJob, images: FrameImages, statistics: ModelStatistics, sparse: int) -> ExportReport:
-    view = images.view
+def _point_errors(observed: PointObservations, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean reprojection error [M] of each point in pixels."""
+    count = len(observed.xyz)
+    return np.bincount(observed.point, errors, count) / np.bincount(observed.point, minlength=count)
+
+
+def _report(
+    job: ExportJob,
+    images: FrameImages,
+    written: int,
+    observed: PointObservations,
+    errors: NDArray[np.float64],
+    sparse: int,
+) -> ExportReport:
+    view, points = images.view, len(observed.xyz)
+    mean_length = len(observed.point) / points if points else 0.0
+    mean_error_px = float(_point_errors(observed, errors).mean()) if points else 0.0
     warnings = [*([images.warning] if images.warning else []), *missing_frames(len(images.missing))]
-    if not statistics.points:
+    if not points:
         warnings.append("there are no points, and some trainers fail without: use --dense N")
     elif not sparse:
         warnings.append("there are no tracked points: 'stream-recon refine' improves poses and points")
     return ExportReport(
-        f"{statistics.images} images of {view.size[0]}x{view.size[1]} pixels, {statistics.points} points with "
-        f"{statistics.mean_track_length:.1f} observations each, mean reprojection error "
-        f"{statistics.mean_error_px:.2f} px.",
+        f"{written} images of {view.size[0]}x{view.size[1]} pixels, {points} points with "
+        f"{mean_length:.1f} observations each, mean reprojection error {mean_error_px:.2f} px.",
         [
             "Poses in the files are world to camera; camera: x right, y down, z forward. Pixel (0, 0) covers "
             "[0, 1) x [0, 1). One PINHOLE camera; images are undistorted.",
             f"{sparse} points were tracked and triangulated: their observations were measured in the images.",
             *([MASKS_NOTE] if has_masks(job) else []),
-            *([DENSE_NOTE.format(statistics.points - sparse)] if statistics.points > sparse else []),
+            *([DENSE_NOTE.format(points - sparse)] if points > sparse else []),
         ],
         warnings,
     )

@@ -11,7 +11,7 @@ from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import ordered_points
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.run_record import PROGRAM
-from stream_recon.configs.errors import OutputError, ResourceError
+from stream_recon.configs.errors import OutputError, missing_library
 
 JPEG = (cv2.IMWRITE_JPEG_QUALITY, 85)
 """Encoder options of the images, which are the network's: 85 is visually lossless at this size."""
@@ -74,5 +74,5 @@ def _library() -> ModuleType:
     try:
         import rerun
     except ImportError as error:
-        raise ResourceError("--format rrd needs Rerun's library: pip install 'stream-recon[rerun]'") from error
+        raise missing_library("--format rrd", "rerun-sdk") from error
     return rerun  # type: ignore[no-any-return,unused-ignore]

@@ -28,7 +28,7 @@ from stream_recon.app.publishing.messages import (
     Transforms,
 )
 from stream_recon.app.publishing.ros_messages import camera_matrices
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import missing_library
 
 SCHEMAS = {
     Topic.TF: "FrameTransforms",
@@ -72,9 +72,7 @@ def foxglove_library() -> ModuleType:
         import foxglove
         import foxglove.messages
     except ImportError as error:
-        raise ResourceError(
-            "publishing for Foxglove needs the library foxglove-sdk: pip install 'stream-recon[robots]'"
-        ) from error
+        raise missing_library("publishing for Foxglove", "foxglove-sdk") from error
     return foxglove  # type: ignore[no-any-return,unused-ignore]
 
 

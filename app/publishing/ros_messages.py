@@ -30,7 +30,7 @@ from stream_recon.app.publishing.messages import (
     Transforms,
 )
 from stream_recon.app.sources.rmw_zenoh import RosQos
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import missing_library
 
 TYPES = {
     Topic.TF: "tf2_msgs/msg/TFMessage",
@@ -71,7 +71,7 @@ def rosbags_library() -> ModuleType:
         import rosbags.rosbag2
         import rosbags.typesys
     except ImportError as error:
-        raise ResourceError("ROS 2 messages need the library rosbags: pip install 'stream-recon[robots]'") from error
+        raise missing_library("writing of ROS 2 messages", "rosbags") from error
     return rosbags  # type: ignore[no-any-return,unused-ignore]
 
 

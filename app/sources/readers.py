@@ -41,7 +41,7 @@ from stream_recon.app.sources.image_decoding import (
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
 from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import ConfigError, InputError, pip_install
 
 if TYPE_CHECKING:
     from stream_recon.app.sources.scan_folder import ScanFeedback
@@ -455,7 +455,7 @@ def unread_images(folder: Path) -> str | None:
     if not names:
         return None
     suffixes = sorted({Path(name).suffix.lower() for name in names})
-    way = "pip install 'stream-recon[heif]', or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
+    way = f"{pip_install('pillow-heif')}, or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
     return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
 
 

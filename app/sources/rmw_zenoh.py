@@ -14,7 +14,7 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from stream_recon.configs.errors import ConfigError, ResourceError
+from stream_recon.configs.errors import ConfigError, missing_library
 
 DEFAULT_ENDPOINT = "localhost:7447"
 """Router that nodes of rmw_zenoh connect to."""
@@ -100,9 +100,7 @@ def zenoh_library() -> ModuleType:
         import zenoh
         import zenoh.ext
     except ImportError as error:
-        raise ResourceError(
-            "zenoh:// needs the libraries eclipse-zenoh and xxhash: pip install 'stream-recon[robots]'"
-        ) from error
+        raise missing_library("zenoh", "eclipse-zenoh", "xxhash", "rosbags") from error
     return zenoh  # type: ignore[no-any-return,unused-ignore]
 
 

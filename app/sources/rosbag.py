@@ -18,7 +18,7 @@ from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of, is_truncated_png
 from stream_recon.app.sources.readers import Reader
-from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
+from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 """Suffixes of single-file recordings."""
@@ -385,9 +385,7 @@ def _library() -> ModuleType:
         import rosbags.serde
         import rosbags.typesys
     except ImportError as error:
-        raise ResourceError(
-            "ROS recordings need the library rosbags: pip install 'stream-recon[recordings]'"
-        ) from error
+        raise missing_library("reading of ROS recordings", "rosbags") from error
     return rosbags  # type: ignore[no-any-return,unused-ignore]
 
 

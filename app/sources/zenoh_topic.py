@@ -25,7 +25,7 @@ from stream_recon.app.sources.rosbag import (
     info_topics,
     is_rectified,
 )
-from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
+from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
 
 NODE = "stream_recon_source"
 """Name of the node that subscribes."""
@@ -250,7 +250,7 @@ def _types() -> tuple[Any, dict[str, str], tuple[type[Exception], ...]]:
         from rosbags.serde import SerdeError
         from rosbags.typesys import Stores, get_typestore
     except ImportError as error:
-        raise ResourceError("zenoh:// needs the library rosbags: pip install 'stream-recon[robots]'") from error
+        raise missing_library("zenoh", "eclipse-zenoh", "xxhash", "rosbags") from error
     store = get_typestore(Stores.ROS2_JAZZY)
     hashes = {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}
     return store, hashes, (*DAMAGE, SerdeError, StreamReconError)

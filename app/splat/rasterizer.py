@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import ResourceError, pip_install
 
 Gaussians = dict[str, torch.nn.Parameter]
 """``means`` [N, 3], ``scales`` [N, 3] (logarithms), ``quats`` [N, 4], ``opacities`` [N] (logits), ``sh0`` [N, 1, 3] and
@@ -85,7 +85,7 @@ def require_gsplat() -> None:
         import gsplat  # noqa: F401
         from gsplat.cuda._backend import _C
     except ImportError as error:
-        raise ResourceError(NEEDS.format("pip install 'stream-recon[splat]'")) from error
+        raise ResourceError(NEEDS.format(pip_install("gsplat"))) from error
     except (RuntimeError, OSError) as error:
         first = next(iter(str(error).strip().splitlines()), "it failed")
         raise ResourceError(NEEDS.format(f"gsplat could not be compiled ({first})")) from error

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from stream_recon.app.viewer.guard import outward_address
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import missing_library
 
 DAYS = 800
 """Validity; phones refuse certificates of more than 825 days."""
@@ -25,9 +25,7 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError as error:
-        raise ResourceError(
-            "--tls needs a library: pip install 'stream-recon[serve]', or use --cert and --key"
-        ) from error
+        raise missing_library("--tls", "cryptography", otherwise="use --cert and --key") from error
     cert_path, key_path = folder / "certificate.pem", folder / "key.pem"
     names = _names(host)
     now = datetime.now(UTC)

@@ -9,7 +9,7 @@ import torch
 from stream_recon.cache.attention import AttentionBackend, AttentionSizes, TorchAttention
 from stream_recon.cache.kernels.flashinfer_attention import FlashInferAttention
 from stream_recon.cache.step_metadata import StepMetadata
-from stream_recon.configs.errors import ResourceError
+from stream_recon.configs.errors import ResourceError, missing_library
 from stream_recon.configs.schema import AttentionChoice
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,7 @@ def choose_attention(
     if not is_half_on_gpu:
         raise ResourceError(f"--attention {choice} works in half precision, not in {sizes.dtype}; use --attention sdpa")
     if choice == "flashinfer" and find_spec("flashinfer") is None:
-        raise ResourceError(
-            "--attention flashinfer: FlashInfer is not installed (pip install 'stream-recon[cuda]'); "
-            "use --attention auto"
-        )
+        raise missing_library("--attention flashinfer", "flashinfer-python", otherwise="use --attention auto")
     if choice == "triton" and metadata is None:
         raise ResourceError("--attention triton: Triton does not run here; use --attention auto")
     if choice == "flashinfer":

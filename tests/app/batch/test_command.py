@@ -125,7 +125,7 @@ def test_ray_has_to_be_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run("batch", str(data), "-o", "out", "--ray", "local") == 2
-    assert "pip install 'stream-recon[ray]'" in capfd.readouterr().err
+    assert "--ray needs ray and fsspec: pip install ray fsspec" in capfd.readouterr().err
 
 
 @pytest.mark.slow

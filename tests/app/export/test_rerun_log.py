@@ -25,9 +25,9 @@ def test_rerun_finds_cameras_pictures_points_and_path(tmp_path: Path) -> None:
         assert entity in printed
 
 
-def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_room(tmp_path / "out", 4, source=False)
     monkeypatch.setitem(sys.modules, "rerun", None)
-    with pytest.raises(ResourceError, match=r"stream-recon\[rerun\]"):
+    with pytest.raises(ResourceError, match="pip install rerun-sdk"):
         export(tmp_path / "out", "rrd", tmp_path / "room.rrd")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -174,12 +174,12 @@ def test_junk_is_told_in_one_line(
         open_source(str(Path(__file__).parents[3] / "app/sample/walkthrough.mp4"), FrameChoice(topic="/a"))
 
 
-def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     path = write(tmp_path / "walk.bag", 2)
     monkeypatch.setitem(sys.modules, "rosbags", None)
-    with pytest.raises(StreamReconError, match=r"stream-recon\[recordings\]"):
+    with pytest.raises(StreamReconError, match="pip install rosbags"):
         RecordingReader(path)
 
 
