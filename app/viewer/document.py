@@ -3,6 +3,7 @@
 import gzip
 import html
 import re
+import secrets
 from pathlib import Path
 
 MARK = "stream-recon-page"
@@ -11,17 +12,35 @@ PICTURE_LABEL, FULL_SCREEN_LABEL = "Picture of this view", "Full screen"
 """Labels of the buttons whose clicks the page itself answers."""
 SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 """Runs before the client."""
+POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}' 'unsafe-eval' blob:; worker-src blob:; "
+    "style-src 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; media-src blob: data:; "
+    "connect-src 'self' {sockets} blob: data:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+"""Content security policy of the page: it refuses scripts that text of a result brings, and foreign addresses. The
+client's own compiled parts need ``unsafe-eval``."""
+SCRIPT_TAG = re.compile(r"<script(?=[\s>])")
 
 
-def with_page(text: str, title: str) -> str:
-    """Viser's HTML page ``text`` with a title, and what this module adds."""
+def markup(text: str) -> str:
+    """HTML of plain text, whose lines are kept; words between pairs of ``**`` are bold. Nothing else is markup."""
+    escaped = html.escape(text).replace("\n", "<br>")
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escaped)
+
+
+def with_page(text: str, title: str, nonce: str = "") -> str:
+    """Viser's HTML page ``text`` with a title, and what this module adds.
+
+    ``nonce``: marks the page's own scripts for `POLICY`; empty: there is no policy, as in a file.
+    """
     # Only the head is searched: the rest has megabytes.
     end = text.index("<head>") + len("<head>")
     strings = {"TITLE": title, "PICTURE": PICTURE_LABEL, "FULL_SCREEN": FULL_SCREEN_LABEL}
     script = re.sub(r"\b(?:TITLE|PICTURE|FULL_SCREEN)\b", lambda name: _string(strings[name[0]]), SCRIPT)
     added = f'<title>{html.escape(title)}</title><script id="{MARK}">{script}</script>'
     rest = re.sub(r"<title>[^<]*</title>", "", text[end:], count=1)
-    return text[:end] + added + rest
+    page = text[:end] + added + rest
+    return SCRIPT_TAG.sub(f'<script nonce="{nonce}"', page) if nonce else page
 
 
 class PageBody:
@@ -29,7 +48,12 @@ class PageBody:
 
     def __init__(self) -> None:
         self.title = "stream-recon"
+        self._nonce = secrets.token_urlsafe(16)
         self._made: dict[tuple[str, bool], bytes] = {}
+
+    def policy(self, sockets: str) -> str:
+        """The page's content security policy; ``sockets``: web sockets of its own address, see `own_sockets`."""
+        return POLICY.format(nonce=self._nonce, sockets=sockets)
 
     def body(self, original: bytes, *, zipped: bool) -> bytes:
         """The body for viser's one; ``zipped``: both are compressed by gzip."""
@@ -37,7 +61,7 @@ class PageBody:
         if key not in self._made:
             self._made = {k: v for k, v in self._made.items() if k[0] == self.title}
             text = (gzip.decompress(original) if zipped else original).decode()
-            content = with_page(text, self.title).encode()
+            content = with_page(text, self.title, self._nonce).encode()
             self._made[key] = gzip.compress(content, 6) if zipped else content
         return self._made[key]
 

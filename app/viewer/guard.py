@@ -10,6 +10,7 @@ import http
 import ipaddress
 import logging
 import math
+import re
 import secrets
 import socket
 import time
@@ -46,6 +47,14 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+
+
+def own_sockets(host: str) -> str:
+    """Web sockets of a page's own address, for its policy: not all browsers count them as of the same origin."""
+    return f"ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
 
 
 def is_loopback(host: str) -> bool:

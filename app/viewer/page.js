@@ -1,5 +1,16 @@
 // Runs before the viewer's client. TITLE, PICTURE and FULL_SCREEN are replaced by strings.
 (() => {
+  // The client unpacks itself into one more script, which the page's policy has to know as its own.
+  const nonce = document.currentScript.nonce;
+  if (nonce) {
+    const make = Document.prototype.createElement;
+    document.createElement = function (name, ...options) {
+      const element = make.call(this, name, ...options);
+      if (String(name).toLowerCase() === "script") { element.nonce = nonce; delete document.createElement; }
+      return element;
+    };
+  }
+
   // Notices of the client library that say nothing about the reconstruction.
   const hidden = ["Software WebGL rendering detected", "Could not detect browser version"];
   let folded = false;

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream_recon.app.viewer.document import PICTURE_LABEL
+from stream_recon.app.viewer.document import PICTURE_LABEL, markup
 from stream_recon.app.viewer.place_layers import ALL_LAYERS, LayerChoice, LayerSwitches
 from stream_recon.app.viewer.points import ALL_POINTS, PointOptions
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
@@ -82,7 +82,8 @@ class SharedPanel:
         self.paused = False
         self._paused_by: int | None = None
         self._changed = changed
-        self._status = server.gui.add_markdown("", order=0)
+        self._text = ""
+        self._status = server.gui.add_html("", order=0)
         self._caption = server.gui.add_html("", order=99)
         self._verdict = server.gui.add_html("", order=1, visible=False)
         self._pause = server.gui.add_button("Pause", hint="Hold the video; what was reconstructed stays", order=3)
@@ -90,8 +91,9 @@ class SharedPanel:
         server.on_client_disconnect(lambda client: self.client_gone(client.client_id))
 
     def show_status(self, text: str) -> None:
-        if self._status.content != text:
-            self._status.content = text
+        if self._text != text:
+            self._text = text
+            self._status.content = _paragraph(text)
             plain = html.escape(text.replace("**", "").replace("\n", " "))
             self._caption.content = f'<span hidden data-stream-recon-status="{plain}"></span>'
 
@@ -135,7 +137,7 @@ class PagePanel:
         self._scrubbed = False
         self._pictured: TimelineView | None = None
         gui = client.gui
-        self._counts = gui.add_markdown("", order=2)
+        self._counts = gui.add_html("", order=2)
         self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
         self._add_view(gui)
         self._add_frames(gui)
@@ -269,8 +271,9 @@ class PagePanel:
         self._hidden.value = self._hides[self._shown]
 
     def show_counts(self, text: str) -> None:
-        if self._counts.content != text:
-            self._counts.content = text
+        content = _paragraph(text)
+        if self._counts.content != content:
+            self._counts.content = content
 
     def show_frames(self, timeline: Timeline) -> None:
         """Extend the slider to the newest frame, and show the chosen frame's thumbnail."""
@@ -301,6 +304,10 @@ class PagePanel:
         if event.client is not None:
             self._scrubbed = True
             self._events.changed()
+
+
+def _paragraph(text: str) -> str:
+    return f'<div style="padding: 0 12px 8px; font-size: 0.875em; line-height: 1.4">{markup(text)}</div>'
 
 
 def set_theme(gui: Any, *, dark: bool) -> None:

@@ -27,6 +27,7 @@ from stream_recon.app.viewer.guard import (
     MessageGuard,
     RateLimiter,
     RequestGuard,
+    own_sockets,
 )
 from stream_recon.configs.errors import PortInUseError, ResourceError
 
@@ -136,6 +137,10 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
                 response.body = page.body(bytes(response.body), zipped=zipped)
                 del response.headers["Content-Length"]
                 response.headers["Content-Length"] = str(len(response.body))
+                response = requests.add_headers(request, response)
+                del response.headers["Content-Security-Policy"]
+                response.headers["Content-Security-Policy"] = page.policy(own_sockets(request.headers["Host"]))
+                return response
             return requests.add_headers(request, response)
 
         async def handle(connection: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import html
-import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard
+from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard, own_sockets
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -30,12 +29,8 @@ CONTENT_POLICY = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'; object-src 'none'"
 )
 """Content security policy of the server's own pages, which have no inline scripts."""
-VIEWER_POLICY = (
-    "connect-src 'self' {sockets} blob: data:; frame-ancestors 'self'; base-uri 'none'; form-action 'none'; "
-    "object-src 'none'"
-)
-"""Policy of viewers. Their page has inline scripts, and would run what a server named in its address sends."""
-HOST = re.compile(r"[A-Za-z0-9.\-]{1,255}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:[0-9]{1,5})?")
+VIEWER_POLICY = "default-src 'none'; frame-ancestors 'self'"
+"""Policy of what a viewer sends without one of its own: its page has one, which names its scripts."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -141,8 +136,9 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name.lower().encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
-                policy = VIEWER_POLICY if scope["path"].startswith("/view/") else CONTENT_POLICY
-                own[b"content-security-policy"] = policy.format(sockets=_sockets_of(scope)).encode()
+                is_viewer = scope["path"].startswith("/view/")
+                policy = VIEWER_POLICY if is_viewer else CONTENT_POLICY.format(sockets=_sockets_of(scope))
+                own[b"content-security-policy"] = policy.encode()
                 present = {name.lower() for name, _ in message["headers"]}
                 own.setdefault(b"cache-control", b"no-store")
                 message["headers"] = [
@@ -155,9 +151,7 @@ class Access:
 
 
 def _sockets_of(scope: Scope) -> str:
-    """Web sockets of the server's own address: not all browsers count them as of the same origin."""
-    host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    return f"ws://{host} wss://{host}" if HOST.fullmatch(host) else ""
+    return own_sockets(next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), ""))
 
 
 def _bounded_receive(receive: Receive) -> Receive:

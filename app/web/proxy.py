@@ -13,11 +13,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Origin, Subprotocol
 
+from stream_recon.app.viewer.guard import own_sockets
 from stream_recon.app.web.viewers import Viewers
 from stream_recon.configs.errors import OutputError, ResourceError, StreamReconError
 
 MAX_PAGE_BYTES = 50_000_000
-PASSED_HEADERS = ("content-type", "content-encoding", "cache-control", "etag")
+PASSED_HEADERS = ("content-type", "content-encoding", "cache-control", "etag", "content-security-policy")
 TIMEOUT_SECONDS = 30.0
 
 
@@ -40,9 +41,15 @@ class ViewerProxy:
             return PlainTextResponse(f"{error}\n", 503, {"Retry-After": "2", "Refresh": "2"})
         encoding = "gzip" if "gzip" in request.headers.get("accept-encoding", "") else "identity"
         try:
-            return await asyncio.to_thread(_fetch, port, f"/{path}", encoding)
+            response = await asyncio.to_thread(_fetch, port, f"/{path}", encoding)
         except (OSError, http.client.HTTPException):
             return PlainTextResponse("the viewer is closing: reload\n", 503, {"Retry-After": "2", "Refresh": "2"})
+        policy = response.headers.get("content-security-policy", "")
+        # The page's web socket goes through this server's address.
+        sockets = f"'self' {own_sockets(request.headers.get('host', ''))}"
+        if policy:
+            response.headers["content-security-policy"] = policy.replace("connect-src 'self'", f"connect-src {sockets}")
+        return response
 
     async def socket(self, browser: WebSocket) -> None:
         """The viewer's web socket."""

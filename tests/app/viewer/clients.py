@@ -77,8 +77,8 @@ class WebClient:
         return self._text(2)
 
     def _text(self, order: int) -> str:
-        found = [c for c in list(self._controls.values()) if "_markdown" in c and c["order"] == order]
-        return str(found[0]["_markdown"]) if found else ""
+        found = [c for c in list(self._controls.values()) if "content" in c and c["order"] == order]
+        return html.unescape(re.sub(r"<[^>]*>", "", str(found[0]["content"]))) if found else ""
 
     def control(self, label: str) -> Mapping[str, Any]:
         """Properties and value of the control or folder with a label."""
