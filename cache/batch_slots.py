@@ -49,9 +49,11 @@ class SharedPools:
     """Special tokens per frame."""
 
     @staticmethod
-    def allocate(schema: StreamSchema, batch_slots: int, device: torch.device) -> "SharedPools":
-        """Empty pools."""
-        frames = FramePools.allocate(schema.frames, device, schema.dtype, batch_slots)
+    def allocate(
+        schema: StreamSchema, batch_slots: int, device: torch.device, *, by_kernels: bool = False
+    ) -> "SharedPools":
+        """Empty pools; ``by_kernels``: see `FramePools.allocate`."""
+        frames = FramePools.allocate(schema.frames, device, schema.dtype, batch_slots, by_kernels=by_kernels)
         camera = allocate_camera_pools(schema.camera, device, schema.camera_dtype, batch_slots)
         return SharedPools(batch_slots, frames, camera, schema.frames.tokens, schema.frames.special)
 
@@ -114,7 +116,7 @@ class BatchSlots:
         *,
         by_kernels: bool,
     ) -> None:
-        self._pools = SharedPools.allocate(schema, batch_slots, device)
+        self._pools = SharedPools.allocate(schema, batch_slots, device, by_kernels=by_kernels)
         self._tokens = schema.frames.tokens
         self._slot_metadata = [
             StepMetadata(schema.camera.slots, device) if by_kernels else None for _ in range(batch_slots)

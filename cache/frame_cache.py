@@ -82,17 +82,25 @@ class FramePools:
 
     @staticmethod
     def allocate(
-        schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype, batch_slots: int = 1
+        schema: FrameCacheSchema,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_slots: int = 1,
+        *,
+        by_kernels: bool = False,
     ) -> "FramePools":
-        """Pools of ``batch_slots`` streams, one after the other along C; norms are [L, batch_slots, H] here."""
+        """Pools of ``batch_slots`` streams, one after the other along C; norms are [L, batch_slots, H] here.
+
+        ``by_kernels``: contiguous on every device, as our kernels need them.
+        """
         shape = (schema.layers, batch_slots * schema.tokens, schema.heads, schema.head_dim)
-        on_cpu = device.type == "cpu"
-        if on_cpu:
+        heads_first = device.type == "cpu" and not by_kernels
+        if heads_first:
             # A CPU multiplies head by head: with each head's tokens in one piece, products read them without a copy.
             shape = (shape[0], shape[2], shape[1], shape[3])
         # Zeros: a paged kernel may load a full page before it masks, and NaN times zero is NaN.
         keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
-        if on_cpu:
+        if heads_first:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)
         norms, committed = (torch.zeros(schema.layers, batch_slots, schema.heads, device=device) for _ in range(2))
         return FramePools(keys, values, norms, committed)
