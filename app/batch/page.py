@@ -72,10 +72,13 @@ def _head(record: Mapping[str, Any]) -> str:
     speed = f"; {totals['scenes_per_hour']:g} scenes an hour" if totals["scenes_per_hour"] else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; "
+        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">"
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>stream-recon: {escape(Path(record['root']).name)}</title><style>{STYLE}</style></head><body>"
         f"<h1>{escape(record['root'])}</h1><p>{escape(counts + speed)}. "
-        f"Preset {escape(record['preset']['name'])}, weights <code>{record['weights_sha256'][:16]}</code>.</p>"
+        f"Preset {escape(record['preset']['name'])}, "
+        f"weights <code>{escape(record['weights_sha256'][:16])}</code>.</p>"
         '<p class="note">Trajectories: <span class="key-ours">estimate</span>, which starts at the circle, and '
         '<span class="key-truth">ground truth</span> where it is known.</p>'
     )
@@ -97,7 +100,7 @@ def _overview(record: Mapping[str, Any], rows: Sequence[Row]) -> str:
     lines = [
         line(
             f'<a href="#scene-{number}">{escape(row.name)}</a>',
-            str(row.result["frames"]) if row.result is not None else row.status,
+            escape(str(row.result["frames"]) if row.result is not None else row.status),
             row.figures,
             row.verdict,
         )
