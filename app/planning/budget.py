@@ -1,7 +1,7 @@
 """Estimates of GPU memory and step time of a run, from its configuration: computed from shapes, else constants.
 
 The constants were fitted to the full-size and the embedded network on an H200 with torch 2.11.0+cu130 and Triton 3.6.0:
-`scripts/bench.py gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
+`scripts/bench gpu --only budgets` (the full-size one at 518x294 and 448x252 in 24 and in 8 GB), and
 `--only step,kernels,sizes` (no limit). tests/app/planning/test_budget.py has the measurements.
 """
 

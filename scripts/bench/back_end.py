@@ -3,18 +3,20 @@
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import cv2
 import numpy as np
 
-from bench import SAMPLE
-from bench.pipeline import NETWORK_SIZE, StandIn, Watch
+from bench.films import SIZE, frame_at, sample_frames, write_film
+from bench.pipeline import NETWORK_SIZE, StandIn
+from bench.table import row
 from stream_recon.app.core.transforms import rotation_matrix
-from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, Intrinsics, PreparedFrame, Revision
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame, Revision
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -39,27 +41,22 @@ class Shuttle(StandIn):
     """
 
     def __init__(self, seconds: float, random_results: bool) -> None:
-        super().__init__(seconds, Watch())
+        super().__init__(seconds)
         self._random_results = random_results
         self._random = np.random.default_rng(0)
 
     def _result(self, frame: PreparedFrame) -> FrameResult:
         count = len(self._poses)
         place = abs((frame.index + count - 1) % (2 * count - 2) - (count - 1))
-        pose, depth = self._poses[place].copy(), self._depths[place // self._every].copy()
-        pose[:3, 3] /= self._unit
-        if self._random_results:
-            pose[:3, 3] = self._random.normal(0, 0.1, 3)
-            pose[:3, :3] = rotation_matrix(np.array([*self._random.normal(0, 0.02, 3), 1.0]))
-            coarse = self._random.normal(0, 0.3, (NETWORK_SIZE[1] // 14, NETWORK_SIZE[0] // 14))
-            depth = np.exp(cv2.resize(coarse.astype(np.float32), NETWORK_SIZE))
-        width, height = frame.transform.source_size
-        focal = self._focal * width
-        camera = Intrinsics(focal, focal, width / 2, height / 2)
-        confidence = 1 + 4 / (1 + depth)
-        return FrameResult(
-            frame.index, frame.timestamp, pose, camera, depth, confidence, frame.rgb, frame.transform, True, 2.0
-        )
+        result = self._at(frame, place, 0.0, is_keyframe=True)
+        if not self._random_results:
+            return result
+        pose = np.eye(4)
+        pose[:3, 3] = self._random.normal(0, 0.1, 3)
+        pose[:3, :3] = rotation_matrix(np.array([*self._random.normal(0, 0.02, 3), 1.0]))
+        coarse = self._random.normal(0, 0.3, (NETWORK_SIZE[1] // 14, NETWORK_SIZE[0] // 14))
+        depth = np.exp(cv2.resize(coarse.astype(np.float32), NETWORK_SIZE))
+        return replace(result, T_world_camera=pose, depth=depth, confidence=1 + 4 / (1 + depth))
 
 
 class FullSize(Shuttle):
@@ -80,30 +77,25 @@ class FullSize(Shuttle):
         return [self._replaced(result) for result in self._engine.finish()]
 
     def _replaced(self, result: FrameResult) -> FrameResult:
-        frame = PreparedFrame(result.index, result.timestamp, result.rgb, result.transform)
-        known = self._result(frame)
+        known = self._result(PreparedFrame(result.index, result.timestamp, result.rgb, result.transform))
         size = result.depth.shape[::-1]
-        if known.depth.shape == result.depth.shape:
-            return known
         return replace(known, depth=cv2.resize(known.depth, size), confidence=cv2.resize(known.confidence, size))
 
 
 class Watched(DelegatingBackEnd):
-    """A back end that records the time of each call, in the calling thread."""
+    """A back end that records the milliseconds of each call, in the calling thread."""
 
     def __init__(self, back_end: OnlineBackEnd | ProcessBackEnd) -> None:
         super().__init__(back_end)
         if isinstance(back_end, ProcessBackEnd):
             time.sleep(START_S)
-        self.wall: list[float] = []
-        self.cpu: list[float] = []
+        self._wall: list[float] = []
         self.finish_s = 0.0
 
     def push(self, result: FrameResult, frame: PreparedFrame) -> Sequence[FrameResult | Revision]:
-        wall, cpu = time.perf_counter(), time.thread_time()
+        begun = time.perf_counter()
         items = super().push(result, frame)
-        self.wall.append(1e3 * (time.perf_counter() - wall))
-        self.cpu.append(1e3 * (time.thread_time() - cpu))
+        self._wall.append(1e3 * (time.perf_counter() - begun))
         return items
 
     def finish(self) -> Sequence[FrameResult | Revision]:
@@ -114,55 +106,9 @@ class Watched(DelegatingBackEnd):
 
     @property
     def shown(self) -> str:
-        wall = np.array(self.wall)
-        parts = f"{wall.mean():.1f} ms a frame (median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f}"
-        return f"{parts}, most {wall.max():.0f}), processor of its thread here {np.mean(self.cpu):.1f}"
-
-
-def bench_back_end(video: Path | None, step_ms: float, frames: int, network: bool) -> None:
-    """Print frames/s of the program with full-size images, without and with the back end.
-
-    Also printed: the rate without the back end's last adjustment, and the time of a call without a network's step
-    between calls. The back end keeps up where that time is below the step's.
-
-    Args:
-        network: use steps of the full-size network on a GPU in place of pauses of ``step_ms``.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        if video is None:
-            video = Path(folder) / "generated.mp4"
-            _write_shuttle_video(video, frames)
-        engine = full_size() if network else None
-        step = "the full-size network" if engine else f"a step of {step_ms:g} ms"
-
-        def stepping(random_results: bool) -> Shuttle:
-            return Shuttle(step_ms / 1000, random_results) if engine is None else FullSize(engine, random_results)
-
-        if engine is not None:
-            # What is compiled and captured once is not timed.
-            _run(video, stepping(False), None, WARM_FRAMES, Path(folder) / "warm")
-        for random_results in (False, True):
-            results = "random results" if random_results else "true results"
-            bare = _run(video, stepping(random_results), None, frames, Path(folder) / f"{random_results}")
-            for kind, name in ((OnlineBackEnd, "in a thread"), (ProcessBackEnd, "in processes")):
-                place = Path(folder) / f"{random_results}{kind.__name__}"
-                back_end = Watched(kind())
-                summary = _run(video, stepping(random_results), back_end, frames, place)
-                assert summary.stream is not None
-                steady = summary.frames_reconstructed / (summary.seconds - back_end.finish_s)
-                print(
-                    f"| {results}, {step}, back end {name} | {summary.fps:.1f} frames/s, "
-                    f"{100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; "
-                    f"without the last adjustment {steady:.1f}, "
-                    f"{100 * steady / bare.fps:.1f} %; last adjustment {back_end.finish_s:.2f} s |"
-                )
-                print(f"| a call of the back end | {back_end.shown}; {summary.stream['keyframes']} keyframes |")
-                back_end = Watched(kind())
-                _run(video, Shuttle(0.0, random_results), back_end, frames, place.with_suffix(".fast"))
-                print(
-                    f"| a call without steps | {back_end.shown}; last adjustment {back_end.finish_s:.2f} s |",
-                    flush=True,
-                )
+        wall = np.array(self._wall)
+        spread = f"median {np.median(wall):.1f}, p95 {np.percentile(wall, 95):.1f}, most {wall.max():.0f}"
+        return f"{wall.mean():.1f} ms a frame ({spread})"
 
 
 def full_size() -> Engine:
@@ -179,22 +125,6 @@ def _run(video: Path, engine: Shuttle, back_end: Watched | None, frames: int, ou
         return reconstruct(source, cast(FrameEngine, engine), writer, setup=RunSetup(back_end))
 
 
-def _write_shuttle_video(path: Path, frames: int) -> None:
-    """The sample at 640x480."""
-    capture, images = cv2.VideoCapture(str(SAMPLE)), []
-    while True:
-        ok, image = capture.read()
-        if not ok:
-            break
-        images.append(cv2.resize(image, (640, 480), interpolation=cv2.INTER_CUBIC))
-    file = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 30, (640, 480))
-    if not file.isOpened():
-        raise SystemExit("OpenCV cannot write a video here: give one")
-    for index in range(frames):
-        file.write(images[abs((index + len(images) - 1) % (2 * len(images) - 2) - (len(images) - 1))])
-    file.release()
-
-
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("video", type=Path, nargs="?", metavar="VIDEO", help="default: the sample at 640x480")
     parser.add_argument("--frames", type=int, default=900)
@@ -203,4 +133,30 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    bench_back_end(options.video, options.step_ms, options.frames, options.network)
+    """Print frames/s of the program, without and with the back end, also without its last adjustment."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, frames = Path(name), options.frames
+        video = options.video or folder / "generated.mp4"
+        if options.video is None:
+            sample = sample_frames(SIZE)
+            write_film(video, (frame_at(sample, index) for index in range(frames)))
+        stepping: Callable[[bool], Shuttle] = partial(Shuttle, options.step_ms / 1000)
+        step = f"a step of {options.step_ms:g} ms"
+        if options.network:
+            stepping, step = partial(FullSize, full_size()), "the full-size network"
+            # What is compiled and captured once is not timed.
+            _run(video, stepping(False), None, WARM_FRAMES, folder / "warm")
+        for is_random in (False, True):
+            results = "random results" if is_random else "true results"
+            bare = _run(video, stepping(is_random), None, frames, folder / f"{is_random}")
+            for kind, where in ((OnlineBackEnd, "in a thread"), (ProcessBackEnd, "in processes")):
+                back_end = Watched(kind())
+                summary = _run(video, stepping(is_random), back_end, frames, folder / f"{is_random}{kind.__name__}")
+                assert summary.stream is not None
+                steady = summary.frames_reconstructed / (summary.seconds - back_end.finish_s)
+                row(
+                    f"{results}, {step}, back end {where}",
+                    f"{summary.fps:.1f} frames/s, {100 * summary.fps / bare.fps:.1f} % of {bare.fps:.1f} without; "
+                    f"without the last adjustment {100 * steady / bare.fps:.1f} %; it takes {back_end.finish_s:.2f} s",
+                )
+                row("a call of the back end", f"{back_end.shown}; {summary.stream['keyframes']} keyframes")

@@ -6,15 +6,15 @@ every interval of weak tracking in it is a false alarm.
 """
 
 import itertools
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from bench.scenarios.images import rendered
+from bench.table import header, row
 from stream_recon.app.core.types import PreparedFrame
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.run.pipeline import reconstruct
@@ -23,11 +23,11 @@ from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.schema import load_preset
-from training.synthetic.generator import SceneGenerator, SceneShares
+from training.synthetic.generator import ROOM
 
 Image = NDArray[np.uint8]
 Walk = Sequence[Image]
-CLIPS, FRAMES, HEIGHT, WIDTH = 8, 40, 168, 224
+CLIPS, FRAMES, HEIGHT, WIDTH, FOCAL = 8, 40, 168, 224, 190.0
 SEED = 2
 BEFORE, AFTER = 12, 20
 """Frames before a fault at the least, and after it."""
@@ -37,7 +37,7 @@ SOON = 10
 
 def faults(walks: Sequence[Walk]) -> None:
     """Print how many are noticed of each kind."""
-    print("| fault | detected | of | frames late, mean |\n|---|---|---|---|")
+    header("fault", "detected", "of", "frames late, mean")
     for name, fault in {"cut": _cut, "black": _black, "covered lens": _covered, "into the dark": _dark}.items():
         noise = np.random.default_rng(0)
         late = [
@@ -45,30 +45,24 @@ def faults(walks: Sequence[Walk]) -> None:
             for a, b in itertools.permutations(range(len(walks)), 2)
         ]
         seen = [frames for frames in late if frames is not None]
-        print(f"| {name} | {len(seen)} | {len(late)} | {np.mean(seen):.1f} |", flush=True)
+        row(name, len(seen), len(late), f"{np.mean(seen):.1f}")
 
 
 def alarms(videos: Sequence[str], stride: int) -> None:
     """Print how many there are where nothing is wrong."""
-    print("\n| video | frames | new segments | weak intervals |\n|---|---|---|---|")
+    print()
+    header("video", "frames", "new segments", "weak intervals")
     engine = load_engine()
     for video in videos:
         engine.reset()
         with open_source(video, FrameChoice(stride=stride)) as source:
             summary = reconstruct(source, engine, None)
-        health = summary.health
-        counts = f"{len(summary.segments)} | {len(health['weak'])}"
-        print(f"| {Path(video).name} | {summary.frames_reconstructed} | {counts} |", flush=True)
+        counts = summary.frames_reconstructed, len(summary.segments), len(summary.health["weak"])
+        row(Path(video).name, *counts)
 
 
 def _walks(seed: int) -> list[Walk]:
-    """By an ordinary camera: well exposed, no lens of extreme width, no sudden turns."""
-    shares = SceneShares(plain=1.0, turning=0.0, narrow=0.0, wide=0.0)
-    begun = time.monotonic()
-    batch = SceneGenerator("cpu", seed, shares=shares).render(CLIPS, FRAMES, HEIGHT, WIDTH)
-    images = (batch.images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2).numpy()
-    print(f"{CLIPS} walks of {FRAMES} frames rendered in {time.monotonic() - begun:.0f} s\n", flush=True)
-    return [list(clip) for clip in images]
+    return [rendered(ROOM, FRAMES, seed + k, size=(WIDTH, HEIGHT), focal=FOCAL).images for k in range(CLIPS)]
 
 
 Faulty = tuple[list[Image], int]

@@ -9,291 +9,20 @@ known beyond the spread of their jitters are counted for themselves.
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bench.selection import TIE, Decision, is_known, share_right
-from stream_recon.app.core import so3
-from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.core.types import ImageTransform
-from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
-from stream_recon.app.slam.matching.features import Features
+from bench.scenarios.features import COUNT, Case, Video
+from bench.table import header, row
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import IntermediateState, WarmStart
 
-FloatArray = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-SIZE = (640, 480)
-SMALL = (96, 72)
-"""Size of depth maps."""
-FOCAL = 480.0
-HALF = np.array([3.0, 1.8, 3.5])
-"""Half sides of the room."""
-BOXES = 6
-COUNT = 20
-"""Keyframes."""
-LANDMARKS = 5000
-NEAR = 0.9
-"""Depth of a moving object."""
-FADING = 0.3
-"""Spread of a point's strength from frame to frame, relative to that among points; strong ones are detected."""
-WRONG = 0.08
-"""Share of a keyframe's features that are at random positions."""
+TIE = 1.15
+"""Ratio of errors up to which either side is right."""
 SAME = 1e-3
 """Difference of ATE / path up to which two results are equally good."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Properties of a video; frames are numbered from 0 to `COUNT` - 1."""
-
-    motion: str = "sideways"
-    turn_deg: float = 0.4
-    """Standard deviation of the network's rotation from frame to frame."""
-    move: float = 0.1
-    """Of the log length of its steps."""
-    focal: float = 1.05
-    """Ratio of the network's focal length to the true one; its turns and depth fit it."""
-    depth_noise: float = 0.04
-    """Of the log scale of a depth map."""
-    scale_jump: float = 1.0
-    """Factor of the network's lengths from the middle on."""
-    features: int = 280
-    noise_px: float = 0.5
-    wrong: float = WRONG
-    words: int | None = None
-    """Number of different looks, where texture repeats; None: each point has its own."""
-    blurred: tuple[int, int] = (0, 0)
-    """Frames, from and to, with a third of the features and five times the noise."""
-    cut: int | None = None
-    """Frame from which another place is seen."""
-    object_share: float = 0.0
-    """Of the image's width and height that a moving object covers."""
-    object_frames: tuple[int, int] = (0, COUNT)
-    object_texture: float = 1.0
-    """Density of features on the object, as a multiple of that elsewhere."""
-
-
-def path(motion: str, random: np.random.Generator) -> FloatArray:
-    """Poses [COUNT, 4, 4] in the room."""
-    t, zero = np.linspace(0, 1, COUNT), np.zeros(COUNT)
-    a, b = random.uniform(0.7, 1.3, 2)
-    turn = np.stack([0.1 * np.sin(7 * a * t), 1.1 * b * t, 0.02 * np.sin(5 * t)], axis=1)
-    centre = np.stack([1.2 * b * np.sin(2 * t), 0.1 * np.sin(9 * a * t), t - 1], axis=1)
-    if motion == "forward":
-        centre, turn = np.stack([0.03 * np.sin(6 * a * t), zero, 3.0 * t - 2.5], axis=1), 0.05 * turn
-    elif motion == "rotation":
-        centre, turn = 0.002 * random.normal(size=(COUNT, 3)), 1.6 * turn
-    elif motion == "pause":
-        stop = np.clip(t, 0, 0.35) + np.clip(t - 0.7, 0, None)
-        turn = np.stack([0.1 * np.sin(7 * stop), 1.4 * stop, zero], axis=1)
-        centre = np.stack([1.6 * np.sin(2 * stop), zero, 1.4 * stop - 1], axis=1)
-    elif motion == "down":
-        # Straight down, with turns about the axis by up to half a circle.
-        spin = np.cumsum(random.choice([0.4, 1.5, 2.6, np.pi, -1.3], COUNT))
-        centre = np.stack([1.2 * np.sin(6 * t), -1.2 + zero, 1.2 * np.cos(4 * a * t)], axis=1)
-        R = so3.exp(np.stack([zero - np.pi / 2, zero, zero], axis=1)) @ so3.exp(np.stack([zero, zero, spin], axis=1))
-        return _poses(R @ so3.exp(0.05 * random.normal(size=(COUNT, 3))), centre)
-    elif motion == "photographs":
-        turn, centre = turn + 0.2 * random.normal(size=(COUNT, 3)), centre + 0.25 * random.normal(size=(COUNT, 3))
-    return _poses(so3.exp(turn * (0, 1, 0)) @ so3.exp(turn * (1, 0, 1)), centre)
-
-
-def _poses(R: FloatArray, centre: FloatArray) -> FloatArray:
-    T = np.tile(np.eye(4), (len(R), 1, 1))
-    T[:, :3, :3], T[:, :3, 3] = R, centre
-    return T
-
-
-@dataclass(frozen=True)
-class Place:
-    """A room with boxes and landmarks on all surfaces."""
-
-    low: FloatArray  # [B, 3]
-    high: FloatArray  # [B, 3]
-
-    @classmethod
-    def draw(cls, random: np.random.Generator) -> "Place":
-        centre = random.uniform(-1, 1, (BOXES, 3)) * HALF
-        centre[:, 2] = np.abs(centre[:, 2]) * 0.6 + 0.8
-        centre[:, 1] = HALF[1] - 0.4
-        half = random.uniform(0.2, 0.6, (BOXES, 3))
-        return cls(centre - half, centre + half)
-
-    def cast(self, T: FloatArray, uv: FloatArray, lens: CameraModel) -> tuple[FloatArray, FloatArray]:
-        """Surface points [N, 3] at pixels [N, 2] of a camera, and their depths [N]."""
-        rays = np.concatenate([lens.rays(uv), np.ones((len(uv), 1))], axis=1) @ T[:3, :3].T
-        rays = np.where(np.abs(rays) < 1e-9, 1e-9, rays)
-        z = (np.where(rays > 0, HALF - T[:3, 3], -HALF - T[:3, 3]) / rays).min(axis=1)
-        sides = (np.stack([self.low, self.high])[:, :, None] - T[:3, 3]) / rays
-        near, far = sides.min(axis=0).max(axis=-1), sides.max(axis=0).min(axis=-1)
-        z = np.minimum(z, np.where((near < far) & (near > 0.05), near, np.inf).min(axis=0))
-        return T[:3, 3] + z[:, None] * rays, z
-
-
-@dataclass
-class Video:
-    """A generated video; also `keyframe_matching.Images`."""
-
-    case: Case
-    seed: int
-    draw: int
-    lens: CameraModel = field(default_factory=lambda: CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2))
-    scale: Scale = field(default_factory=lambda: Scale.from_source_size(SIZE))
-
-    def __post_init__(self) -> None:
-        random = np.random.default_rng([self.seed, 0])
-        self.truth = path(self.case.motion, random)
-        self._places = [Place.draw(random), Place.draw(random)]
-        self._transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), SMALL)
-
-    def _random(self, *key: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, 1, self.draw, *key])
-
-    def _part(self, k: int) -> int:
-        return int(self.case.cut is not None and k >= self.case.cut)
-
-    @property
-    def parts(self) -> list[tuple[int, int]]:
-        """Intervals of frames that show one place."""
-        return list(pairwise(sorted({0, self.case.cut or 0, COUNT})))
-
-    @cached_property
-    def guess(self) -> FloatArray:
-        """The network's poses [COUNT, 4, 4]."""
-        case, random = self.case, np.random.default_rng([self.seed, 2])
-        steps = invert_pose(self.truth[:-1]) @ self.truth[1:]
-        turn = so3.log(steps[:, :3, :3]) / case.focal
-        noise = np.radians(case.turn_deg) / np.sqrt(3) * random.normal(size=(COUNT - 1, 3))
-        steps[:, :3, :3] = so3.exp(turn) @ so3.exp(noise)
-        steps[:, :3, 3] *= np.exp(case.move * random.normal(size=(COUNT - 1, 1)))
-        steps[COUNT // 2 :, :3, 3] *= case.scale_jump
-        poses = [self.truth[0]]
-        for step in steps:
-            poses.append(poses[-1] @ step)
-        return np.array(poses)
-
-    @cached_property
-    def _landmarks(self) -> list[tuple[FloatArray, NDArray[np.float32]]]:
-        """Positions [M, 3] and descriptors [M, 128] of each place's points, the strongest first."""
-        found = []
-        for number, place in enumerate(self._places):
-            random = np.random.default_rng([self.seed, 3, number])
-            each = LANDMARKS // COUNT
-            T = self.truth
-            points = np.concatenate([place.cast(pose, random.random((each, 2)) * SIZE, self.lens)[0] for pose in T])
-            points = random.permutation(points)
-            found.append((points, self._looks(random, len(points))))
-        return found
-
-    def _looks(self, random: np.random.Generator, count: int) -> NDArray[np.float32]:
-        looks = random.normal(size=(self.case.words or count, 128)).astype(np.float32)
-        looks = looks[random.permutation(np.arange(count) % len(looks))]
-        return np.asarray(looks / np.linalg.norm(looks, axis=1, keepdims=True), np.float32)
-
-    def _object(self, k: int) -> tuple[FloatArray, FloatArray] | None:
-        """Corners of the moving object in a frame, [2, 2] pixels, and its rotation [3, 3]; None: not there."""
-        begin, end = self.case.object_frames
-        if not self.case.object_share or not begin <= k < end:
-            return None
-        done = (k - begin) / max(end - begin - 1, 1)
-        size = self.case.object_share * np.array(SIZE)
-        corner = (np.array(SIZE) - size) * (done, 0.5 + 0.3 * np.sin(3 * done))
-        return np.stack([corner, corner + size]), so3.exp(np.array([[0.1 * np.sin(2 * done), 0.4 * done, 0.0]]))[0]
-
-    @cached_property
-    def _object_points(self) -> tuple[FloatArray, NDArray[np.float32]]:
-        """Positions [M, 3] on the object, in shares of its sides and relative depth, and descriptors."""
-        random = np.random.default_rng([self.seed, 4])
-        count = int(LANDMARKS * self.case.object_share**2 * self.case.object_texture / 4) + 1
-        points = np.concatenate(
-            [random.uniform(-0.5, 0.5, (count, 2)), random.uniform(-0.15, 0.15, (count, 1))], axis=1
-        )
-        return points, self._looks(random, count)
-
-    def _on_object(self, corners: FloatArray, R: FloatArray) -> FloatArray:
-        """Pixels [M, 2] of the object's points."""
-        middle, size = corners.mean(axis=0), corners[1] - corners[0]
-        scale = NEAR * np.array([*(size / FOCAL), 1.0])
-        centre = NEAR * np.array([*((middle - np.array(SIZE) / 2) / FOCAL), 1.0])
-        points = (self._object_points[0] * scale) @ R.T + centre
-        return self.lens.pixels(points[:, :2] / points[:, 2:])
-
-    @cached_property
-    def _depths(self) -> list[NDArray[np.float32]]:
-        x, y = np.meshgrid((np.arange(SMALL[0]) + 0.5) / SMALL[0], (np.arange(SMALL[1]) + 0.5) / SMALL[1])
-        uv = np.stack([x.ravel(), y.ravel()], axis=1) * SIZE
-        found = []
-        for k, T in enumerate(self.truth):
-            random = self._random(5, k)
-            z = self._places[self._part(k)].cast(T, uv, self.lens)[1].reshape(SMALL[::-1])
-            thing = self._object(k)
-            if thing is not None:
-                (left, top), (right, bottom) = (thing[0] * SMALL / np.array(SIZE)).astype(int)
-                z[top:bottom, left:right] = NEAR
-            # Errors of a network are smooth.
-            wave = 0.03 * np.sin(random.uniform(3, 8) * x + random.uniform(0, 6)) * np.cos(random.uniform(3, 8) * y)
-            factor = self.case.focal * np.exp(self.case.depth_noise * random.normal() + wave)
-            found.append((z * factor * (self.case.scale_jump if k > COUNT // 2 else 1)).astype(np.float32))
-        return found
-
-    def _reader(self, k: int) -> DepthReader:
-        return DepthReader(self._depths[k], np.ones(SMALL[::-1], np.uint8), self._transform, self.scale)
-
-    def views(self) -> list[FrameData]:
-        focal = self.case.focal * self.lens.focal
-        return [FrameData(k, T, focal, self._reader(k).grid(), 100.0) for k, T in enumerate(self.guess)]
-
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
-        for k in positions:
-            yield k, np.full(SIZE[::-1], 128, np.uint8), partial(self._reader, k)
-
-    def features(self) -> list[Features]:
-        return [self._seen(k) for k in range(COUNT)]
-
-    def _seen(self, k: int) -> Features:
-        case, random, T = self.case, self._random(6, k), self.truth[k]
-        points, looks = self._landmarks[self._part(k)]
-        local = (points - T[:3, 3]) @ T[:3, :3]
-        ahead = np.flatnonzero(local[:, 2] > 0.2)
-        uv = self.lens.pixels(local[ahead, :2] / local[ahead, 2:])
-        inside = ((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8)
-        ahead, uv = ahead[inside], uv[inside]
-        visible = self._places[self._part(k)].cast(T, uv, self.lens)[1] > 0.98 * local[ahead, 2]
-        uv, looks = uv[visible], looks[ahead[visible]]
-        strength = ahead[visible] / len(points)
-        thing = self._object(k)
-        if thing is not None:
-            outside = ~((uv > thing[0][0]) & (uv < thing[0][1])).all(axis=1)
-            place, own = self._on_object(*thing), self._object_points[1]
-            uv, looks = np.concatenate([uv[outside], place]), np.concatenate([looks[outside], own])
-            strength = np.concatenate([strength[outside], np.linspace(0, 1, len(own))])
-        is_blurred = case.blurred[0] <= k < case.blurred[1]
-        count, noise = (case.features // 3, 5 * case.noise_px) if is_blurred else (case.features, case.noise_px)
-        rows = np.argsort(strength + FADING * random.random(len(uv)))[:count]
-        uv = uv[rows] + noise * random.normal(size=(len(rows), 2))
-        wrong = random.random(len(rows)) < case.wrong
-        uv[wrong] = random.random((int(wrong.sum()), 2)) * SIZE
-        pixels = uv.clip(0, np.array(SIZE) - 1).astype(np.float32)
-        descriptors = looks[rows] + np.float32(0.04) * random.normal(size=(len(rows), 128)).astype(np.float32)
-        descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
-        return Features(pixels, descriptors, self._reader(k).sample(pixels))
-
-    def error(self, T: FloatArray) -> float:
-        """ATE / path over the parts that show one place; of a camera that only turns, degrees a step."""
-        found = []
-        for begin, end in self.parts:
-            errors = pose_errors(T[begin:end], self.truth[begin:end], np.ones(end - begin - 1, bool))
-            found.append((errors.rpe_rot_deg if self.case.motion == "rotation" else errors.ate_over_path) or 0.0)
-        return float(np.mean(found))
 
 
 USUAL = Case()
@@ -341,6 +70,44 @@ KINDS: dict[str, list[Case]] = {
 }
 
 
+@dataclass(frozen=True)
+class Decision:
+    """Errors of one case and jitter, as ATE / path."""
+
+    network: float
+    mapped: float
+    chosen: float
+    why: str
+    truth_error: float = 0.0
+    """Of the ground truth."""
+
+    @property
+    def mistake(self) -> float:
+        """Ratio of the chosen error to the smaller one of network and map; 1 within the error of the ground truth."""
+        if self.chosen - min(self.network, self.mapped) < self.truth_error:
+            return 1.0
+        return self.chosen / max(min(self.network, self.mapped), 1e-9)
+
+
+def is_known(jitters: Sequence[Decision]) -> bool:
+    """Whether the better side of one case is known beyond the spread of its jitters, by a paired test of log errors.
+
+    The mean log ratio must exceed two standard errors and `TIE`, and the mean difference the error of the truth.
+    """
+    ratio = np.log([max(each.mapped, 1e-9) / max(each.network, 1e-9) for each in jitters])
+    difference = np.mean([each.mapped - each.network for each in jitters])
+    error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.inf
+    is_apart = abs(ratio.mean()) > max(2 * error, np.log(TIE))
+    return bool(is_apart and abs(difference) > max(each.truth_error for each in jitters))
+
+
+def share_right(decisions: Sequence[Decision]) -> str:
+    """Number and share of right decisions, with its standard error."""
+    right, count = sum(each.mistake <= TIE for each in decisions), len(decisions)
+    share = right / max(count, 1)
+    return f"{right} of {count} right, {share:.1%} (standard error {np.sqrt(share * (1 - share) / max(count, 1)):.1%})"
+
+
 def decide(video: Video) -> Decision | None:
     """The decision on one video; None: there is no map."""
     states: list[IntermediateState] = []
@@ -354,13 +121,13 @@ def decide(video: Video) -> Decision | None:
     return Decision(network, mapped, chosen, why, SAME)
 
 
-def bench_judgement(kinds: Sequence[str], seeds: Sequence[int], jitters: int, show: Callable[[str], None]) -> None:
+def bench_judgement(kinds: Sequence[str], seeds: Sequence[int], jitters: int) -> None:
     """Print a row for each kind, the wrong decisions and the sum."""
     every: list[Decision] = []
     known: list[Decision] = []
     cases, known_cases = 0, 0
     mistakes: list[tuple[float, str]] = []
-    show("| kind | decisions | map is better | kept | right | worst mistake | seconds |\n|---|---|---|---|---|---|---|")
+    header("kind", "decisions", "map is better", "kept", "right", "worst mistake", "seconds")
     for kind in kinds:
         began, found = time.process_time(), []
         for number, case in enumerate(KINDS[kind]):
@@ -383,10 +150,10 @@ def bench_judgement(kinds: Sequence[str], seeds: Sequence[int], jitters: int, sh
         right = sum(each.mistake <= TIE for each in found)
         worst = max((each.mistake for each in found), default=1.0)
         seconds = (time.process_time() - began) / max(len(found), 1)
-        show(f"| {kind} | {len(found)} | {better} | {kept} | {right} | {worst:.2f} | {seconds:.1f} |")
-    show("\n" + "\n".join(f"{ratio:.2f} times: {text}" for ratio, text in sorted(mistakes, reverse=True)))
-    show(share_right(every))
-    show(f"the better side is known in {known_cases} of {cases} videos: {share_right(known)}")
+        row(kind, len(found), better, kept, right, f"{worst:.2f}", f"{seconds:.1f}")
+    print("\n" + "\n".join(f"{ratio:.2f} times: {text}" for ratio, text in sorted(mistakes, reverse=True)))
+    print(share_right(every))
+    print(f"the better side is known in {known_cases} of {cases} videos: {share_right(known)}")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -401,6 +168,4 @@ def run(options: Namespace) -> None:
     unknown = set(kinds) - set(KINDS)
     if unknown:
         raise SystemExit(f"no kind is called {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
-    bench_judgement(
-        kinds, range(options.seed, options.seed + options.seeds), options.jitters, partial(print, flush=True)
-    )
+    bench_judgement(kinds, range(options.seed, options.seed + options.seeds), options.jitters)

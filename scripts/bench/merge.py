@@ -5,8 +5,6 @@ and the one after. Each has a world of its own. Nothing is rendered and no descr
 joint refinement alone are measured.
 """
 
-import multiprocessing
-import resource
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -16,9 +14,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.refine import FOCAL, PACE, SIZE, Walk
+from bench.refine import measure_apart, peak_mib
+from bench.scenarios.features import PACE, SIZE, FloatArray, Walk
+from bench.scenarios.features import WALK_LENS as LENS
+from bench.table import header, row
 from stream_recon.app.core import so3
-from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth
@@ -31,8 +31,6 @@ from stream_recon.app.slam.matching.features import Features, learn_vocabulary, 
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import WarmStart
 
-FloatArray = NDArray[np.float64]
-
 SIZES = (25, 50, 100, 200)
 FRAMES, SHARED = 100, 50
 """Frames of a video, and of those that it shares with the next one."""
@@ -40,19 +38,6 @@ EVERY, FEATURES = 10, 100
 """Frames from one keyframe to the next; features of a keyframe."""
 DRIFT = 0.002
 """Error of a refined video's step, as a share."""
-
-
-def bench_merge(sizes: Sequence[int]) -> None:
-    """Measure each size in a separate process, for its own peak memory."""
-    print("| videos | placed | CPU time: placing, refinement | peak memory | ATE / path: placed, refined |")
-    print("|---|---|---|---|---|")
-    spawn = multiprocessing.get_context("spawn")
-    for videos in sizes:
-        process = spawn.Process(target=measure, args=(videos,))
-        process.start()
-        process.join()
-        if process.exitcode:
-            raise SystemExit(f"merging {videos} videos failed")
 
 
 def measure(videos: int) -> None:
@@ -68,13 +53,9 @@ def measure(videos: int) -> None:
     found = refine(views, town, town.scale, RefineOptions(workers=1, known=known, refined_before=True))
     refining = time.process_time() - begun
     before, after = (_error(T, truth) for T in (np.array([v.T_world_camera for v in views]), found.T_world_camera))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     fallback = "" if found.fit is not None else " (not refined)"
-    print(
-        f"| {videos} | {len(placed)} | {placing:.0f} s, {refining:.0f} s | {peak:,.0f} MiB | "
-        f"{before:.5f}, {after:.5f}{fallback} |",
-        flush=True,
-    )
+    errors = f"{before:.5f}, {after:.5f}{fallback}"
+    row(videos, len(placed), f"{placing:.0f} s, {refining:.0f} s", f"{peak_mib():,.0f} MiB", errors)
 
 
 def _error(T: FloatArray, truth: FloatArray) -> float:
@@ -87,19 +68,16 @@ def _error(T: FloatArray, truth: FloatArray) -> float:
 class Town(Walk):
     """Videos along a round street."""
 
-    most = FEATURES
-
     def __init__(self, videos: int) -> None:
-        self.length = self.lap = videos * (FRAMES - SHARED)
+        self.length = videos * (FRAMES - SHARED)
         s = np.arange(self.length) / self.length * 2 * np.pi
         radius = self.length * PACE / (2 * np.pi)
         T = np.tile(np.eye(4), (self.length, 1, 1))
         T[:, :3, 3] = np.stack([radius * np.sin(s), 0.1 * np.sin(40 * s), radius * np.cos(s)], axis=1)
         T[:, :3, :3] = so3.exp(np.stack([0 * s, s, 0 * s], axis=1))
-        super().__init__(T, T)
+        super().__init__(T, T, self.length, FEATURES)
         self._random = np.random.default_rng(7)
         self._own = [self._world(k) for k in range(videos)]
-        self._camera = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
 
     def frames(self, video: int) -> NDArray[np.intp]:
         """Frames of the street that a video shows."""
@@ -138,10 +116,10 @@ class Town(Walk):
             descriptors=packed_descriptors(np.abs(np.concatenate([f.descriptors for f in features]))),
             words=words.astype(np.float16),
             vectors=np.rint(np.stack([vlad(f, words) for f in features]) * VECTOR_STEPS).astype(np.int8),
-            lens=np.array(astuple(self._camera), np.float64),
+            lens=np.array(astuple(LENS), np.float64),
             size=np.array(SIZE, np.int32),
         )
-        k = Intrinsics(FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2)
+        k = Intrinsics(LENS.focal, LENS.focal, SIZE[0] / 2, SIZE[1] / 2)
         cameras = [Camera(n, n / 10, pose, pose, k, k, True, None, SIZE) for n, pose in enumerate(T)]
         return LocalizationMap(content, cameras, TrackedDepth(None, self.scale))
 
@@ -155,7 +133,7 @@ class Town(Walk):
             z = grid.z * np.float32(scale * S.scale)
             for pose in S.move_pose(T):
                 depth = DepthGrid(grid.u, grid.v, z * np.float32(np.exp(0.05 * self._random.normal())))
-                views.append(FrameData(len(views), pose, FOCAL, depth, 100.0, segment=segment))
+                views.append(FrameData(len(views), pose, LENS.focal, depth, 100.0, segment=segment))
             features += [f.scaled(S.scale) for f in self._keyframes(video)]
         return views, WarmStart([k for k in range(len(views)) if k % FRAMES % EVERY == 0], features)
 
@@ -165,4 +143,5 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    bench_merge((options.videos,) if options.videos else SIZES)
+    header("videos", "placed", "CPU time: placing, refinement", "peak memory", "ATE / path: placed, refined")
+    measure_apart(measure, (options.videos,) if options.videos else SIZES)

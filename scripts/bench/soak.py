@@ -5,7 +5,6 @@ checkpoints, cloud, viewer, and a page that reads everything it is sent.
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +17,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.command import beside, resident_mib
+from bench.table import header, row
 from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.run_record import RunInfo
@@ -64,8 +65,8 @@ class Carousel(Reader):
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         angle = 2 * np.pi * self._index / LAP
-        row, column = int(90 * (1 + np.sin(angle))), int(120 * (1 + np.cos(angle)))
-        return self._picture[row : row + 240, column : column + 320]
+        down, right = int(90 * (1 + np.sin(angle))), int(120 * (1 + np.cos(angle)))
+        return self._picture[down : down + 240, right : right + 320]
 
     def close(self) -> None:
         pass
@@ -84,70 +85,36 @@ class Reading:
 
     frames: int
     seconds: float
-    resident_mb: float
+    resident: float
     files: int
     threads: int
     disk_bytes: int
 
 
-def bench_soak(frames: int) -> None:
-    """Print readings along the way, and how the end compares with the beginning."""
-    readings: list[Reading] = []
-    with tempfile.TemporaryDirectory() as place, Viewer(fake_preset().points, port=0, token=False) as viewer:
-        page = subprocess.Popen([sys.executable, "-c", PAGE, str(viewer.port)])
-        folder, begun = Path(place) / "out", time.monotonic()
-
-        class Reader(RunObserver):
-            @property
-            def paused(self) -> bool:
-                return viewer.paused
-
-            def on_progress(self, progress: Progress) -> None:
-                if progress.frames >= 1000 * (len(readings) + 1):
-                    readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
-
-        engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=frames))
-        info = RunInfo.from_engine(engine, "carousel", {})
-        writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
-        reconstruct(source, engine, writer, [viewer], observer=Reader())
-        page_lives = page.poll() is None
-        page.terminate()
-        page.wait()
-    _report(readings, page_lives)
-
-
 def _reading(frames: int, seconds: float, folder: Path) -> Reading:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
     with os.scandir(folder) as entries:
         disk = sum(entry.stat().st_size for entry in entries if entry.is_file())
     files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # it changes while it is listed
-    resident = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return Reading(frames, seconds, resident, files, threading.active_count(), disk)
+    return Reading(frames, seconds, resident_mib(), files, threading.active_count(), disk)
 
 
 def _report(readings: list[Reading], page_lives: bool) -> None:
-    print(
-        "| frame | frames/s since the row before | resident MiB | open files | threads | bytes a frame without depth |"
-    )
-    print("|---" * 6 + "|")
-    shown = [r for n, r in enumerate(readings) if n in (0, 1, 6) or (n + 1) % max(1, len(readings) // 10) == 0]
-    before = Reading(0, 0.0, 0.0, 0, 0, 0)
-    for r in shown:
-        rate = (r.frames - before.frames) / (r.seconds - before.seconds)
-        each = r.disk_bytes / r.frames
-        print(f"| {r.frames} | {rate:.0f} | {r.resident_mb:.0f} | {r.files} | {r.threads} | {each:.0f} |")
-        before = r
+    header("frame", "resident MiB", "open files", "threads", "bytes a frame without depth")
+    for n, r in enumerate(readings):
+        if n in (0, 1, 6) or (n + 1) % max(1, len(readings) // 10) == 0:
+            row(r.frames, f"{r.resident:.0f}", r.files, r.threads, f"{r.disk_bytes / r.frames:.0f}")
     steady = [r for r in readings if r.frames >= STEADY_FROM]
-    if len(steady) < 2:
-        return
-    first, last = steady[0], steady[-1]
-    early, late = (_rate(readings, at) for at in (STEADY_FROM, last.frames - SPAN))
-    print(
-        f"since frame {first.frames}: {last.resident_mb - first.resident_mb:+.0f} MiB, "
-        f"{last.files - first.files:+d} files, {last.threads - first.threads:+d} threads; the last {SPAN} frames at "
-        f"{100 * late / early:.1f} % of the rate of the first after {STEADY_FROM}; the page was "
-        f"{'connected to the end' if page_lives else 'lost'}"
-    )
+    if len(steady) > 1:
+        first, last = steady[0], steady[-1]
+        early, late = (_rate(readings, at) for at in (STEADY_FROM, last.frames - SPAN))
+        row(
+            f"since frame {first.frames}",
+            f"{last.resident - first.resident:+.0f} MiB",
+            f"{last.files - first.files:+d}",
+            f"{last.threads - first.threads:+d}",
+            f"the last {SPAN} frames at {100 * late / early:.1f} % of the rate of the first after {STEADY_FROM}; the "
+            f"page was {'connected to the end' if page_lives else 'lost'}",
+        )
 
 
 def _rate(readings: list[Reading], begin: int) -> float:
@@ -161,4 +128,26 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    bench_soak(options.frames)
+    """Print readings along the way, and how the end compares with the beginning."""
+    readings: list[Reading] = []
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Viewer(fake_preset().points, port=0, token=False) as viewer,
+        beside([sys.executable, "-c", PAGE, str(viewer.port)]) as page,
+    ):
+        folder, begun = Path(place) / "out", time.monotonic()
+
+        class Observer(RunObserver):
+            @property
+            def paused(self) -> bool:
+                return viewer.paused
+
+            def on_progress(self, progress: Progress) -> None:
+                if progress.frames >= 1000 * (len(readings) + 1):
+                    readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
+
+        engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=options.frames))
+        info = RunInfo.from_engine(engine, "carousel", {})
+        writer = ResultWriter(folder, info, limit=DiskLimit("keyframes", 2 * 10**9))
+        reconstruct(source, engine, writer, [viewer], observer=Observer())
+        _report(readings, page.poll() is None)

@@ -4,10 +4,8 @@ In parentheses: CPU seconds of the process up to then. First points are those of
 points of the same results.
 """
 
-import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
@@ -17,6 +15,8 @@ from threading import Thread
 from typing import IO
 
 from bench import SAMPLE
+from bench.command import command, cpu_seconds, run_program
+from bench.table import header, row
 
 POLL_SECONDS = 0.02
 """Time between two looks at the result folder."""
@@ -24,26 +24,16 @@ Event = tuple[float, float]
 """Seconds since the start, and CPU seconds of the process."""
 
 
-def cpu_seconds(process: int) -> float:
-    """User and system time of a process; NaN where the system does not tell it."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def start_times(video: Path, out: Path) -> dict[str, Event]:
     """Times until the first line, and until the first pose and depth map of the result are written."""
-    command = [sys.executable, "-m", "stream_recon", str(video), "-o", str(out), "--no-viewer", "--no-mesh"]
+    words = command(video, "-o", out, "--no-viewer", "--no-mesh", "--max-frames", 24, "--mapping", "stream")
     times: dict[str, Event] = {}
     begin = time.perf_counter()
     # Output into a pipe would else wait in a buffer.
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [*command, "--max-frames", "24", "--mapping", "stream"],
-        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment,
-    ) as process:  # fmt: skip
+        words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
 
         def note(name: str) -> None:
             times.setdefault(name, (time.perf_counter() - begin, cpu_seconds(process.pid)))
@@ -69,16 +59,6 @@ def start_times(video: Path, out: Path) -> dict[str, Event]:
     return times
 
 
-def refinement(video: Path, out: Path, frames: int) -> tuple[float, int]:
-    """Seconds of offline refinement after the online back end, and frames."""
-    command = [sys.executable, "-m", "stream_recon", str(video), "-o", str(out), "--no-viewer", "--no-mesh"]
-    options = ["--dense", "off", "--max-frames", str(frames)]
-    subprocess.run([*command, *options], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    record = json.loads((out / "run.json").read_text())
-    seconds = sum(record["refinement"]["seconds"].values())
-    return seconds, record["frames"]["reconstructed"]
-
-
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("video", type=Path, nargs="?", default=SAMPLE)
     parser.add_argument("--runs", type=int, default=3)
@@ -88,11 +68,13 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = [start_times(options.video, Path(folder) / str(number)) for number in range(options.runs)]
-        print("| what | seconds |\n|---|---|")
+        header("what", "seconds")
         for name in found[0]:
             wall, cpu = (sorted(times[name][which] for times in found if name in times) for which in (0, 1))
-            print(f"| {name} | {median(wall):.2f} s ({wall[0]:.2f} to {wall[-1]:.2f}; CPU {median(cpu):.2f}) |")
+            row(name, f"{median(wall):.2f} s ({wall[0]:.2f} to {wall[-1]:.2f}; CPU {median(cpu):.2f})")
         if options.frames:
-            seconds, frames = refinement(options.video, Path(folder) / "refined", options.frames)
-            print(f"| refinement after a stream of {frames} frames | {seconds:.1f} s |")
-            print(f"| refinement, a frame | {1e3 * seconds / frames:.0f} ms |")
+            words = [options.video, "--no-viewer", "--no-mesh", "--dense", "off", "--max-frames", options.frames]
+            record = run_program(*words, out=Path(folder) / "refined").record
+            seconds, frames = sum(record["refinement"]["seconds"].values()), record["frames"]["reconstructed"]
+            row(f"refinement after a stream of {frames} frames", f"{seconds:.1f} s")
+            row("refinement, a frame", f"{1e3 * seconds / frames:.0f} ms")

@@ -6,11 +6,10 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_walk_is_refined_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
     from bench.refine import measure
 
-    measure(240, every=4)
+    measure(240)
     printed = capsys.readouterr().out
     found = re.search(
         r"refining 240 frames, 60 keyframes.* peak \d+ MiB, ATE / path ([\d.]+) before, ([\d.]+)", printed

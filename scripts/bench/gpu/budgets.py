@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from bench.gpu.measure import Variant, begin_table, measure_step, random_network, release_memory, row
+from bench.gpu.measure import Variant, begin_table, measure_step, random_network, release_memory
+from bench.table import row
 from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
 from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations

@@ -11,6 +11,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from bench.table import header, row
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.configs.schema import Preset
@@ -62,11 +63,8 @@ class StepFigures:
 
 
 def begin_table(title: str) -> None:
-    print(f"\n| {title} | {describe_gpu()} |\n|---|---|")
-
-
-def row(name: str, figure: str) -> None:
-    print(f"| {name} | {figure} |", flush=True)
+    print()
+    header(title, describe_gpu())
 
 
 def describe_gpu() -> str:

@@ -1,23 +1,19 @@
-"""Tables of the step's parts: attention by every kernel, and each part captured alone beside what limits it."""
+"""The parts of a step, each captured alone, beside what limits it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.gpu.measure import GRID, Rates, begin_table, image_of, milliseconds, row
+from bench.gpu.measure import GRID, Rates, image_of, milliseconds
+from bench.table import row
 from stream_recon.app.engine.device_transfer import StepGraph
 from stream_recon.app.engine.stream import Stream
-from stream_recon.cache.attention import AttentionBackend, AttentionSizes, TorchAttention
-from stream_recon.cache.kernels.choose import choose_attention
-from stream_recon.cache.step_metadata import StepMetadata
-from stream_recon.cache.stream_cache import StreamSchema
-from stream_recon.configs.schema import AttentionChoice, NetworkConfig, Preset
+from stream_recon.configs.schema import NetworkConfig, Preset
 from stream_recon.models.network import StreamingNetwork
 
 PATCHES = GRID[0] * GRID[1]
@@ -31,39 +27,6 @@ class Part:
     """Weights, as often as they are read, and cached keys and values."""
     attention_flops: int = 0
     """Of kernels that the counter does not know."""
-
-
-def bench_attention(preset: Preset) -> None:
-    """Every kernel on one layer's pool, full."""
-    config, cuda = preset.network, torch.device("cuda")
-    special = StreamSchema.from_config(config, preset.stream, PATCHES, torch.bfloat16).frames.special
-    keys = (preset.stream.scale_frames + preset.stream.window) * PATCHES
-    sizes = AttentionSizes(config.heads, config.head_dim, special, PATCHES, keys, torch.bfloat16)
-    begin_table(f"attention of a layer, {sizes.frame_tokens} queries, {keys} keys, {config.heads} heads")
-    flops = attention_flops(config, sizes.frame_tokens, keys)
-    metadata = StepMetadata(8, cuda)
-    kernels: list[AttentionChoice] = ["triton", "flashinfer"] if find_spec("flashinfer") else ["triton"]
-    backends: list[AttentionBackend] = [
-        *(choose_attention(name, sizes, cuda, metadata) for name in kernels),
-        TorchAttention(),
-    ]
-    for backend in backends:
-        took = time_layer(backend, sizes, metadata)
-        row(backend.name, f"{took:.3f} ms, {flops / took / 1e9:.0f} TFLOP/s")
-
-
-def time_layer(backend: AttentionBackend, sizes: AttentionSizes, metadata: StepMetadata) -> float:
-    """Milliseconds of the kernel alone."""
-    shape = (sizes.heads, sizes.head_dim)
-    q, keys, values = (
-        torch.randn(n, *shape, device="cuda", dtype=sizes.dtype)
-        for n in (sizes.frame_tokens, sizes.pool_tokens, sizes.pool_tokens)
-    )
-    norms = keys.float().norm(dim=-1).amax(0)
-    metadata.wait_for_upload()
-    backend.plan(len(q), [(0, sizes.pool_tokens)])
-    metadata.upload()
-    return milliseconds(lambda: backend.attend(q, keys, values, norms))
 
 
 def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates: Rates) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
+from bench.films import SIZE, frame_at, sample_frames
 from bench.gpu.measure import describe_gpu, milliseconds, release_memory
-from bench.gpu.pictures import SIZE, frame_at, sample_frames
 from bench.gpu.program import describe_weights, embedded_network
+from bench.table import header, row
 from stream_recon.app.core.types import Frame
 from stream_recon.app.engine.batched import StreamBatch
 from stream_recon.app.engine.device_transfer import to_images
@@ -109,17 +110,14 @@ def profile_of(step: Callable[[torch.Tensor], object], images: list[torch.Tensor
 
 def print_table(one: Profile, many: Profile) -> None:
     title = f"kernels of a captured step, embedded preset, {describe_weights()}, {describe_gpu()}"
-    print(f"\n| {title} | one stream | {BATCH} streams |\n|---|---|---|")
+    print()
+    header(title, "one stream", f"{BATCH} streams")
     both = (one, many)
-    print_row("step", [f"{p.wall:.2f} ms, busy {p.busy:.2f}" for p in both])
-    print_row("kernels", [f"{p.kernels:.0f}, {p.short:.0f} of them under {SHORT_US:.0f} us" for p in both])
+    row("step", *(f"{p.wall:.2f} ms, busy {p.busy:.2f}" for p in both))
+    row("kernels", *(f"{p.kernels:.0f}, {p.short:.0f} of them under {SHORT_US:.0f} us" for p in both))
     for kind, _ in KINDS[1:] + KINDS[:1]:
-        print_row(kind, [f"{p.counts[kind]:.0f} in {p.microseconds[kind]:.0f} us" for p in both])
+        row(kind, *(f"{p.counts[kind]:.0f} in {p.microseconds[kind]:.0f} us" for p in both))
     for title, found in (("one stream", one), (f"{BATCH} streams", many)):
         print(f"longest of {title}:")
         for name, (count, time) in sorted(found.names.items(), key=lambda item: -item[1][1])[:70]:
             print(f"  {time:8.1f} us {count:6.1f} x {name[:170]}")
-
-
-def print_row(name: str, cells: list[str]) -> None:
-    print(f"| {name} | {' | '.join(cells)} |", flush=True)

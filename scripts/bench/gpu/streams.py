@@ -1,10 +1,8 @@
 """Tables of many streams at once under the embedded network: frames a second in all, and scenes an hour of a folder."""
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import cv2
 import numpy as np
 import torch
 
-from bench.gpu.measure import begin_table, release_memory, row
-from bench.gpu.pictures import SIZE, Picture, frame_at, sample_frames
+from bench.command import run_program
+from bench.films import SIZE, Picture, frame_at, sample_frames, write_film
+from bench.gpu.measure import begin_table, release_memory
 from bench.gpu.program import describe_weights, embedded_network
+from bench.table import row
 from stream_recon.app.core.types import Frame
 from stream_recon.app.engine.batched import StreamBatch
 from stream_recon.app.engine.device_transfer import to_host, to_images
@@ -32,7 +30,7 @@ from stream_recon.models.network import StreamingNetwork
 COUNTS = (1, 4, 8, 16, 32, 64)
 STEPS, WARM_STEPS = 120, 30
 CLIP_FRAMES = 200
-LONGEST_SECONDS = 150
+MAX_SECONDS = 150
 """Of one way through the folder; what is not done by then is said to be too slow."""
 
 
@@ -120,29 +118,20 @@ def write_clips(root: Path, count: int) -> None:
     root.mkdir()
 
     def write(number: int) -> None:
-        file = root / f"clip{number:02d}.mp4"
-        writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"mp4v"), 30, SIZE)
-        for index in range(CLIP_FRAMES):
-            writer.write(cv2.cvtColor(frame_at(frames, 3 * number + index), cv2.COLOR_RGB2BGR))
-        writer.release()
+        write_film(
+            root / f"clip{number:02d}.mp4", (frame_at(frames, 3 * number + index) for index in range(CLIP_FRAMES))
+        )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(write, range(count)))
 
 
 def run_batch(root: Path, out: Path, options: list[str]) -> str:
-    command = [sys.executable, "-m", "stream_recon", "batch", str(root), "-o", str(out), *options]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
-        )
+        record = run_program("batch", root, *options, out=out, timeout=MAX_SECONDS).record
     except subprocess.TimeoutExpired:
-        return f"not done after {LONGEST_SECONDS} s"
-    summary = out / "summary.json"
-    if done.returncode or not summary.is_file():
-        return f"FAILED: {(done.stdout + done.stderr)[-400:]!r}"
-    record: dict[str, Any] = json.loads(summary.read_text())
-    totals, first = record["totals"], record["scenes"][0]
-    print(f"phases: {totals['phases']}; of the first scene: {first.get('phases')}", flush=True)
+        return f"not done after {MAX_SECONDS} s"
+    totals = record["totals"]
+    print(f"phases: {totals['phases']}; of the first scene: {record['scenes'][0].get('phases')}", flush=True)
     rate = totals["frames"] / totals["seconds"]
     return f"{totals['scenes_per_hour']:.0f} scenes/hour: {totals['seconds']:.1f} s, {rate:.0f} frames/s in all"

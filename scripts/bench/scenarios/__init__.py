@@ -1,0 +1,1 @@
+"""Made videos with truth: `images` renders them, `features` gives features of known points in place of images."""
