@@ -27,10 +27,6 @@ CHUNKS_FOLDER = ".windows"
 """Folder in OUT for the chunks of split videos, called as in version 0.1, whose finished chunks still count."""
 
 
-class JobInterruptedError(Exception):
-    """Ctrl-C came during a job."""
-
-
 @dataclass(frozen=True)
 class Model:
     """Identity of a model: results of another one do not count as finished."""

@@ -12,9 +12,10 @@ from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Ou
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import MAX_ATTEMPTS, POLL_SECONDS, Pool, WorkQueue
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.cores import limit_cores
 from stream_recon.app.core.cpu_threads import initial_threads
-from stream_recon.app.core.process import StopRequest, memory_errors
+from stream_recon.app.core.process import memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError, missing_library
 
 logger = logging.getLogger(__name__)
@@ -38,11 +39,11 @@ class RayPool(Pool):
         self._address = address
         self._actors = actors
 
-    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], cancel: Cancel) -> None:
         """See `Pool`. Also raises ResourceError where no cluster answers."""
         self._connect()
         try:
-            self._run_actors(WorkQueue(jobs, on_event), stop)
+            self._run_actors(WorkQueue(jobs, on_event), cancel)
         finally:
             self._ray.shutdown()
 
@@ -56,7 +57,7 @@ class RayPool(Pool):
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ResourceError(f"no Ray cluster at {self._address}: {error}") from error
 
-    def _run_actors(self, queue: WorkQueue, stop: StopRequest) -> None:
+    def _run_actors(self, queue: WorkQueue, cancel: Cancel) -> None:
         resources = self._ray.cluster_resources()
         gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
         count = min(self._actors or max(gpus, 1), len(queue))
@@ -74,7 +75,7 @@ class RayPool(Pool):
         for _ in range(count):
             start_actor()
         requests: dict[Any, Any] = {}
-        while (queue or any(job is not None for _, job in busy.values())) and not stop.requested:
+        while (queue or any(job is not None for _, job in busy.values())) and not cancel.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
                 actor, job = busy.pop(answer)
                 if not self._handle_answer(answer, job, queue):

@@ -27,7 +27,7 @@ from stream_recon.app.batch.scene import run_guarded
 from stream_recon.app.batch.stitch import BatchStitcher, SceneStitcher
 from stream_recon.app.batch.summary import Row, Totals, check_summary_files, summary_record, write_summary
 from stream_recon.app.batch.workers import Pool
-from stream_recon.app.core.process import StopRequest, stop_on_signals
+from stream_recon.app.core.cancel import Cancel, cancel_on_signals
 from stream_recon.configs.errors import InputError, OutputError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
     """
     timer = StageTimer("start")
     loader.check()
-    with batch.store.lock(), stop_on_signals() as stop, ExitStack() as stack:
+    with batch.store.lock(), cancel_on_signals() as cancel, ExitStack() as stack:
         check_summary_files(batch.store)
         stack.callback(pool.shutdown)
         # Workers start and load the model while its file is hashed and finished results are checked.
@@ -69,7 +69,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
         run = _BatchRun(batch, model, listener, timer)
         batch.store.clear_workspaces(run.unfinished_jobs())
         try:
-            run.work(pool, stop)
+            run.work(pool, cancel)
         except BaseException:
             # On a full disk the summary of the scenes so far may not fit either.
             with suppress(OutputError):
@@ -80,7 +80,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
             run.stitcher.close()
             with suppress(OutputError):
                 batch.store.clear_workspaces(run.unfinished_jobs())
-        return run.write(interrupted=stop.requested)
+        return run.write(interrupted=cancel.requested)
 
 
 class _BatchRun:
@@ -117,8 +117,8 @@ class _BatchRun:
                 jobs = [*jobs, *chunk_jobs(job, self._batch.split)]
         return [(job.name, job.key) for job in jobs]
 
-    def work(self, pool: Pool, stop: StopRequest) -> None:
-        """Run all jobs that are not done, until ``stop`` is requested. Raises OutputError: the disk is full."""
+    def work(self, pool: Pool, cancel: Cancel) -> None:
+        """Run all jobs that are not done, until ``cancel`` is requested. Raises OutputError: the disk is full."""
         jobs, refused = [], []
         for job in (job for name, job in self._jobs.items() if self._rows[name].status != "done"):
             try:
@@ -130,19 +130,19 @@ class _BatchRun:
             self._finish_scene(outcome)
         if jobs:
             self._timer.enter("work")
-            self._run_jobs(jobs, pool, stop)
+            self._run_jobs(jobs, pool, cancel)
         if self.stitcher.names:
             self._timer.enter("join")
         for name in self.stitcher.names:
-            if stop.requested:
+            if cancel.requested:
                 return
-            self._stitch(name, pool, stop)
+            self._stitch(name, pool, cancel)
         for name, row in self._rows.items():
             if row.status == "done":
                 self._store.remove_results(chunks_folder(name))
 
-    def _run_jobs(self, jobs: list[Job], pool: Pool, stop: StopRequest) -> None:
-        pool.run(longest_first(jobs), self._on_event, stop)
+    def _run_jobs(self, jobs: list[Job], pool: Pool, cancel: Cancel) -> None:
+        pool.run(longest_first(jobs), self._on_event, cancel)
         self._check_disk()
 
     def _check_disk(self) -> None:
@@ -190,7 +190,7 @@ class _BatchRun:
             number = int(outcome.name.rsplit("/", 1)[1]) + 1
             self._failed_chunks.setdefault(self.stitcher.scene_of(outcome.name), f"chunk {number}: {outcome.reason}")
 
-    def _stitch(self, name: str, pool: Pool, stop: StopRequest) -> None:
+    def _stitch(self, name: str, pool: Pool, cancel: Cancel) -> None:
         """Finish a split scene. Repeats its chunks without seeking if they number frames differently."""
         outcome = self._stitch_outcome(name)
         if outcome.frames_mismatch:
@@ -198,8 +198,8 @@ class _BatchRun:
             self._store.remove_results(chunks_folder(name))
             chunks = [replace(chunk, read_through=True) for chunk in self.stitcher.chunks(name)]
             self._begin_stitching(name, chunks)
-            self._run_jobs(chunks, pool, stop)
-            if stop.requested:
+            self._run_jobs(chunks, pool, cancel)
+            if cancel.requested:
                 return
             outcome = self._stitch_outcome(name)
         self._finish_scene(outcome)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.chunks import FrameMismatchError, has_readable_frame, open_job
-from stream_recon.app.batch.jobs import Job, JobInterruptedError, Outcome, StageTimer
+from stream_recon.app.batch.jobs import Job, Outcome, StageTimer
 from stream_recon.app.batch.manifest import DepthChecksums, remove_result
 from stream_recon.app.batch.store import Store
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
@@ -56,7 +57,7 @@ def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
     """Outcome of ``work``, which returns the record for the manifest or raises any exception."""
     try:
         return Outcome(name, "done", work())
-    except JobInterruptedError:
+    except Cancelled:
         return Outcome(name, "interrupted", reason="interrupted")
     except FrameMismatchError as error:
         return Outcome(name, "failed", reason=str(error), frames_mismatch=True)
@@ -82,7 +83,7 @@ def _reconstruct(
     """Reconstruct, refine, scale and publish. Returns the manifest's record, with the time of the last stage added.
 
     Raises:
-        JobInterruptedError: Ctrl-C was pressed.
+        Cancelled: Ctrl-C was pressed.
         StreamReconError: no frame can be read, or nothing written.
     """
     counted = False
@@ -118,7 +119,7 @@ def _reconstruct(
                 # The video ends, or breaks off, before this chunk: the chunks before it are a result all the same.
                 return {"frames": 0}
         if summary.interrupted:
-            raise JobInterruptedError
+            raise Cancelled
         if _is_refined_later(job) and not previous.is_refined:
             phases.enter("refine")
             refine_scene(job, lock.folder, previous.evaluator)
@@ -163,9 +164,9 @@ def _run(
 
 
 def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
-    """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C JobInterruptedError."""
+    """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C Cancelled."""
     if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
-        raise JobInterruptedError
+        raise Cancelled
 
 
 def densify_scene(job: Job, folder: Path) -> None:
@@ -173,7 +174,7 @@ def densify_scene(job: Job, folder: Path) -> None:
     if job.dense_side is None or DENSE in read_run(folder):
         return
     if not Finisher(folder, _open_scene(job), is_locked=True).densify(DenseOptions(job.dense_side)):
-        raise JobInterruptedError
+        raise Cancelled
 
 
 def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, Any]:
@@ -188,14 +189,14 @@ def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, An
     except InputError as error:
         return {"metric_scale": {"reason": str(error)}}
     if scaled is None:
-        raise JobInterruptedError
+        raise Cancelled
     return {"metric_scale": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
 
 
 def make_scene_mesh(job: Job, folder: Path) -> None:
     """Make a scene's mesh before it is published. Raises what `refine_scene` raises."""
     if not Finisher(folder, _open_scene(job), is_locked=True).mesh():
-        raise JobInterruptedError
+        raise Cancelled
 
 
 def _open_scene(job: Job) -> Callable[[], Source]:

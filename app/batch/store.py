@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stream_recon.app.batch.jobs import JobInterruptedError
 from stream_recon.app.batch.manifest import (
     MANIFEST_NAME,
     CheckResult,
@@ -21,6 +20,7 @@ from stream_recon.app.batch.manifest import (
     publish,
     remove_result,
 )
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors, replace_file
@@ -68,7 +68,7 @@ class Store(Protocol):
     def job_workspace(self, name: str, key: Mapping[str, Any]) -> AbstractContextManager[FolderLock]:
         """Locked `workspace` of one job, which may hold the partial result of an interrupted worker.
 
-        It is kept when the block ends by a `JobInterruptedError` or Ctrl-C, and when the process is killed. Where the
+        It is kept when the block ends by a `Cancelled` or Ctrl-C, and when the process is killed. Where the
         store cannot keep it, or another worker still holds it, it is an ordinary workspace.
         """
 
@@ -149,7 +149,7 @@ class LocalStore:
             return
         try:
             yield lock
-        except (JobInterruptedError, KeyboardInterrupt):
+        except (Cancelled, KeyboardInterrupt):
             raise
         except BaseException:
             shutil.rmtree(lock.folder, ignore_errors=True)

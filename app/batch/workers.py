@@ -16,9 +16,10 @@ from typing import Any
 from stream_recon.app.batch.jobs import Event, Job, JobProgress, ModelLoader, Outcome, StageTimer
 from stream_recon.app.batch.scene import run_job
 from stream_recon.app.batch.store import Store
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.cores import limit_cores, usable_cores
 from stream_recon.app.core.cpu_threads import initial_threads
-from stream_recon.app.core.process import StopRequest, exit_with_parent, memory_errors
+from stream_recon.app.core.process import exit_with_parent, memory_errors
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -82,10 +83,10 @@ class Pool(ABC):
         """Stop unused workers, and wait for those that end after `run`."""
 
     @abstractmethod
-    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], cancel: Cancel) -> None:
         """Run the jobs in this order. Each job that is started ends in one `Outcome`.
 
-        None is started after ``stop`` was requested or the disk was full. Raises StreamReconError where no worker can
+        None is started after ``cancel`` was requested or the disk was full. Raises StreamReconError where no worker can
         load the model.
         """
 
@@ -97,16 +98,16 @@ class SerialPool(Pool):
         self._loader = loader
         self._store = store
 
-    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], cancel: Cancel) -> None:
         timer: StageTimer | None = StageTimer("load")
         with memory_errors():
             engine = self._loader.load(jobs[0].weights_sha256)
         queue = WorkQueue(jobs, on_event)
-        while queue and not stop.requested:
+        while queue and not cancel.requested:
             job = queue.pop()
             outcome = run_job(engine, job, self._store, _progress_callback(job, queue.report), timer)
             timer = None
-            stop.requested |= outcome.status == "interrupted"
+            cancel.requested |= outcome.status == "interrupted"
             queue.report(outcome)
 
 
@@ -166,12 +167,12 @@ class ProcessPool(Pool):
         self._stop_workers()
         self._join_ending()
 
-    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], cancel: Cancel) -> None:
         self._queue = WorkQueue(jobs, on_event)
         try:
             self.start(len(jobs))
             while self._queue or any(worker.job is not None for worker in self._workers):
-                if stop.requested:
+                if cancel.requested:
                     break
                 wait([worker.pipe for worker in self._workers], POLL_SECONDS)
                 self._workers = [self._serve(worker) for worker in self._workers]

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.configs.errors import StreamReconError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def exit_code(command: Callable[[], int]) -> int:
         _print_error(f"error: the system refuses an operation: {_shortened(error)}")
     except ImportError as error:
         _print_error(f"error: the program cannot be loaded (too little memory, or a broken installation): {error}")
-    except KeyboardInterrupt:
+    except (Cancelled, KeyboardInterrupt):
         _print_error("stopped")
         return INTERRUPTED
     return BAD_INPUT

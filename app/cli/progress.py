@@ -14,7 +14,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from stream_recon.app.cli.console import verdict_text
-from stream_recon.app.core.process import stop_on_signals
+from stream_recon.app.core.cancel import cancel_on_signals
 from stream_recon.app.core.progress_file import ProgressFile
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.mesh import MESH_NAME
@@ -369,12 +369,11 @@ def disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:
 
 @contextmanager
 def step_bars(out: Console, err: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Function that shows the number done and the total of a named step, and raises KeyboardInterrupt after Ctrl-C."""
-    with stop_on_signals() as stop, TerminalObserver(out, err) as observer:
+    """Function that shows the number done and the total of a named step, and raises Cancelled after Ctrl-C."""
+    with cancel_on_signals() as cancel, TerminalObserver(out, err) as observer:
 
         def show(step: str, done: int, total: int) -> None:
-            if stop.requested:
-                raise KeyboardInterrupt
+            cancel.check()
             observer.on_step(step, done, total)
 
         yield show

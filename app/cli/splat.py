@@ -1,9 +1,7 @@
 """Command ``splat``: Gaussian splats trained from a result."""
 
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +106,7 @@ def splat_options(
 def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = None) -> "SplatReport":
     """Train the splats of a result, shown in the terminal and on a page. Raises StreamReconError."""
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.core.process import stop_on_signals
+    from stream_recon.app.core.cancel import cancel_on_signals
     from stream_recon.app.core.splats import Splats
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.verdict import recorded_verdict
@@ -116,13 +114,11 @@ def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = 
     from stream_recon.app.splat.trainer import TrainProgress
 
     out, err = result_consoles()
-    with stop_on_signals() as stop, TerminalObserver(out, err, page) as observer:
-        finish = _Finish(lambda: stop.requested)
+    with cancel_on_signals() as cancel, TerminalObserver(out, err, page) as observer:
 
         class Events(SplatEvents):
             def on_scene(self, done: int, total: int) -> None:
-                if finish.requested():
-                    raise KeyboardInterrupt
+                cancel.check()
                 observer.on_step("images", done, total)
 
             def on_step(self, progress: TrainProgress) -> None:
@@ -133,9 +129,9 @@ def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = 
                     page.show_splats(splats, LIVE_SPLATS)
 
         if page is not None:
-            page.offer_stop(finish.ask)
+            page.offer_stop(cancel.request)
         try:
-            report = make_splats(folder, options, Events(), finish.requested)
+            report = make_splats(folder, options, Events(), cancel)
         finally:
             if page is not None:
                 page.offer_stop(None)
@@ -144,20 +140,6 @@ def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = 
         if verdict is not None:
             observer.on_verdict(verdict)
     return report
-
-
-@dataclass
-class _Finish:
-    """Whether the terminal or a page asks to end the training."""
-
-    signalled: Callable[[], bool]
-    asked: bool = False
-
-    def ask(self) -> None:
-        self.asked = True
-
-    def requested(self) -> bool:
-        return self.asked or self.signalled()
 
 
 def described(report: "SplatReport", folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Memory and signals of this process: peak memory, out-of-memory errors, Ctrl-C as a flag, end with the parent."""
+"""This process: peak memory, out-of-memory errors, end with the parent."""
 
 import multiprocessing
 import os
@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
-from types import FrameType
 
 from stream_recon.configs.errors import ResourceError
 
@@ -54,38 +53,6 @@ def peak_device_memory_mb(device: str) -> float | None:
     if not device.startswith("cuda") or torch is None or not torch.cuda.is_initialized():
         return None
     return round(float(torch.cuda.max_memory_allocated(device)) / 2**20, 1)
-
-
-class StopRequest:
-    """``requested`` turns true on the first Ctrl-C (or SIGTERM)."""
-
-    def __init__(self) -> None:
-        # A plain attribute: a signal handler must not take a lock that the interrupted code may hold.
-        self.requested = False
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Within the block the first SIGINT or SIGTERM only sets the flag; the second raises KeyboardInterrupt.
-
-    Outside the main thread, where Python delivers no signals, the flag stays false.
-    """
-    stop = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if stop.requested:
-            raise KeyboardInterrupt
-        stop.requested = True
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def exit_with_parent() -> None:

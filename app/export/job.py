@@ -53,7 +53,7 @@ class ExportJob:
     result: ResultFolder
     options: ExportOptions = field(default_factory=ExportOptions)
     progress: Callable[[int, int], None] = lambda done, total: None
-    """Called with the number of frames done and their total; may raise KeyboardInterrupt."""
+    """Called with the number of frames done and their total; may raise Cancelled."""
 
     def cameras(self, default: str) -> list[Camera]:
         """The frames that the options, or else ``default``, choose; see `select_cameras`."""

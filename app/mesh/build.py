@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
@@ -82,10 +83,6 @@ class MeshReport:
     """Bytes of the file."""
 
 
-class MeshCancelledError(Exception):
-    """The mesh was cancelled; nothing was written."""
-
-
 def write_result_mesh(
     result: ResultFolder,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -100,14 +97,14 @@ def write_result_mesh(
         max_bytes: bound for all files of the result; None: no bound.
 
     Raises:
-        MeshCancelledError: ``cancelled`` returned true; the folder is unchanged.
+        Cancelled: ``cancelled`` returned true; the folder is unchanged.
         NoSurfaceError: there is no surface, or no room within ``max_bytes``; the folder is unchanged.
         OutputError: a file cannot be read or written; the folder is unchanged.
     """
 
     def report(share: float) -> None:
         if cancelled():
-            raise MeshCancelledError
+            raise Cancelled
         on_progress(round(100 * share), 100)
 
     cameras = mesh_cameras(result)

@@ -71,7 +71,7 @@ KEPT_VIEWS = 150
 MAX_DEPTH_FRAMES = 50
 """Most frames that the median depth is computed from: more hardly change it."""
 Report = Callable[[float], None]
-"""Gets the share done, from 0 to 1; may raise KeyboardInterrupt."""
+"""Gets the share done, from 0 to 1; may raise Cancelled."""
 
 
 @dataclass(frozen=True)

@@ -32,20 +32,19 @@ def apply_metric_scale(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),
-) -> bool:
+) -> None:
     """Convert a result to metres. Depth files, causal poses and the network's poses do not change.
 
     Args:
         metres: scale of the current world, from `measure_scale`.
         pages: viewers to update.
 
-    Returns False where it was cancelled; nothing has changed then. Raises OutputError: no disk space, or a damaged
-    file; nothing has changed then.
+    Raises Cancelled; OutputError: no disk space, or a damaged file. Nothing has changed then.
     """
     current = T_current_own(result.run)
     metres = metres.after(current)
     change = metres.T_metric_own @ current.inverse()
-    return move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, pages)
+    move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, pages)
 
 
 def move_world(
@@ -55,7 +54,7 @@ def move_world(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),
-) -> bool:
+) -> None:
     """Move a result into another world and unit; arguments and errors as of `apply_metric_scale`.
 
     ``record``: entries of ``run.json`` that state the new world.
@@ -67,10 +66,8 @@ def move_world(
     tracks = read_tracks(result.folder)
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
-    if not amend(result, revision, record, tracks, on_progress, cancelled):
-        return False
+    amend(result, revision, record, tracks, on_progress, cancelled)
     for page in pages:
         page.revise(revision_since_causal(cameras))
         if tracks is not None:
             page.show_map(tracks.points, tracks.loops)
-    return True

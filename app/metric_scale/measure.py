@@ -46,7 +46,7 @@ def measure_scale(
     Args:
         text: the user's words for ``source``, for messages and the record.
         open_again: opens the video source again; None: the one that the result names.
-        on_progress: called with the number of frames processed and their total; may raise KeyboardInterrupt.
+        on_progress: called with the number of frames processed and their total; may raise Cancelled.
 
     Raises InputError: the source of scale does not determine a scale, or is not visible; OutputError: a damaged file.
     """

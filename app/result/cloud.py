@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
 from stream_recon.app.core.cores import serial_opencv, usable_cores
 from stream_recon.app.core.depth_points import FramePoints, frame_points
@@ -95,21 +96,19 @@ class PointCloud:
         self,
         on_progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    ) -> None:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 
-        See `write_cloud`. The old file stays where it was cancelled (False), and after an OutputError.
+        See `write_cloud`; the old file stays after its errors.
         """
         path = self._folder / POINTS_NAME
         part = temporary_name(path)
         try:
-            if not write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled):
-                return False
+            write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled)
             with output_errors(part):
                 part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        return True
 
     def close(self) -> None:
         self._ply.close()
@@ -165,15 +164,15 @@ def write_cloud(
     count: int,
     on_progress: Callable[[int, int], None] | None,
     cancelled: Callable[[], bool],
-) -> bool:
+) -> None:
     """Write the points of ``count`` frames in order, thinned by voxels, on all cores and in bounded memory.
 
     Args:
         frames: computes each frame's points; called in several threads.
         on_progress: called with the number of frames done, and ``count``.
-        cancelled: polled after each frame; the result is False where it was cancelled.
+        cancelled: polled after each frame.
 
-    Raises OutputError: no space, or a damaged file.
+    Raises Cancelled; OutputError: no space, or a damaged file.
     """
     voxels, ply = VoxelTable(voxel), PlyFile(path)
 
@@ -192,14 +191,13 @@ def write_cloud(
             )
             for done, (keys, (xyz, rgb)) in enumerate(work, start=1):
                 if cancelled():
-                    return False
+                    raise Cancelled
                 new = voxels.take_first(keys)
                 ply.append(xyz[new], rgb[new])
                 if on_progress is not None:
                     on_progress(done, count)
     finally:
         ply.close()
-    return True
 
 
 def amend(
@@ -209,7 +207,7 @@ def amend(
     tracks: SparseTracks | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> bool:
+) -> None:
     """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
 
     The cloud is built from the existing depth maps: frames without one lose their points. A kill leaves the old result
@@ -218,17 +216,16 @@ def amend(
     Args:
         record: entries to set in ``run.json``.
         tracks: triangulated points; None removes those of an earlier refinement.
-        on_progress, cancelled: see `write_cloud`; the result is unchanged where it was cancelled (False).
+        on_progress, cancelled: see `write_cloud`.
 
-    Raises OutputError: no space, or a damaged file; the result is unchanged.
+    Raises Cancelled; OutputError: no space, or a damaged file. The result is unchanged then.
     """
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
     part = temporary_name(folder / POINTS_NAME)
     try:
-        if not write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled):
-            return False
+        write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled)
         # The rest writes little and is not cancelled.
         number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
         numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
@@ -244,23 +241,20 @@ def amend(
             change.commit()
     finally:
         part.unlink(missing_ok=True)
-    return True
 
 
 def rebuild_cloud(
     result: ResultFolder,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> bool:
+) -> None:
     """Write ``points.ply`` anew from the present depth maps of a finished result, for example after dense stereo.
 
-    ``on_progress``, ``cancelled``: see `write_cloud`; the result is unchanged where it was cancelled (False), and after
-    a kill. Raises OutputError: no space, or a damaged file; the result is unchanged.
+    ``on_progress``, ``cancelled``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
     """
     part = temporary_name(result.folder / POINTS_NAME)
     try:
-        if not write_result_cloud(part, result, on_progress, cancelled):
-            return False
+        write_result_cloud(part, result, on_progress, cancelled)
         with FolderChange(result.folder) as change:
             change.adopt(part, POINTS_NAME)
             numbers = result.run.get("revisions")
@@ -272,7 +266,6 @@ def rebuild_cloud(
             change.commit()
     finally:
         part.unlink(missing_ok=True)
-    return True
 
 
 def write_result_cloud(
@@ -281,8 +274,8 @@ def write_result_cloud(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     config: PointsConfig | None = None,
-) -> bool:
-    """Write the cloud of a result's best depth maps to ``path``; False where it was cancelled. See `write_cloud`.
+) -> None:
+    """Write the cloud of a result's best depth maps to ``path``; see `write_cloud`.
 
     ``config``: None: the result's.
     """
@@ -290,4 +283,4 @@ def write_result_cloud(
     cameras = result.surface_cameras
     frames = ConsistentFrames(result.surface_of, config)
     points = (partial(frames.world_points, camera, others) for camera, others in with_neighbours(cameras))
-    return write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)
+    write_cloud(path, config.voxel, points, len(cameras), on_progress, cancelled)

@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
@@ -164,14 +165,17 @@ class ResultWriter:
         if self._cameras is None:
             self.close()
             return True
+        complete = True
         try:
-            complete = True
             self._write_revisions(summary)
             self._write_record(replace(summary, interrupted=True))
-            # Also without revisions: while the run went on, only earlier frames could confirm a point.
-            complete = self.cloud == "never" or self._cloud.rebuild(on_progress, cancelled)
-            if complete and self.cloud != "never":
-                self._applied = replace(self._applied, points=self._revisions)
+            if self.cloud != "never":
+                # Also without revisions: while the run went on, only earlier frames could confirm a point.
+                try:
+                    self._cloud.rebuild(on_progress, cancelled)
+                    self._applied = replace(self._applied, points=self._revisions)
+                except Cancelled:
+                    complete = False
             self._write_record(replace(summary, interrupted=summary.interrupted or not complete))
             return complete
         finally:

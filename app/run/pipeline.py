@@ -17,14 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.cancel import Cancel, cancel_on_signals
 from stream_recon.app.core.cpu_threads import adaptive_threads
-from stream_recon.app.core.process import (
-    StopRequest,
-    memory_errors,
-    peak_device_memory_mb,
-    peak_host_memory_mb,
-    stop_on_signals,
-)
+from stream_recon.app.core.process import memory_errors, peak_device_memory_mb, peak_host_memory_mb
 from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
 from stream_recon.app.result.run_record import RunSummary, evidence_record
 from stream_recon.app.result.verdict import focal_change, judge
@@ -112,12 +107,12 @@ def reconstruct(
     """
     run = _PipelineRun(source, engine, writer, listeners, setup or RunSetup(), observer or RunObserver())
     try:
-        with stop_on_signals() as stop, ThreadPoolExecutor(3, "pipeline") as pool:
+        with cancel_on_signals() as cancel, ThreadPoolExecutor(3, "pipeline") as pool:
             # The listeners come first: where several threads failed, the user has to look at the disk.
             threads = [*run.dispatcher.start(pool), pool.submit(run.decode)]
             try:
                 try:
-                    run.run_engine(stop)
+                    run.run_engine(cancel)
                 finally:
                     run.stop_threads()
                 for thread in threads:
@@ -125,7 +120,7 @@ def reconstruct(
             except KeyboardInterrupt:
                 run.dispatcher.abandon()
                 raise
-            interrupted = source.lost or (stop.requested and not source.live)
+            interrupted = source.lost or (cancel.requested and not source.live)
     except StreamReconError:
         run.finish(interrupted=True)
         raise
@@ -187,16 +182,16 @@ class _PipelineRun:
         self.dispatcher.keep_image(frame)
         return replace(prepared, grey=grey_image(frame.rgb)) if self.dispatcher.wants_grey else prepared
 
-    def run_engine(self, stop: StopRequest) -> None:
+    def run_engine(self, cancel: Cancel) -> None:
         """Loop of the calling thread: one engine step a frame."""
         with adaptive_threads(self._engine) as adapt_threads:
-            while not stop.requested and not self._frames.exhausted:
+            while not cancel.requested and not self._frames.exhausted:
                 frame = self._frames.receive(POLL_SECONDS)
                 if frame is None:
                     if self._discontinuities.blank_since is not None and time.monotonic() >= self._next_report:
                         self._report()
                     continue
-                while self.observer.paused and not stop.requested:
+                while self.observer.paused and not cancel.requested:
                     time.sleep(POLL_SECONDS / 2)
                 self._read += 1
                 self._pushed_at[frame.index] = time.monotonic()
@@ -228,8 +223,8 @@ class _PipelineRun:
             with suppress(OutputError):
                 self._writer.checkpoint(summary)
             return summary
-        with stop_on_signals() as stop:
-            rebuilt = self._writer.finish(summary, rebuild, lambda: stop.requested)
+        with cancel_on_signals() as cancel:
+            rebuilt = self._writer.finish(summary, rebuild, cancel)
         if rebuilt:
             return summary
         return replace(summary, interrupted=True, warnings=(*summary.warnings, POINTS_OUTDATED))

@@ -49,7 +49,7 @@ class SplatEvents:
     """What a training tells; all methods do nothing here."""
 
     def on_scene(self, done: int, total: int) -> None:
-        """Images read, before the training; may raise KeyboardInterrupt."""
+        """Images read, before the training; may raise Cancelled."""
 
     def on_step(self, progress: TrainProgress) -> None:
         """After each step."""

@@ -96,10 +96,6 @@ class DenseReport:
     seconds: float = 0.0
 
 
-class DenseCancelledError(Exception):
-    """Dense depth was cancelled; the result is unchanged."""
-
-
 Report = Callable[[int, int], None]
 """Called with the number of keyframes done, and of all."""
 
@@ -125,7 +121,7 @@ def densify_result(
 
     Args:
         open_again: opens the source again, with the same choice of frames.
-        on_progress: may raise `DenseCancelledError`.
+        on_progress: may raise `Cancelled`.
         page: shows each map.
         max_bytes: bound for all files of the result; None: no bound.
 

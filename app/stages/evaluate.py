@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.types import FrameEngine, FrameResult, PreparedFrame, Revision
 from stream_recon.app.datasets.scene import Scene
@@ -72,7 +73,7 @@ def evaluate_scene(
     Raises:
         ConfigError: stride or limit below 1.
         InputError: an image or a ground-truth file cannot be read: errors of fewer frames would look better.
-        KeyboardInterrupt: Ctrl-C.
+        Cancelled: Ctrl-C.
     """
     truth = scene.truth()
     evaluator, network_evaluator = (Evaluator(truth, max_pixels=MAX_PIXELS) for _ in range(2))
@@ -95,10 +96,10 @@ def evaluate_scene(
         summary = session.reconstruct([evaluator], checking, recording)
         checking.check()
         if summary.interrupted:
-            raise KeyboardInterrupt
+            raise Cancelled
         causal, online_final = evaluator.metrics(causal=True), evaluator.metrics()
         if output is not None and Finisher(output.folder, open_again, listeners=[evaluator]).refine() is None:
-            raise KeyboardInterrupt
+            raise Cancelled
         network = network_evaluator.metrics() if recording is not None else causal
         final = evaluator.metrics()
         dense_errors = _dense_errors(output.folder, open_again, dense, truth) if output and dense and truth else None

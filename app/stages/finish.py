@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stream_recon.app.core.process import memory_errors, stop_on_signals
+from stream_recon.app.core.cancel import Cancelled, cancel_on_signals
+from stream_recon.app.core.process import memory_errors
 from stream_recon.app.metric_scale.apply import ScaleView, apply_metric_scale
 from stream_recon.app.metric_scale.scale_source import ScaleSource, parse_scale_source
 from stream_recon.app.result.cloud import rebuild_cloud
@@ -25,7 +26,6 @@ from stream_recon.app.result.verdict import Verdict, record_verdict
 from stream_recon.app.run.listeners import RefinementView, ResultListener, RunObserver
 from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.dense import (
-    DenseCancelledError,
     DenseOptions,
     DenseReport,
     DenseView,
@@ -146,17 +146,17 @@ class Finisher:
 
     def refine(self) -> "RefinementReport | None":
         """Refine the result; None where Ctrl-C ended it. Raises StreamReconError."""
-        from stream_recon.app.stages.refine import STORED_IMAGES, RefinementCancelledError, refine_result
+        from stream_recon.app.stages.refine import STORED_IMAGES, refine_result
 
         report: RefinementReport | None = None
-        with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(RefinementCancelledError):
+        with cancel_on_signals() as cancel, memory_errors(), self._lock(), suppress(Cancelled):
             report = refine_result(
                 read_result(self.folder),
                 self.open_again,
                 self.listeners,
                 self.page,
                 self.observer,
-                lambda: stop.requested,
+                cancel,
                 keep_map=self.keep_map,
             )
             self._bound_map()
@@ -181,11 +181,10 @@ class Finisher:
         from stream_recon.app.localization.build import update_map
 
         report: DenseReport | None = None
-        with stop_on_signals() as stop, memory_errors(), self._lock():
+        with cancel_on_signals() as cancel, memory_errors(), self._lock():
 
             def on_progress(done: int, total: int) -> None:
-                if stop.requested:
-                    raise DenseCancelledError
+                cancel.check()
                 self.observer.on_dense(done, total)
 
             result = read_result(self.folder)
@@ -197,7 +196,7 @@ class Finisher:
                 report = densify_result(result, self.open_again, options, on_progress, self.page, self.max_bytes)
                 rebuild_cloud(read_result(self.folder), self.observer.on_dense_points)
                 update_map(self.folder)
-            except DenseCancelledError:
+            except Cancelled:
                 report = None
             except InputError as error:
                 self.observer.on_message(f"no dense depth: {error}", warning=True)
@@ -215,11 +214,12 @@ class Finisher:
         """
         from stream_recon.app.stages.onto import put_onto, record_changes
 
-        with stop_on_signals() as stop, memory_errors(), self._lock():
+        with cancel_on_signals() as cancel, memory_errors(), self._lock():
             on_points = partial(self.observer.on_scale, "points")
             pages = [] if self.page is None else [self.page]
-            found = put_onto(read_result(self.folder), target, on_points, lambda: stop.requested, pages)
-            if found is None:
+            try:
+                found = put_onto(read_result(self.folder), target, on_points, cancel, pages)
+            except Cancelled:
                 return False
             self.observer.on_message(f"in the world of {target}: {found.keyframes} keyframes agree")
             changes = record_changes(self.folder, target)
@@ -235,20 +235,19 @@ class Finisher:
         from stream_recon.app.metric_scale.measure import measure_scale
 
         unit: MetricScale | None = None
-        with stop_on_signals() as stop, memory_errors(), self._lock():
+        with cancel_on_signals() as cancel, memory_errors(), self._lock():
 
             def on_markers(done: int, total: int) -> None:
-                if stop.requested:
-                    raise KeyboardInterrupt
+                cancel.check()
                 self.observer.on_scale("markers", done, total)
 
             on_points = partial(self.observer.on_scale, "points")
             pages = [] if self.page is None else [self.page]
-            with suppress(KeyboardInterrupt):
+            with suppress(Cancelled):
                 result = read_result(self.folder)
                 change = measure_scale(result, *source, self.open_again, on_markers)
-                if apply_metric_scale(result, change, on_points, lambda: stop.requested, pages):
-                    unit = change.after(T_current_own(result.run))
+                apply_metric_scale(result, change, on_points, cancel, pages)
+                unit = change.after(T_current_own(result.run))
         self.observer.on_scaled(unit)
         return unit
 
@@ -257,13 +256,13 @@ class Finisher:
 
         A result in which no surface is visible gets none, which is no error.
         """
-        from stream_recon.app.mesh.build import MeshCancelledError, write_result_mesh
+        from stream_recon.app.mesh.build import write_result_mesh
 
         report: MeshReport | None = None
-        with stop_on_signals() as stop, memory_errors(), self._lock(), suppress(MeshCancelledError):
+        with cancel_on_signals() as cancel, memory_errors(), self._lock(), suppress(Cancelled):
             result = read_result(self.folder)
             try:
-                report = write_result_mesh(result, self.observer.on_mesh, lambda: stop.requested, self.max_bytes)
+                report = write_result_mesh(result, self.observer.on_mesh, cancel, self.max_bytes)
             except NoSurfaceError as error:
                 self.observer.on_message(f"no mesh: {error}")
                 return True

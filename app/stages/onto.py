@@ -27,11 +27,10 @@ def put_onto(
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     pages: Sequence[ScaleView] = (),
-) -> Alignment | None:
+) -> Alignment:
     """Move a refined result into the world and unit of ``target``, a result of the same place.
 
-    Returns None where it was cancelled. Raises InputError where the two share no view, OutputError; the result is
-    unchanged then.
+    Raises InputError where the two share no view, OutputError, Cancelled; the result is unchanged then.
     """
     alignment = align_results(LocalizationMap.open(target), LocalizationMap.open(result.folder))
     if isinstance(alignment, NotAligned):
@@ -51,8 +50,8 @@ def put_onto(
     if unit is not None:
         how = f"as in {target.resolve().name}: {unit.how}"
         record[METRIC_SCALE] = replace(unit, T_metric_own=own, given=f"onto {target.resolve().name}", how=how).to_json()
-    done = move_world(result, alignment.S_first_second, record, on_progress, cancelled, pages)
-    return alignment if done else None
+    move_world(result, alignment.S_first_second, record, on_progress, cancelled, pages)
+    return alignment
 
 
 def record_changes(folder: Path, target: Path) -> Changes:

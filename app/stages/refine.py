@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
 from stream_recon.app.datasets.source_identity import source_change
@@ -43,10 +44,6 @@ READING_SHARE = 0.05
 """Share of the progress for reading depth files, which comes first."""
 
 
-class RefinementCancelledError(Exception):
-    """Refinement was cancelled; the result is unchanged."""
-
-
 def refine_result(
     result: ResultFolder,
     open_again: Callable[[], Source] | None,
@@ -68,14 +65,14 @@ def refine_result(
         keep_map: leave the features by which the place is recognized.
 
     Raises:
-        RefinementCancelledError: ``cancelled`` returned true; the result is unchanged.
+        Cancelled: ``cancelled`` returned true; the result is unchanged.
         StreamReconError: a file cannot be read or written; the result is unchanged.
     """
     observer = observer or RunObserver()
 
     def report(share: float, step: str) -> None:
         if cancelled():
-            raise RefinementCancelledError
+            raise Cancelled
         observer.on_refine(share, step)
 
     every = [camera.as_network for camera in result.cameras]
@@ -128,10 +125,7 @@ def refine_result(
         # Refinement starts from the network, so the result is in the reconstruction's own unit again.
         changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
         changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
-        if not amend(
-            result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled
-        ):
-            raise RefinementCancelledError
+        amend(result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled)
         write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
     except BaseException:
         if page:

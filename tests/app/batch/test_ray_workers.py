@@ -6,7 +6,7 @@ from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import SerialPool
-from stream_recon.app.core.process import StopRequest
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.configs.errors import ResourceError, WeightsError
 from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene
 
@@ -43,4 +43,4 @@ def test_an_actor_that_crashes_while_it_loads_is_one_line(tmp_path: Path) -> Non
 def test_without_a_cluster_auto_says_so(tmp_path: Path) -> None:
     pool = RayPool(RoomLoader(), LocalStore(tmp_path), "auto", None)
     with pytest.raises(ResourceError, match="no Ray cluster at auto"):
-        pool.run([], lambda event: None, StopRequest())
+        pool.run([], lambda event: None, Cancel())

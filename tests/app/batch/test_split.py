@@ -26,8 +26,8 @@ from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.stitch import SceneStitcher
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.workers import SerialPool
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.depth_points import transform_result
-from stream_recon.app.core.process import StopRequest
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.result.folder import ResultFolder, read_result
@@ -257,7 +257,7 @@ def test_finished_chunks_of_an_interrupted_split_are_kept(tmp_path: Path) -> Non
     class Once(SerialPool):
         """Does the first job alone."""
 
-        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: Cancel) -> None:
             super().run(jobs[:1], on_event, stop)
             stop.requested = True
 
@@ -271,7 +271,7 @@ def test_finished_chunks_of_an_interrupted_split_are_kept(tmp_path: Path) -> Non
     (stale / "points.ply").write_bytes(b"of a split in more chunks")
 
     class Counting(SerialPool):
-        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: StopRequest) -> None:
+        def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None], stop: Cancel) -> None:
             counted.extend(job.name for job in jobs)
             assert (kept / "manifest.json").stat().st_mtime_ns == stamp
             super().run(jobs, on_event, stop)
@@ -288,7 +288,7 @@ def reconstructed_chunks(batch: Batch, count: int) -> tuple[Job, list[Job]]:
     chunks = chunk_jobs(job, count)
     outcomes: list[Event] = []
     with batch.store.lock():
-        SerialPool(loader, batch.store).run(chunks, outcomes.append, StopRequest())
+        SerialPool(loader, batch.store).run(chunks, outcomes.append, Cancel())
     assert [event.status for event in outcomes if isinstance(event, Outcome)] == ["done"] * count
     return job, chunks
 

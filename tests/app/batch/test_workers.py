@@ -12,7 +12,7 @@ from stream_recon.app.batch.jobs import Event, JobProgress, Model, longest_first
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import ProcessPool
-from stream_recon.app.core.process import StopRequest
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import (
     Listening,
@@ -91,7 +91,7 @@ def test_workers_stop_within_a_scene_on_request(tmp_path: Path) -> None:
     root, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
     scene = room_scene(root / "a", 30)
-    stop = StopRequest()
+    stop = Cancel()
     events: list[Event] = []
 
     def on_event(event: Event) -> None:

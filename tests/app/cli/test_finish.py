@@ -8,12 +8,12 @@ import pytest
 
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages import refine
 from stream_recon.app.stages.finish import Finisher, FinishSteps
-from stream_recon.app.stages.refine import RefinementCancelledError
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
 
@@ -50,7 +50,7 @@ def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
 
 def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> None:
-        raise RefinementCancelledError
+        raise Cancelled
 
     monkeypatch.setattr(refine, "refine_result", stopped)
     page = Page()

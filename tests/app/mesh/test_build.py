@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.view import gltf_axes
-from stream_recon.app.mesh.build import MeshCancelledError, write_result_mesh
+from stream_recon.app.mesh.build import write_result_mesh
 from stream_recon.app.mesh.drawing import Drawable, draw
 from stream_recon.app.result import files
 from stream_recon.app.result.folder import ResultFolder
@@ -131,7 +132,7 @@ def test_a_cancelled_mesh_leaves_nothing(tmp_path: Path, calls: int) -> None:
         asked += 1
         return asked > calls
 
-    with pytest.raises(MeshCancelledError):
+    with pytest.raises(Cancelled):
         write_result_mesh(result, cancelled=cancelled)
     assert sorted(path for path in result.folder.rglob("*")) == before
 

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
@@ -171,7 +172,7 @@ def test_a_cloud_written_anew_is_that_of_the_end_of_the_run(tmp_path: Path) -> N
     before = (tmp_path / "points.ply").read_bytes()
     (tmp_path / "points.ply").write_bytes(b"gone")
     shown: list[tuple[int, int]] = []
-    assert rebuild_cloud(read_result(tmp_path), lambda done, total: shown.append((done, total)))
+    rebuild_cloud(read_result(tmp_path), lambda done, total: shown.append((done, total)))
     assert (tmp_path / "points.ply").read_bytes() == before and shown[-1] == (12, 12)
     assert read_result(tmp_path).run["revisions"] == {"cameras": 0, "trajectory": 0, "points": 0}
 
@@ -182,7 +183,7 @@ def test_a_cloud_written_anew_is_of_the_latest_cameras(tmp_path: Path) -> None:
     record = read_result(tmp_path).run
     record["revisions"] = {"cameras": 3, "trajectory": 3, "points": 2}
     replace_json(tmp_path / "run.json", record)
-    assert rebuild_cloud(read_result(tmp_path))
+    rebuild_cloud(read_result(tmp_path))
     assert read_result(tmp_path).run["revisions"] == {"cameras": 3, "trajectory": 3, "points": 3}
 
 
@@ -191,7 +192,8 @@ def test_writing_anew_that_is_stopped_leaves_the_old_cloud(tmp_path: Path, how: 
     room_writer(tmp_path, walk()[:12]).finish(DONE)
     before = (tmp_path / "points.ply").read_bytes()
     if how == "asked":
-        assert rebuild_cloud(read_result(tmp_path), cancelled=lambda: True) is False
+        with pytest.raises(Cancelled):
+            rebuild_cloud(read_result(tmp_path), cancelled=lambda: True)
     else:
         (tmp_path / "depth" / "000007.npz").write_bytes(b"broken")
         with pytest.raises(OutputError):
@@ -227,5 +229,5 @@ def test_a_cloud_written_only_at_the_end_is_the_same(tmp_path: Path) -> None:
     assert live == end and len(xyz_of(tmp_path / "end")) > 1000
     assert not len(xyz_of(tmp_path / "never"))
     # As a refinement does.
-    assert rebuild_cloud(read_result(tmp_path / "never"))
+    rebuild_cloud(read_result(tmp_path / "never"))
     assert (tmp_path / "never" / "points.ply").read_bytes() == live

@@ -96,7 +96,7 @@ def test_the_cloud_of_dense_depth(tmp_path: Path, name: str) -> None:
     scene = case.scene()
     written(tmp_path / "out", scene, case)
     write_dense_maps(tmp_path / "out", scene)
-    assert rebuild_cloud(read_result(tmp_path / "out"))
+    rebuild_cloud(read_result(tmp_path / "out"))
     covered, floating = shares(cloud_of(tmp_path / "out", scene), scene, case)
     assert covered >= 0.95 and floating < 0.01, (covered, floating)
 

@@ -15,7 +15,7 @@ import plyfile
 import pytest
 import torch
 
-from stream_recon.app.core.process import StopRequest
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
@@ -414,7 +414,7 @@ def test_the_listeners_thread_may_ask_how_it_goes_while_results_come(tmp_path: P
         with source, ThreadPoolExecutor(2) as pool:
             threads = [*run.dispatcher.start(pool), pool.submit(run.decode)]
             try:
-                run.run_engine(StopRequest())
+                run.run_engine(Cancel())
             finally:
                 run.stop_threads()
             for thread in threads:

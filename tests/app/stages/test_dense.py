@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.types import Certainty
 from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.dense import DENSE_FOLDER
@@ -14,7 +15,7 @@ from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.dense import DenseCancelledError, DenseOptions, densify_result, why_not_dense
+from stream_recon.app.stages.dense import DenseOptions, densify_result, why_not_dense
 from stream_recon.app.stages.finish import Finisher
 from stream_recon.app.stages.refine import refine_result
 from stream_recon.configs.errors import ConfigError, InputError
@@ -87,7 +88,7 @@ def test_the_cloud_is_made_of_dense_maps(dense: Path, tmp_path: Path) -> None:
     shutil.copytree(dense, folder)
     before = (folder / "points.ply").read_bytes()
 
-    assert rebuild_cloud(read_result(folder))
+    rebuild_cloud(read_result(folder))
 
     assert (folder / "points.ply").read_bytes() != before
 
@@ -97,9 +98,9 @@ def test_a_stopped_run_leaves_the_result_unchanged(folder: Path, refined: tuple[
 
     def stop(done: int, total: int) -> None:
         if done == 2:
-            raise DenseCancelledError
+            raise Cancelled
 
-    with pytest.raises(DenseCancelledError):
+    with pytest.raises(Cancelled):
         densify_result(read_result(folder), partial(open_source, str(refined[0])), OPTIONS, stop)
 
     assert read_run(folder) == record
@@ -113,9 +114,9 @@ def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[
 
     def stop(done: int, total: int) -> None:
         if done == 3:
-            raise DenseCancelledError
+            raise Cancelled
 
-    with pytest.raises(DenseCancelledError):
+    with pytest.raises(Cancelled):
         densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseOptions(128, "cpu"), stop)
 
     assert {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()} == before

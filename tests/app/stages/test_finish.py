@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.core.process import StopRequest
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.mesh.build import MeshReport
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.result.mesh import MESH_NAME
@@ -50,18 +50,18 @@ def test_a_result_without_a_surface_is_complete_without_a_mesh(tmp_path: Path) -
 
 
 def test_ctrl_c_leaves_the_result_without_a_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, heard, stop = write_wall(tmp_path / "out", 4).folder, Heard(), StopRequest()
+    folder, heard, stop = write_wall(tmp_path / "out", 4).folder, Heard(), Cancel()
 
     def pressed(done: int, total: int) -> None:
         stop.requested = done > 20
 
     class Signals:
-        def __enter__(self) -> StopRequest:
+        def __enter__(self) -> Cancel:
             return stop
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(finish, "stop_on_signals", Signals)
+    monkeypatch.setattr(finish, "cancel_on_signals", Signals)
     heard.on_mesh = pressed  # type: ignore[method-assign]
     assert not Finisher(folder, None, heard).run(FinishSteps(refine=False, mesh=True))
     assert heard.reports == [None] and not list(folder.glob(f"{MESH_NAME}*"))

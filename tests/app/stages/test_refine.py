@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.depth_correction import GRID, depth_factors, validated_field
 from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
@@ -26,7 +27,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.refine import STORED_IMAGES, RefinementCancelledError, parallax_deg, refine_result
+from stream_recon.app.stages.refine import STORED_IMAGES, parallax_deg, refine_result
 from tests.app.fake_engine import run_info
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
@@ -201,7 +202,7 @@ def test_a_cancelled_refinement_changes_nothing(folder: Path, images: Path, call
         asked += 1
         return asked > calls
 
-    with pytest.raises(RefinementCancelledError):
+    with pytest.raises(Cancelled):
         refine_result(read_result(folder), partial(open_source, str(images)), cancelled=cancelled)
     assert contents(folder) == before
 
@@ -217,7 +218,7 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
             late = done == 2
 
     source = partial(open_source, str(images))
-    with pytest.raises(RefinementCancelledError):
+    with pytest.raises(Cancelled):
         refine_result(read_result(folder), source, observer=Watching(), cancelled=lambda: late)
     assert contents(folder) == before
 
@@ -246,7 +247,7 @@ def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
 
 def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
     page = Page()
-    with pytest.raises(RefinementCancelledError):
+    with pytest.raises(Cancelled):
         source = partial(open_source, str(images))
         refine_result(read_result(folder), source, page=page, cancelled=lambda: bool(page.maps))
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
