@@ -40,11 +40,11 @@ def open_job(job: Job, *, resumed: bool = False) -> Source:
 
     ``resumed``: do not skip to the chunk's first frame, since `Source.resume` follows.
     """
-    chunk, limit = job.chunk, job.choice.max_frames
+    chunk, stride, limit = job.chunk, job.options.frames.stride, job.options.frames.max_frames
     if chunk is None:
-        return job.scene.open(job.choice.stride, limit)
+        return job.scene.open(stride, limit)
     last = chunk.last if chunk.last is not None else limit
-    source = job.scene.open(job.choice.stride, None if last is None else last - chunk.first)
+    source = job.scene.open(stride, None if last is None else last - chunk.first)
     if not resumed:
         source.skip(chunk.first, read_through=job.read_through)
     return source

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol
 from stream_recon.app.core.ground_truth import GroundTruth
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.slam.mode import MappingChoice
-from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.schema import Preset
 from stream_recon.models.embedded import file_sha256
@@ -147,20 +147,11 @@ class Job:
     name: str
     """Name of the result folder in OUT."""
     scene: BatchScene
-    choice: FrameChoice
+    options: RunOptions
+    """Chunks keep the network's poses, and get no stages, until they are stitched."""
     key: dict[str, Any]
     """What decides the result; a finished one counts if its manifest has the same key. See `job_key`."""
     chunk: ChunkRange | None = None
-    mapping: MappingChoice = "off"
-    """Back end for whole scenes. Chunks keep the network's poses until they are stitched."""
-    mask_sky: bool = False
-    """Exclude the sky; see `Masking`."""
-    scale_from: str | None = None
-    """Source of the metric scale of a whole scene, for `parse_scale_source`."""
-    mesh: bool = False
-    """Make a mesh of the whole scene."""
-    dense_side: int | None = None
-    """Longer side of dense depth maps of the whole scene; None: none are made."""
     read_through: bool = False
     """Decode all frames before the chunk instead of seeking; see `Source.skip`."""
 
@@ -174,19 +165,45 @@ class Job:
         """Expected number of frames; None where the source does not give it."""
         if self.chunk is not None and self.chunk.last is not None:
             return self.chunk.last - self.chunk.first
-        total = self.choice.count(self.scene.frames)
+        total = self.options.frames.count(self.scene.frames)
         return total if total is None or self.chunk is None else max(total - self.chunk.first, 1)
 
 
-def plan_jobs(root: Path, scenes: Sequence[BatchScene], choice: FrameChoice, model: Model) -> list[Job]:
-    """One job per scene, in the order of the scenes, each with its own folder name."""
-    names = folder_names([scene.name for scene in scenes])
-    return [Job(n, scene, choice, job_key(root, scene, choice, model)) for n, scene in zip(names, scenes, strict=True)]
+def plan_jobs(
+    root: Path,
+    scenes: Sequence[BatchScene],
+    options: RunOptions,
+    model: Model,
+    split: int = 1,
+    scales: Mapping[str, str] | None = None,
+) -> list[Job]:
+    """One job per scene, in the order of the scenes, each with its own folder name.
+
+    ``split``: chunks of each scene; ``scales``: source of the metric scale by scene name.
+    """
+    jobs = []
+    for name, scene in zip(folder_names([scene.name for scene in scenes]), scenes, strict=True):
+        own = dataclasses.replace(options, scale_from=(scales or {}).get(scene.name))
+        jobs.append(Job(name, scene, own, job_key(root, scene, own, model, split)))
+    return jobs
 
 
-def job_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) -> dict[str, Any]:
-    """All that decides a scene's result. Device and attention kernel are left out: they change only its rounding."""
-    path = scene.path
+def job_key(root: Path, scene: BatchScene, options: RunOptions, model: Model, split: int = 1) -> dict[str, Any]:
+    """All that decides a scene's result.
+
+    Device and attention kernel are left out: they change only its rounding. Dense depth and meshes are left out, too:
+    results without them stay valid.
+    """
+    path, choice = scene.path, options.frames
+    # Absent unless given: results of versions without these options stay valid.
+    given = {
+        "camera": choice.camera,
+        "masks": scene.masks,
+        "mapping": None if options.mapping == "off" else options.mapping,
+        "mask_sky": options.mask_sky,
+        "scale_from": options.scale_from,
+        "split": None if split == 1 else split,
+    }
     key = {
         "scene": {
             "dataset": scene.dataset,
@@ -198,9 +215,7 @@ def job_key(root: Path, scene: BatchScene, choice: FrameChoice, model: Model) ->
         "options": {
             "stride": choice.stride,
             "max_frames": choice.max_frames,
-            # Absent unless given: results of versions without these options stay valid.
-            **({"camera": choice.camera} if choice.camera else {}),
-            **({"masks": scene.masks} if scene.masks else {}),
+            **{name: value for name, value in given.items() if value},
         },
         "preset": model.preset_tables,
         "weights": model.weights_sha256,
@@ -264,13 +279,16 @@ Seconds = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 
 
-class StageTimer:
+class StageTimer(RunObserver):
     """Time by stage, without gaps: the seconds add up to the total. A stage that is entered again is summed."""
 
     def __init__(self, first: str, begun: float | None = None) -> None:
         """``begun``: start of the first stage by `time.monotonic`; None: this moment."""
         self._seconds: Seconds = {}
         self._name, self._since = first, time.monotonic() if begun is None else begun
+
+    def on_stage(self, name: str) -> None:
+        self.enter(name)
 
     def enter(self, name: str) -> None:
         """End the current stage and begin another."""

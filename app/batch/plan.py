@@ -1,15 +1,14 @@
 """Plan of a batch: its scenes and options, and the masks and scale source of each scene."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stream_recon.app.batch.jobs import BatchScene, Job, Model, plan_jobs
 from stream_recon.app.batch.store import Store
 from stream_recon.app.metric_scale.scale_source import Distance, parse_scale_source
-from stream_recon.app.slam.mode import MappingChoice
-from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.masks import MaskFolder
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -26,19 +25,13 @@ class Batch:
     root: Path
     store: Store
     scenes: Sequence[BatchScene]
-    choice: FrameChoice
+    options: RunOptions = field(default_factory=RunOptions)
     split: int = 1
     """Chunks that each scene is split into."""
-    mapping: MappingChoice = "off"
-    mask_sky: bool = False
     scales: Mapping[str, str] = field(default_factory=dict)
     """Source of the metric scale by scene name; see `find_scales`."""
-    options: dict[str, Any] = field(default_factory=dict)
+    recorded: dict[str, Any] = field(default_factory=dict)
     """Options as the user gave them, for the summary."""
-    mesh: bool = False
-    """Make a mesh of each scene. It is not part of a job's key: results without one stay valid."""
-    dense_side: int | None = None
-    """Longer side of dense depth maps; None: none are made. Not part of a job's key either."""
 
     def __post_init__(self) -> None:
         if self.split < 1:
@@ -46,21 +39,7 @@ class Batch:
 
     def jobs(self, model: Model) -> list[Job]:
         """One job per scene, with the batch's options."""
-        return [self._with_options(job) for job in plan_jobs(self.root, self.scenes, self.choice, model)]
-
-    def _with_options(self, job: Job) -> Job:
-        scale = self.scales.get(job.scene.name)
-        options = {
-            "mapping": None if self.mapping == "off" else self.mapping,
-            "mask_sky": self.mask_sky or None,
-            "scale_from": scale,
-            "split": None if self.split == 1 else self.split,
-        }
-        # Absent unless given: results of versions without these options stay valid.
-        given = {name: value for name, value in options.items() if value is not None}
-        key = {**job.key, "options": {**job.key["options"], **given}}
-        job = replace(job, mesh=self.mesh, dense_side=self.dense_side)
-        return replace(job, mapping=self.mapping, mask_sky=self.mask_sky, scale_from=scale, key=key)
+        return plan_jobs(self.root, self.scenes, self.options, model, self.split, self.scales)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,20 @@ from stream_recon.app.batch.store import Store
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
-from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
+from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.resume import PartialResult, read_partial_result
-from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
-from stream_recon.app.result.verdict import record_verdict
+from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, VERDICT, RunInfo, RunSummary
 from stream_recon.app.result.writer import CloudTime
-from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.dense import DenseOptions
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.place import ScaleStage
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ def _reconstruct(
             depth = DepthChecksums(lock.folder)
             try:
                 # Nobody looks at a scene before it is complete, and a refinement writes the cloud again.
-                cloud: CloudTime = "never" if _is_refined_later(job) else "end"
+                cloud: CloudTime = "never" if _options(job).mapping == "full" else "end"
                 output = Output(lock.folder, info, lock=lock, partial=previous.unfinished, cloud=cloud)
                 listeners: list[Evaluator | DepthChecksums] = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
@@ -120,87 +122,53 @@ def _reconstruct(
                 return {"frames": 0}
         if summary.interrupted:
             raise Cancelled
-        if _is_refined_later(job) and not previous.is_refined:
-            phases.enter("refine")
-            refine_scene(job, lock.folder, previous.evaluator)
-        if job.mapping == "full" and job.chunk is None:
-            phases.enter("dense depth")
-            densify_scene(job, lock.folder)
-        scale: dict[str, Any] = {}
-        if job.scale_from is not None and job.chunk is None:
-            phases.enter("metric scale")
-            scale = recover_scene_scale(job, job.scale_from, lock.folder)
-        if job.mesh and job.chunk is None:
-            phases.enter("mesh")
-            make_scene_mesh(job, lock.folder)
+        staged = run_scene_stages(job, lock, previous.evaluator, phases)
         phases.enter("publish")
-        verdict = record_verdict(lock.folder)
         replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
         lock.release()
         result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
-        result |= {VERDICT: verdict.to_json(), **scale, "phases": phases.seconds}
+        result |= {**staged, "phases": phases.seconds}
         store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
 
 
-def _is_refined_later(job: Job) -> bool:
-    """Whether a refinement follows in this scene. Chunks of a split scene are refined once they are stitched."""
-    return job.mapping == "full" and job.chunk is None
+def _options(job: Job) -> RunOptions:
+    """The job's options; of a chunk those for the frames alone, since the stages follow once it is stitched."""
+    return job.options if job.chunk is None else replace(job.options, mapping="off", scale_from=None, mesh=False)
 
 
 def _run(
     engine: FrameEngine, job: Job, source: Source, output: Output, listeners: Sequence[Evaluator | DepthChecksums]
 ) -> RunSummary:
     """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
-    # Chunks of a split scene get no back end: they are refined once they are stitched.
-    mapping = job.mapping if job.chunk is None else "off"
-    options = RunOptions(mapping, job.mask_sky, known_intrinsics=job.choice.camera is not None)
     open_again = partial(open_job, job, resumed=True)
     with (
         open_again() if output.partial is not None else nullcontext(source) as begun,
-        Session(engine, begun, open_again, options, output) as session,
+        Session(engine, begun, open_again, _options(job), output) as session,
     ):
         return session.reconstruct(listeners)
 
 
-def refine_scene(job: Job, folder: Path, evaluator: Evaluator) -> None:
-    """Refine a scene's result before it is published. Raises StreamReconError, after Ctrl-C Cancelled."""
-    if Finisher(folder, _open_scene(job), listeners=[evaluator], is_locked=True).refine() is None:
-        raise Cancelled
+def run_scene_stages(job: Job, lock: FolderLock, evaluator: Evaluator, observer: RunObserver) -> dict[str, Any]:
+    """Run the stages of a scene that its result lacks, and judge it, before it is published.
 
-
-def densify_scene(job: Job, folder: Path) -> None:
-    """Compute a scene's dense depth, unless it has it, before it is published. Raises what `refine_scene` raises."""
-    if job.dense_side is None or DENSE in read_run(folder):
-        return
-    if not Finisher(folder, _open_scene(job), is_locked=True).densify(DenseOptions(job.dense_side)):
-        raise Cancelled
-
-
-def recover_scene_scale(job: Job, scale_from: str, folder: Path) -> dict[str, Any]:
-    """Recover the metric scale of a scene before it is published. Raises what `refine_scene` raises.
-
-    Returns:
-        ``metric_scale`` for the manifest: ``scale`` and ``error`` as in ``run.json``, or ``reason`` where the scene
-        shows no source of scale and keeps its arbitrary scale.
+    Returns for the manifest the verdict, and ``metric_scale``, where one was asked for: ``scale`` and ``error`` as in
+    ``run.json``, or ``reason`` where the scene shows no source of scale and keeps its arbitrary scale. Raises
+    StreamReconError, Cancelled.
     """
-    try:
-        scaled = Finisher(folder, _open_scene(job), is_locked=True).scale(parse_scale_source(scale_from))
-    except InputError as error:
-        return {"metric_scale": {"reason": str(error)}}
-    if scaled is None:
+    frames = job.options.frames
+    open_again = partial(job.scene.open, frames.stride, frames.max_frames)
+    context = StageContext(lock.folder, open_again, observer, [evaluator], lock=lock)
+    end = run_stages(RunPlan.of(_options(job)), context)
+    if not end.is_complete:
         raise Cancelled
-    return {"metric_scale": {"scale": scaled.T_metric_own.scale, "error": scaled.error}}
-
-
-def make_scene_mesh(job: Job, folder: Path) -> None:
-    """Make a scene's mesh before it is published. Raises what `refine_scene` raises."""
-    if not Finisher(folder, _open_scene(job), is_locked=True).mesh():
-        raise Cancelled
-
-
-def _open_scene(job: Job) -> Callable[[], Source]:
-    return partial(job.scene.open, job.choice.stride, job.choice.max_frames)
+    record: dict[str, Any] = {} if end.verdict is None else {VERDICT: end.verdict.to_json()}
+    unit = context.result.metric_scale
+    if ScaleStage.name in end.failed:
+        record["metric_scale"] = {"reason": str(end.failed[ScaleStage.name])}
+    elif unit is not None:
+        record["metric_scale"] = {"scale": unit.T_metric_own.scale, "error": unit.error}
+    return record
 
 
 def manifest_record(summary: RunSummary, evaluator: Evaluator, seconds: float, device: str) -> dict[str, Any]:

@@ -10,22 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
-from stream_recon.app.batch.jobs import Job, Model, Seconds, chunks_folder
-from stream_recon.app.batch.scene import (
-    densify_scene,
-    make_scene_mesh,
-    manifest_record,
-    recover_scene_scale,
-    refine_scene,
-)
+from stream_recon.app.batch.jobs import Job, Model, Seconds, StageTimer, chunks_folder
+from stream_recon.app.batch.scene import manifest_record, run_scene_stages
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RUN_NAME, VERDICT, RunInfo, RunSummary, run_record
-from stream_recon.app.result.verdict import record_verdict
+from stream_recon.app.result.lock import FolderLock
+from stream_recon.app.result.run_record import RUN_NAME, RunInfo, RunSummary, run_record
 from stream_recon.configs.errors import InputError
 
 PARALLEL_STAGE = "frames, in parallel to points"
@@ -85,27 +79,19 @@ class SceneStitcher:
         times = {"phases": self._rounded_phases(), "chunk_phases": [run.get("phases", {}) for run in runs]}
         replace_json(self._work / RUN_NAME, {**run_record(info, summary), **times})
         after = None if last_end is None else round(time.monotonic() - last_end, 3)
-        if self._job.mapping == "full":
-            # Across overlaps, too: this removes the drift between chunks.
-            with self._timed("refine"):
-                refine_scene(self._job, self._work, self._evaluator)
-            with self._timed("dense depth"):
-                densify_scene(self._job, self._work)
-        scale: dict[str, Any] = {}
-        if self._job.scale_from is not None:
-            with self._timed("metric scale"):
-                scale = recover_scene_scale(self._job, self._job.scale_from, self._work)
-        if self._job.mesh:
-            with self._timed("mesh"):
-                make_scene_mesh(self._job, self._work)
+        # Refinement goes across overlaps, too: it removes the drift between chunks.
+        timer = StageTimer("stages")
+        with FolderLock(self._work) as lock:
+            staged = run_scene_stages(self._job, lock, self._evaluator, timer)
+        timer.enter("stages")
+        self._phases |= {name: seconds for name, seconds in timer.seconds.items() if name != "stages"}
         record = manifest_record(summary, self._evaluator, summary.seconds, info.device) | {
-            VERDICT: record_verdict(self._work).to_json(),
+            **staged,
             "overlaps": overlaps,
             "chunk_seconds": [run["timings"]["seconds"] for run in runs],
             "stitch_seconds": round(stitch_seconds, 3),
             "stitch_seconds_after": after,
             "stitch_phases": self._rounded_phases(),
-            **scale,
         }
         with self._timed("publish"):
             self._store.publish(self._work, self._job.name, self._job.key, record, self._files.checksums)

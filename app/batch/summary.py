@@ -157,7 +157,7 @@ def summary_record(
         "interrupted": interrupted,
         "weights_sha256": model.weights_sha256,
         "preset": model.preset_tables,
-        "options": batch.options,
+        "options": batch.recorded,
         "protocol": PROTOCOL,
         "totals": {"scenes": len(rows), **dataclasses.asdict(totals)},
         "means": means(rows),

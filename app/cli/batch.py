@@ -101,6 +101,7 @@ def batch_command(
     from stream_recon.app.batch.jobs import EngineLoader
     from stream_recon.app.cli.batch_run import BatchOptions, run
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
@@ -108,12 +109,20 @@ def batch_command(
     recorded |= {"attention": attention, "cache": cache, "keyframes": keyframes, "split": split, "mapping": mapping}
     added = {"camera": camera, "masks": masks and str(masks), "mask_sky": mask_sky, "scale_from": scale_from}
     recorded |= {name: value for name, value in added.items() if value}
-    options = BatchOptions(
+    model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
+    options = RunOptions(
+        FrameChoice(stride, max_frames=max_frames, camera=camera),
+        model,
+        mapping,
+        mask_sky,
+        dense_side if dense == "on" else None,
+        mesh=mesh,
+    )
+    batch = BatchOptions(
         root,
         output,
         dataset,
-        FrameChoice(stride, max_frames=max_frames, camera=camera),
-        mapping,
+        options,
         split=split,
         workers=workers,
         streams=streams,
@@ -121,14 +130,10 @@ def batch_command(
         dry_run=dry_run,
         compare=compare,
         masks=masks,
-        mask_sky=mask_sky,
         scale_from=scale_from,
-        mesh=mesh,
         merge=merge,
-        dense_side=dense_side if dense == "on" else None,
     )
-    model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
-    return run(options, EngineLoader(model), recorded)
+    return run(batch, EngineLoader(model), recorded)
 
 
 @reported

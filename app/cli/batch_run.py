@@ -29,14 +29,10 @@ from stream_recon.app.cli.console import (
     verdict_text,
     wide_console,
 )
-from stream_recon.app.cli.options import DENSE_SIDE
 from stream_recon.app.cli.progress import TerminalObserver
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.verdict import recorded_verdict
-from stream_recon.app.slam.mode import MappingChoice
-from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.stages.dense import DenseOptions
-from stream_recon.app.stages.finish import FinishSteps
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.merge import merge_results
 from stream_recon.configs.errors import ConfigError
 
@@ -54,8 +50,8 @@ class BatchOptions:
     out: str | None
     """Folder, or an address of fsspec; see `open_store`."""
     dataset: str | None = None
-    choice: FrameChoice = dataclasses.field(default_factory=FrameChoice)
-    mapping: MappingChoice = "off"
+    options: RunOptions = dataclasses.field(default_factory=RunOptions)
+    """Of each scene's run; without a source of scale."""
     split: int = 1
     workers: int | None = None
     """Processes (None: one); with Ray, actors (None: one for each GPU)."""
@@ -66,63 +62,57 @@ class BatchOptions:
     dry_run: bool = False
     compare: Path | None = None
     masks: Path | None = None
-    mask_sky: bool = False
     scale_from: str | None = None
-    mesh: bool = True
-    dense_side: int | None = DENSE_SIDE
+    """Source of the metric scale of each scene; see `find_scales`."""
     merge: bool = False
     """The scenes show one place: their results are merged at the end."""
 
 
-def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
+def run(given: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
     """Run a batch; returns the exit code. ``recorded``: options for the summary. Raises StreamReconError."""
     console = wide_console()
-    if options.workers is not None and options.workers < 1:
-        raise ConfigError(f"--workers must be at least 1, not {options.workers}")
-    other = read_summary(options.compare) if options.compare is not None else None
-    root = options.root.expanduser().resolve()
-    store = open_store(options.out or f"{root.stem}-batch")
-    if options.merge and not isinstance(store, LocalStore):
+    if given.workers is not None and given.workers < 1:
+        raise ConfigError(f"--workers must be at least 1, not {given.workers}")
+    other = read_summary(given.compare) if given.compare is not None else None
+    root = given.root.expanduser().resolve()
+    store = open_store(given.out or f"{root.stem}-batch")
+    if given.merge and not isinstance(store, LocalStore):
         raise ConfigError("--merge needs a folder of this machine as OUT")
-    if options.merge and options.mapping != "full":
+    if given.merge and given.options.mapping != "full":
         raise ConfigError("--merge needs refined results: use --mapping full")
     results = [store.folder] if isinstance(store, LocalStore) else []
     # A folder of masks looks like a folder of scenes.
-    results += [options.masks] if options.masks is not None else []
-    scenes = find_scenes(root, options.dataset, exclude=results)
-    if options.choice.camera is not None:
-        scenes = [dataclasses.replace(scene, camera=options.choice.camera) for scene in scenes]
+    results += [given.masks] if given.masks is not None else []
+    scenes = find_scenes(root, given.dataset, exclude=results)
+    if given.options.frames.camera is not None:
+        scenes = [dataclasses.replace(scene, camera=given.options.frames.camera) for scene in scenes]
     scales: Mapping[str, str] = {}
-    if options.masks is not None:
-        masks = find_masks(scenes, options.masks)
+    if given.masks is not None:
+        masks = find_masks(scenes, given.masks)
         # A folder of masks may look like a scene.
         scenes = [scene for scene in scenes if str(scene.path) not in masks.values()]
         scenes = [dataclasses.replace(scene, masks=masks.get(scene.name)) for scene in scenes]
         without = [scene.name for scene in scenes if scene.masks is None]
         _print_names("without masks: all pixels are used", without, console)
-    if options.scale_from is not None:
-        found = find_scales(scenes, options.scale_from)
+    if given.scale_from is not None:
+        found = find_scales(scenes, given.scale_from)
         scales = found.sources
         _print_names("without a track: not converted to metres", found.missing, console)
     batch = Batch(
         root,
         store,
         scenes,
-        options.choice,
-        options.split,
-        options.mapping,
-        options.mask_sky,
+        given.options,
+        given.split,
         scales,
         recorded,
-        options.mesh,
-        options.dense_side,
     )
-    if options.dry_run:
+    if given.dry_run:
         _list_scenes(batch, console)
         return DONE
     listener = _Bar(PlainConsole(stderr=True))
     with listener.bar:
-        summary = run_batch(batch, loader, _pool(options, loader, store, len(scenes)), listener)
+        summary = run_batch(batch, loader, _pool(given, loader, store, len(scenes)), listener)
     _report(summary, store, console)
     if other is not None:
         console.print(comparison(summary, other))
@@ -131,25 +121,22 @@ def run(options: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) ->
             console.print(f"note: {line}", soft_wrap=True)
     if summary["interrupted"]:
         return INTERRUPTED
-    if options.merge and not _merged(options, store, [s["name"] for s in summary["scenes"] if s["status"] == "done"]):
-        return INTERRUPTED
+    if given.merge:
+        _merge(given, store, [s["name"] for s in summary["scenes"] if s["status"] == "done"])
     return FAILED if summary["totals"]["failed"] else DONE
 
 
-def _merged(options: BatchOptions, store: Store, names: Sequence[str]) -> bool:
-    """Merge the results of the scenes into a new folder; False where Ctrl-C ended it. Raises StreamReconError."""
+def _merge(given: BatchOptions, store: Store, names: Sequence[str]) -> None:
+    """Merge the results of the scenes into a new folder. Raises StreamReconError, Cancelled."""
     assert isinstance(store, LocalStore), "checked at the start"
     target = store.folder / MERGED_NAME
     if target.exists():
         wide_console().print(f"{target} exists: it is not made again", soft_wrap=True)
-        return True
+        return
     folders = [store.folder / name for name in names]
-    dense = None if options.dense_side is None else DenseOptions(options.dense_side)
     with TerminalObserver(*result_consoles()) as observer:
-        report = merge_results(folders, target, FinishSteps(True, mesh=options.mesh, dense=dense), observer)
-    if report is not None:
-        wide_console().print(f"{target}: {report.frames} frames of {' + '.join(report.merged)}", soft_wrap=True)
-    return report is not None
+        report = merge_results(folders, target, given.options, observer)
+    wide_console().print(f"{target}: {report.frames} frames of {' + '.join(report.merged)}", soft_wrap=True)
 
 
 def _print_names(what: str, names: Sequence[str], console: Console) -> None:
@@ -191,7 +178,7 @@ def _streams(options: BatchOptions, loader: ModelLoader, store: Store, scenes: i
 
 def _list_scenes(batch: Batch, console: Console) -> None:
     table = Table("scene", "dataset", "frames", "path")
-    counts = [batch.choice.count(scene.frames) for scene in batch.scenes]
+    counts = [batch.options.frames.count(scene.frames) for scene in batch.scenes]
     for scene, count in zip(batch.scenes, counts, strict=True):
         path = scene.path.relative_to(batch.root) if batch.root in scene.path.parents else scene.path.name
         table.add_row(scene.name, scene.dataset, "?" if count is None else str(count), str(path))

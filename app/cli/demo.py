@@ -33,22 +33,20 @@ def demo_command(
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
     from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, default_output
-    from stream_recon.app.cli.reconstruct_run import reconstruct_source
     from stream_recon.app.cli.view import ViewerChoice
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     job = ReconstructJob(
         str(SAMPLE),
-        FrameChoice(max_frames=max_frames),
-        ModelChoice(device=device),
+        RunOptions(FrameChoice(max_frames=max_frames), ModelChoice(device=device), mapping),
         view=ViewerChoice(host, port, keep_open=at_terminal()) if viewer else None,
         output=output or default_output("demo", overwrite),
         overwrite=overwrite,
-        mapping=mapping,
         on_finished=print_errors,
     )
-    return reconstruct_source(job)
+    return job.run()
 
 
 def print_errors(folder: Path) -> None:

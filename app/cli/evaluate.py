@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from stream_recon.app.core.types import FrameEngine
     from stream_recon.app.datasets.scene import Scene
-    from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.evaluation.dense_depth import DenseDepthErrors
     from stream_recon.app.evaluation.metrics import Metrics
     from stream_recon.app.evaluation.scores import Evaluation
-    from stream_recon.app.slam.mode import MappingChoice
+    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.sources.frame_choice import FrameChoice
 
 COLUMNS = {
     "ate_m": ("ATE", 4),
@@ -64,51 +64,38 @@ def eval_command(
 ) -> int:
     """Evaluate on sequences with ground truth, next to simple baselines."""
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
     model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
-    side = dense_side if dense == "on" else None
-    return evaluate_folders(sequences, model, EvaluationOptions(stride, frames, mapping, json, side), camera)
+    choice = FrameChoice(stride, max_frames=frames, camera=camera)
+    options = RunOptions(choice, model, mapping, dense_side=dense_side if dense == "on" else None)
+    return evaluate_folders(sequences, options, json)
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluationOptions:
-    """How sequences are evaluated."""
-
-    stride: int = 1
-    frames: int | None = None
-    """At most this number of frames of each sequence."""
-    mapping: "MappingChoice" = "off"
-    json: Path | None = None
-    """File for the metrics, rewritten after each sequence: an interrupted evaluation keeps the finished ones."""
-    dense_side: int | None = None
-    """Longer side of dense depth maps; None: none are made."""
-
-
-def evaluate_folders(
-    folders: Sequence[Path], model: "ModelChoice", options: EvaluationOptions, camera: str | None = None
-) -> int:
+def evaluate_folders(folders: Sequence[Path], options: "RunOptions", json: Path | None = None) -> int:
     """Evaluate sequence folders with one engine; returns the exit code. Raises StreamReconError.
 
-    ``camera``: see `Scene`.
+    ``json``: file for the metrics, rewritten after each sequence: an interrupted evaluation keeps the finished ones.
     """
     from stream_recon.app.core.process import memory_errors
 
     with memory_errors():
-        model.load_preset()  # errors in options come before data is read
-        scenes = _unique_names([_open(folder, options.stride, options.frames, camera) for folder in folders])
-        if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
-            raise OutputError(f"{options.json}: give the name of a file in an existing folder")
-        evaluate_all(model.load(), scenes, options)
+        options.model.load_preset()  # errors in options come before data is read
+        scenes = _unique_names([_open(folder, options.frames) for folder in folders])
+        if json is not None and (json.is_dir() or not json.parent.is_dir()):
+            raise OutputError(f"{json}: give the name of a file in an existing folder")
+        evaluate_all(options.model.load(), scenes, options, json)
     return DONE
 
 
-def _open(folder: Path, stride: int, frames: int | None, camera: str | None) -> "Scene":
+def _open(folder: Path, frames: "FrameChoice") -> "Scene":
     """The sequence in a folder, once all but its images was read. Raises InputError, ConfigError."""
     from stream_recon.app.datasets.scene import Scene
 
-    scene = Scene(folder.resolve().name, "sequence", folder, None, camera)
-    scene.open(stride, frames).close()
+    scene = Scene(folder.resolve().name, "sequence", folder, None, frames.camera)
+    scene.open(frames.stride, frames.max_frames).close()
     return scene
 
 
@@ -118,13 +105,14 @@ def _unique_names(scenes: "list[Scene]") -> "list[Scene]":
     return [dataclasses.replace(s, name=str(s.path)) if names.count(s.name) > 1 else s for s in scenes]
 
 
-def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: EvaluationOptions) -> "list[Evaluation]":
+def evaluate_all(
+    engine: "FrameEngine", scenes: "list[Scene]", options: "RunOptions", json: Path | None = None
+) -> "list[Evaluation]":
     """Evaluate, print a table for each sequence and the means, and write the JSON file. Raises StreamReconError."""
     from rich.progress import Progress as Bar
 
     from stream_recon.app.result.files import replace_json
     from stream_recon.app.run.listeners import Progress, RunObserver
-    from stream_recon.app.stages.dense import DenseOptions
     from stream_recon.app.stages.evaluate import evaluate_scene
 
     class BarObserver(RunObserver):
@@ -134,22 +122,20 @@ def evaluate_all(engine: "FrameEngine", scenes: "list[Scene]", options: Evaluati
         def on_progress(self, progress: Progress) -> None:
             self._bar.update(self._task, completed=progress.frames, total=progress.frame_hint)
 
-    dense = None if options.dense_side is None else DenseOptions(options.dense_side)
-    if options.json is not None:
-        _check_json(options.json)
+    if json is not None:
+        _check_json(json)
     console = wide_console()
     evaluations: list[Evaluation] = []
     for scene in scenes:
         with Bar(console=PlainConsole(stderr=True), transient=True) as bar:
-            observer = BarObserver(bar, scene.name)
-            evaluation = evaluate_scene(engine, scene, options.stride, options.frames, options.mapping, observer, dense)
+            evaluation = evaluate_scene(engine, scene, options, BarObserver(bar, scene.name))
         evaluations.append(evaluation)
         console.print(error_table(evaluation))
         if evaluation.dense is not None:
             console.print(dense_line(evaluation.dense))
-        if options.json is not None:
+        if json is not None:
             sequences = {each.name: each.to_json() for each in evaluations}
-            replace_json(options.json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
+            replace_json(json, {"weights_sha256": engine.weights_sha256, "sequences": sequences})
     for line in summary_lines(evaluations):
         console.print(line)
     return evaluations

@@ -1,5 +1,6 @@
 """Commands ``refine`` and ``scale``: the last steps of a run, for a finished or interrupted result."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,11 @@ from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_con
 from stream_recon.app.cli.options import DENSE_SIDE, SCALE_FORMS, Dense, DenseSide, Device, Folder, KeepMap, Mesh
 
 if TYPE_CHECKING:
-    from stream_recon.app.stages.dense import DenseOptions
+    from collections.abc import Callable
+
+    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.sources.source import Source
+    from stream_recon.app.stages.chain import RunPlan
 
 
 @reported
@@ -26,9 +31,12 @@ def refine_command(
     It may be the first refinement or another one: it starts from the network's estimates and reads the source's images
     again. Where they are gone, it uses the result's own small images. Ctrl-C leaves the result as it was.
     """
-    from stream_recon.app.stages.dense import DenseOptions
+    from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
 
-    return refine_folder(folder, mesh, DenseOptions(dense_side, device) if dense == "on" else None, keep_map)
+    side = dense_side if dense == "on" else None
+    options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh, keep_map=keep_map)
+    return refine_folder(folder, options)
 
 
 @reported
@@ -46,41 +54,46 @@ def scale_command(
     return scale_folder(folder, what)
 
 
-def refine_folder(folder: Path, mesh: bool = True, dense: "DenseOptions | None" = None, keep_map: bool = True) -> int:
-    """Refine a result, compute its dense depth, bring it to metres again if it was, and make its mesh.
-
-    Returns the exit code.
+def refine_folder(folder: Path, options: "RunOptions") -> int:
+    """Refine a result, and bring it where it was: to metres, or into the world of another one; returns the exit code.
 
     Raises StreamReconError.
     """
-    from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.export.source_images import source_of
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.run_record import ONTO
-    from stream_recon.app.stages.finish import Finisher, FinishSteps
+    from stream_recon.app.stages.chain import RunPlan
 
     result = read_result(folder)
     unit, earlier = result.metric_scale, result.run.get(ONTO)
-    onto = Path(earlier["result"]) if isinstance(earlier, dict) and isinstance(earlier.get("result"), str) else None
-    with TerminalObserver(*result_consoles()) as observer:
-        finisher = Finisher(folder, source_of(result), observer, keep_map=keep_map)
-        if finisher.refine() is None:
-            return INTERRUPTED
-        steps = FinishSteps(False, None, mesh, dense, onto)
-        if unit is not None and onto is None:
-            observer.on_message(f"again to metres, by {unit.given}")
-            steps = FinishSteps.parse(refine=False, scale_from=unit.given, mesh=mesh, dense=dense)
-        return DONE if finisher.run(steps) else INTERRUPTED
+    if isinstance(earlier, dict) and isinstance(earlier.get("result"), str):
+        options = dataclasses.replace(options, onto=Path(earlier["result"]))
+    elif unit is not None:
+        options = dataclasses.replace(options, scale_from=unit.given)
+    return _run_again(folder, RunPlan.of(options, again=True), source_of(result))
 
 
 def scale_folder(folder: Path, what: str) -> int:
     """Convert a result to metres; returns the exit code. Raises StreamReconError."""
-    from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.mesh import MESH_NAME
-    from stream_recon.app.stages.finish import Finisher, FinishSteps
+    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.stages.chain import RunPlan
 
     read_result(folder)  # an error before a lock file is written
-    steps = FinishSteps.parse(refine=False, scale_from=what, mesh=(folder / MESH_NAME).exists())
+    options = RunOptions(mapping="off", scale_from=what, mesh=(folder / MESH_NAME).exists())
+    plan = RunPlan.of(options, again=True)
+    plan.check()
+    return _run_again(folder, plan, None)
+
+
+def _run_again(folder: Path, plan: "RunPlan", open_again: "Callable[[], Source] | None") -> int:
+    from stream_recon.app.cli.progress import TerminalObserver
+    from stream_recon.app.stages.chain import run_stages
+    from stream_recon.app.stages.stage import StageContext
+
     with TerminalObserver(*result_consoles()) as observer:
-        return DONE if Finisher(folder, None, observer).run(steps) else INTERRUPTED
+        end = run_stages(plan, StageContext(folder, open_again, observer))
+    if end.is_complete:
+        end.check()
+    return DONE if end.is_complete else INTERRUPTED

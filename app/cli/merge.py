@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.console import DONE, reported, result_consoles
 from stream_recon.app.cli.options import DENSE_SIDE, Dense, DenseSide, Device, Mesh, option
 
 
@@ -23,15 +23,14 @@ def merge_command(
     A result that shares no view with the others is named and left out. The given results do not change.
     """
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.stages.dense import DenseOptions
-    from stream_recon.app.stages.finish import FinishSteps
+    from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.stages.merge import merge_results
 
-    options = DenseOptions(dense_side, device) if dense == "on" else None
+    side = dense_side if dense == "on" else None
+    options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh)
     out, err = result_consoles()
     with TerminalObserver(out, err) as observer:
-        report = merge_results(folders, output, FinishSteps(True, None, mesh, options), observer)
-    if report is None:
-        return INTERRUPTED
+        report = merge_results(folders, output, options, observer)
     out.print(f"{report.folder}: {report.frames} frames of {' + '.join(report.merged)}")
     return DONE

@@ -2,11 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
@@ -16,52 +16,25 @@ from rich.text import Text
 from stream_recon.app.cli.console import verdict_text
 from stream_recon.app.core.cancel import cancel_on_signals
 from stream_recon.app.core.progress_file import ProgressFile
+from stream_recon.app.core.views import RunView
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
-from stream_recon.app.result.mesh import MESH_NAME
-from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
-from stream_recon.app.result.verdict import Level, Verdict
+from stream_recon.app.result.verdict import Verdict
 from stream_recon.app.run.health import clock, low_quality_intervals
 from stream_recon.app.run.listeners import Progress, RunObserver
-from stream_recon.app.stages.finish import ResultView
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
-    from stream_recon.app.mesh.build import MeshReport
     from stream_recon.app.run.live_onto import OntoBackEnd
-    from stream_recon.app.slam.offline.report import RefinementReport
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
     from stream_recon.app.slam.online.process import ProcessBackEnd
-    from stream_recon.app.splat.trainer import TrainProgress
-    from stream_recon.app.stages.dense import DenseReport
 
 MIN_SHARE = 0.02
 """Share done of a step from which its time left is estimated."""
 COMPILING = "first frames: kernels for this GPU are compiled, up to half a minute at the first start"
 """What a run on a GPU waits for."""
-SPLAT_STEPS = 20
-"""Steps of a training of splats between two updates."""
 OUTLOOK_FPS = 30
 """Frame rate of a camera, for the disk space of an hour."""
-
-
-class LiveView(ResultView, Protocol):
-    """Viewer of a run that also shows a status text."""
-
-    def status(self, text: str) -> None:
-        """Show ``text`` (markdown) in place of the last one."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the user has paused the run."""
-
-
-@runtime_checkable
-class VerdictView(Protocol):
-    """Viewer that shows the judgement of a result."""
-
-    def show_verdict(self, level: Level, text: str) -> None:
-        """Show the level in its colour, and its reason with what to do."""
 
 
 class StepClock:
@@ -122,13 +95,12 @@ class TerminalObserver(RunObserver):
     A context manager, which ends a bar after errors, too. Where stderr is no terminal, only the last state is printed.
     """
 
-    def __init__(self, out: Console, err: Console, page: LiveView | None = None) -> None:
+    def __init__(self, out: Console, err: Console, view: RunView | None = None) -> None:
         self.back_end: OnlineBackEnd | ProcessBackEnd | OntoBackEnd | None = None
         """Its map is shown in the viewer."""
-        self._out, self._err, self._page = out, err, page
+        self._out, self._err, self._view = out, err, view
         self._shown_map: object = None
         self._bar: _Bars | None = None
-        self._phase = ""
         self._tasks: dict[str, TaskID] = {}
         self._clocks: dict[str, StepClock] = {}
         self._file = ProgressFile.from_environment()
@@ -137,11 +109,11 @@ class TerminalObserver(RunObserver):
 
     @property
     def paused(self) -> bool:
-        return self._page is not None and self._page.paused
+        return self._view is not None and self._view.paused
 
     def expect(self, total: int | None, *, on_gpu: bool = False) -> None:
         """Show the number of frames to come: the first ones take longest, most of all on a GPU."""
-        self._update("run", "frames", 0, total)
+        self._update("frames", 0, total)
         note = COMPILING if on_gpu else "first frames"
         self._note(note)
         self._status(note)
@@ -149,103 +121,39 @@ class TerminalObserver(RunObserver):
     def on_progress(self, progress: Progress) -> None:
         text = describe(progress)
         self._fps, self._figures = progress.fps, progress.notice or ""
-        left = self._update("run", "frames", progress.frames, progress.frame_hint)
+        left = self._update("frames", progress.frames, progress.frame_hint)
         self._note(text)
         self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
-        if self._page is not None and sparse is not None and sparse is not self._shown_map:
+        if self._view is not None and sparse is not None and sparse is not self._shown_map:
             self._shown_map = sparse
-            self._page.show_map(sparse.points, sparse.loops)
+            self._view.show_map(sparse.points, sparse.loops)
 
-    def on_rebuild(self, done: int, total: int) -> None:
-        self._update("run", "points", done, total)
-
-    def on_refine(self, share: float, step: str) -> None:
-        left = self._update("refine", "refining", round(100 * share), 100, percent=True)
-        self._note(step)
-        self._status(f"refining: {step}, {share:.0%}{left}")
-
-    def on_refine_points(self, done: int, total: int) -> None:
-        self._update("refine", "refining", 100, 100, percent=True)
-        self._update("refine", "points", done, total)
-        self._note("")
-        self._status(f"refined; points of {done} of {total} frames are updated")
-
-    def on_refined(self, report: "RefinementReport | None") -> None:
+    def on_stage(self, name: str) -> None:
         self.stop()
-        if report is None:
-            lines = ["refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it"]
-        else:
-            lines = describe_refinement(report)
+
+    def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
+        left = self._update(step, done, total)
+        self._note(note)
+        self._status(f"{step}: {_counted(done, total)}{left}{note and f'; {note}'}")
+
+    def on_share(self, step: str, share: float, note: str = "") -> None:
+        left = self._update(step, round(100 * share), 100, percent=True)
+        self._note(note)
+        self._status(f"{step}: {note and f'{note}, '}{share:.0%}{left}")
+
+    def on_result(self, lines: Sequence[str]) -> None:
+        self.stop()
         for line in lines:
             self._out.print(line, markup=False)
-        self._status("\n\n".join(lines))
-
-    def on_scale(self, step: str, done: int, total: int) -> None:
-        self._update("steps", step, done, total)
-        if step == "markers":
-            self._status(f"looking for markers: {done} of {total} frames")
-
-    def on_scaled(self, unit: MetricScale | None) -> None:
-        self.stop()
-        line = "stopped: the result is complete and its unit has not changed; 'stream-recon scale' converts it"
-        if unit is not None:
-            error = "" if unit.error is None else f" (error about {100 * unit.error:.2g} %)"
-            line = f"in metres: 1 unit of the reconstruction is {unit.T_metric_own.scale:.5g} m{error}, by {unit.how}"
-        self._out.print(line, markup=False)
-        self._status(line)
-
-    def on_dense(self, done: int, total: int) -> None:
-        left = self._update("dense", "dense depth", done, total)
-        self._status(f"dense depth: {_counted(done, total)}{left}")
-
-    def on_dense_points(self, done: int, total: int) -> None:
-        self._update("dense", "points", done, total)
-
-    def on_densified(self, report: "DenseReport | None") -> None:
-        self.stop()
-        line = "stopped: the result is complete without dense depth; 'stream-recon refine' computes it"
-        if report is not None:
-            line = (
-                f"dense depth: {report.keyframes} keyframes at {report.side} pixels, {report.confirmed:.0%} of the "
-                f"pixels confirmed by other views, {report.near:.0%} near these; {report.seconds:.1f} s"
-            )
-        self._out.print(line, markup=False)
-        self._status(line)
-
-    def on_mesh(self, done: int, total: int) -> None:
-        left = self._update("mesh", "mesh", done, total)
-        self._status(f"making the mesh, {done / total:.0%}{left}")
-
-    def on_meshed(self, report: "MeshReport | None") -> None:
-        self.stop()
-        line = "stopped: the result is complete without a mesh; 'stream-recon export' makes one"
-        if report is not None:
-            textures = f", textures of {report.views} frames" if report.views else ""
-            line = f"mesh: {MESH_NAME}, {report.triangles} triangles{textures}, {report.size / 1e6:.1f} MB"
-        self._out.print(line, markup=False)
-        self._status(line)
-
-    def on_step(self, step: str, done: int, total: int) -> None:
-        """A bar for each step of a command, and its status on the page with the time left."""
-        left = self._update("steps", step, done, total)
-        self._status(f"{step}: {_counted(done, total)}{left}")
-
-    def on_splats(self, progress: "TrainProgress") -> None:
-        """Training of splats: steps, and how well they show images that they have not seen."""
-        if progress.step % SPLAT_STEPS and progress.step < progress.steps:
-            return
-        left = self._update("splats", "splats", progress.step, progress.steps)
-        measured = "" if progress.psnr is None else f", held-out PSNR {progress.psnr:.1f} dB"
-        text = f"{progress.splats} splats{measured}"
-        self._note(text)
-        self._status(f"training splats: step {_counted(progress.step, progress.steps)}{left}; {text}")
+        if lines:
+            self._status("\n\n".join(lines))
 
     def on_verdict(self, verdict: Verdict) -> None:
         self.stop()
         self._out.print(verdict_text(verdict, "verdict: "))
-        if isinstance(self._page, VerdictView):
-            self._page.show_verdict(verdict.level, verdict.explanation)
+        if self._view is not None:
+            self._view.show_verdict(verdict.level, verdict.explanation)
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -258,7 +166,7 @@ class TerminalObserver(RunObserver):
         """End the bar under way, so that lines can follow."""
         if self._bar is not None:
             self._bar.stop()
-        self._bar, self._phase = None, ""
+        self._bar = None
 
     def __enter__(self) -> "TerminalObserver":
         return self
@@ -268,19 +176,18 @@ class TerminalObserver(RunObserver):
     ) -> None:
         self.stop()
 
-    def _update(self, phase: str, task: str, done: float, total: float | None, percent: bool = False) -> str:
+    def _update(self, task: str, done: float, total: float | None, percent: bool = False) -> str:
         """Show the state of a step; returns the time left as ``, about 1:20 left``, empty while it is not known."""
-        if self._bar is None or self._phase != phase:
-            self.stop()
+        if self._bar is None:
             self._bar = _Bars(console=self._err)
             self._bar.start()
-            self._phase, self._tasks, self._clocks = phase, {}, {}
+            self._tasks, self._clocks = {}, {}
         if task not in self._tasks:
             self._tasks[task] = self._bar.add_task(task, total=None)
             self._clocks[task] = StepClock()
         left = self._clocks[task].left(done, total)
         self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
-        is_run = task == "frames" and phase == "run"
+        is_run = task == "frames"
         self._file.write(task, done, total, left, self._fps if is_run else None, self._figures if is_run else "")
         return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
 
@@ -289,8 +196,8 @@ class TerminalObserver(RunObserver):
             self._bar.note = text
 
     def _status(self, text: str) -> None:
-        if self._page is not None:
-            self._page.status(text)
+        if self._view is not None:
+            self._view.status(text)
 
 
 def _counted(done: int, total: int | None) -> str:
@@ -304,41 +211,6 @@ def describe(progress: Progress) -> str:
     notice = f"; {progress.notice}" if progress.notice else ""
     figures = f"{progress.fps:.1f} FPS, {progress.keyframes} keyframes, {progress.memory_mb:.0f} MB{dropped}"
     return f"{figures}{back_end}{notice}"
-
-
-def describe_lens(report: "RefinementReport") -> str:
-    """The field of view of a refinement, and its camera model where that bends lines."""
-    model = report.lens or ""
-    terms = ", ".join(f"{value:.3f}" for value in (report.k1, report.k2) if value)
-    bent = f", {'fish-eye lens' if 'FISHEYE' in model else 'radial distortion'} ({terms})" if "RADIAL" in model else ""
-    unknown = " (not measured)" if report.field_of_view_measured is False else ""
-    return f"field of view {report.field_of_view_deg or 0.0:.0f} degrees{unknown}{bent}"
-
-
-def describe_refinement(report: "RefinementReport") -> list[str]:
-    """Lines on the success of a refinement, and on segments that it left alone."""
-    lines = []
-    if report.reprojection_px is None:
-        reasons = dict.fromkeys(str(segment["why"]) for segment in report.fallback_segments)
-        why = ", ".join(reasons) or "no map came out"
-        return [f"not refined: all frames keep the network's poses and depth, because {why}"]
-    if report.focal is not None:
-        loops = f", {report.loops} loops" if report.loops else ""
-        lines.append(
-            f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
-            f"{report.tracks} points{loops}; reprojection error {report.reprojection_px:.2f} px instead of "
-            f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
-            f"{report.focal_before or 0.0:.0f} px, {describe_lens(report)}; {sum(report.seconds.values()):.1f} s"
-        )
-    lines += [
-        f"the scale may change by a factor of {jump['factor']} at frame {jump['frame']}, where few points tie them"
-        for jump in report.scale_jumps
-    ]
-    return lines + [
-        f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
-        f"because {segment['why']}"
-        for segment in report.fallback_segments
-    ]
 
 
 def print_summary(summary: RunSummary, out: Console, err: Console) -> None:

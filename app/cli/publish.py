@@ -1,7 +1,7 @@
 """Option ``--publish`` of a run."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,32 +10,35 @@ from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
     from stream_recon.app.publishing.publisher import ResultPublisher
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.source import Source
     from stream_recon.configs.schema import PointsConfig
 
 
 @contextmanager
 def publishing(
-    addresses: Sequence[str], source: "Source", points: "PointsConfig", token: bool, out: PlainConsole
+    options: "RunOptions", source: "Source", points: "PointsConfig", out: PlainConsole
 ) -> Iterator["ResultPublisher | None"]:
-    """A publisher to all addresses within the block; None where there is none.
+    """A publisher to all addresses of ``--publish`` within the block; None where there is none.
 
     Raises ConfigError, ResourceError or OutputError before the block where one cannot be opened; OutputError after it
     where publishing ended early.
     """
-    if not addresses:
+    if not options.publish:
         yield None
         return
     from stream_recon.app.publishing.address import mount_of, open_sinks, parse_address
     from stream_recon.app.publishing.frame_tree import camera_on_base
     from stream_recon.app.publishing.publisher import Clock, PublisherOptions, ResultPublisher
 
-    parsed = [parse_address(address) for address in addresses]
+    parsed = [parse_address(address) for address in options.publish]
     mount = camera_on_base(mount_of(parsed))
     # Images without stamps count from now.
     origin = time.time_ns() if source.origin_ns is None else source.origin_ns
     clock = Clock(origin, source.live)
-    with ResultPublisher(open_sinks(parsed, token=token), PublisherOptions(points, clock, mount)) as publisher:
+    with ResultPublisher(
+        open_sinks(parsed, token=options.publish_token), PublisherOptions(points, clock, mount)
+    ) as publisher:
         for sink in publisher.sinks:
             out.print(f"publishing: {sink.address}")
         yield publisher

@@ -8,7 +8,6 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import reported
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal
-from stream_recon.app.cli.reconstruct_run import reconstruct_source
 from stream_recon.app.cli.view import ViewerChoice
 
 
@@ -108,18 +107,14 @@ def reconstruct_command(
 ) -> int:
     """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame."""
     from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = shared.source_camera(intrinsics)
     mask_folder = None if masks is None else str(masks.absolute())
-    job = ReconstructJob(
-        source,
+    options = RunOptions(
         FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
-        view=ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None,
-        output=output,
-        overwrite=overwrite,
-        resume=resume,
         keep_depth=keep_depth,
         max_disk=max_disk,
         mesh=mesh,
@@ -134,4 +129,5 @@ def reconstruct_command(
         publish=tuple(publish or ()),
         publish_token=token,
     )
-    return reconstruct_source(job)
+    view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
+    return ReconstructJob(source, options, view, output, overwrite, resume).run()

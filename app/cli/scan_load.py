@@ -8,11 +8,11 @@ some hundred times in a step.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stream_recon.app.cli.reconstruct_job import ReconstructJob
-    from stream_recon.app.engine.model_choice import ModelChoice
+    from stream_recon.app.run.options import RunOptions
     from stream_recon.app.run.session import EarlierRun
     from stream_recon.app.sources.source import Source
 
@@ -26,10 +26,9 @@ UPDATE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class RunLoad:
-    """The network's choice, and the back end next to it."""
+    """The options of a run, with less work for each frame where that is needed."""
 
-    model: "ModelChoice"
-    mapping: Literal["full", "stream", "off"]
+    options: "RunOptions"
     threads: int | None = None
     """Most CPU threads of the network; None: as many as there are cores."""
 
@@ -39,23 +38,20 @@ class RunLoad:
         return self.threads is not None
 
 
-def run_load(job: "ReconstructJob", source: "Source") -> RunLoad:
-    """What a run does: all that was asked for, except for scans."""
-    load = RunLoad(job.model, job.mapping)
-    return load if source.feedback is None else load_of_scan(load)
-
-
-def load_of_scan(load: RunLoad) -> RunLoad:
-    """Less work for each frame of a scan, where this machine needs it. It imports torch."""
+def run_load(options: "RunOptions", source: "Source") -> RunLoad:
+    """All that was asked for, but less work for each frame of a scan where this machine needs it (imports torch)."""
+    if source.feedback is None:
+        return RunLoad(options)
     import torch
 
     from stream_recon.app.core.cores import usable_cores
 
     cores = usable_cores()
-    uses_gpu = load.model.device == "cuda" or (load.model.device == "auto" and torch.cuda.is_available())
-    if uses_gpu or cores >= CORES or load.mapping != "full":
-        return load
-    return RunLoad(dataclasses.replace(load.model, max_patches=PATCHES), "off", max(1, cores - 1))
+    uses_gpu = options.model.device == "cuda" or (options.model.device == "auto" and torch.cuda.is_available())
+    if uses_gpu or cores >= CORES or options.mapping != "full":
+        return RunLoad(options)
+    model = dataclasses.replace(options.model, max_patches=PATCHES)
+    return RunLoad(dataclasses.replace(options, model=model, mapping="off", onto=None), max(1, cores - 1))
 
 
 def begins_again(job: "ReconstructJob", source: "Source", earlier: "EarlierRun") -> bool:
@@ -68,4 +64,4 @@ def begins_again(job: "ReconstructJob", source: "Source", earlier: "EarlierRun")
     preset = record.get("preset")
     image = preset.get("image") if isinstance(preset, dict) else None
     patches = image.get("max_patches") if isinstance(image, dict) else None
-    return isinstance(patches, int) and patches < job.model.load_preset().image.max_patches
+    return isinstance(patches, int) and patches < job.options.model.load_preset().image.max_patches

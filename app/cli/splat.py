@@ -13,13 +13,10 @@ from stream_recon.configs.errors import StreamReconError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stream_recon.app.splat.job import SplatOptions, SplatReport
     from stream_recon.app.viewer.viewer import Viewer
 
 STEPS, MAX_SPLATS, MAX_SIDE = 7_000, 500_000, 640
 """Defaults of the options."""
-LIVE_SPLATS = 150_000
-"""Most splats that a page gets while they are trained: 5 MB every few seconds."""
 
 
 @reported
@@ -52,9 +49,13 @@ def splat_command(
     'splat', which is gsplat, and nvcc, with which gsplat compiles its kernels at the first start, for some minutes.
     Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
+    from stream_recon.app.cli.progress import TerminalObserver
     from stream_recon.app.cli.reconstruct_job import at_terminal
     from stream_recon.app.export.target import check_target
     from stream_recon.app.result.folder import read_result
+    from stream_recon.app.stages.chain import RunPlan, run_stages
+    from stream_recon.app.stages.splats import SplatStage
+    from stream_recon.app.stages.stage import StageContext
     from stream_recon.configs.errors import ConfigError
 
     result = read_result(folder)
@@ -62,7 +63,11 @@ def splat_command(
         if output.suffix not in (".ply", ".spz"):
             raise ConfigError(f"-o {output}: use NAME.ply or NAME.spz")
         check_target(output, overwrite, is_file=True)
-    require_splats()
+    SplatStage().check()
+    from stream_recon.app.splat.job import SplatOptions
+    from stream_recon.app.splat.scene import SceneOptions
+    from stream_recon.app.splat.trainer import TrainOptions
+
     out, err = result_consoles()
     with ExitStack() as stack:
         view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
@@ -71,88 +76,14 @@ def splat_command(
             page.name(result_name(folder))
             # Frames come while the training begins.
             threading.Thread(target=_show_finished, args=(page, folder), daemon=True).start()
-        options = splat_options(steps, max_splats, frames, max_side, resume=resume)
-        report = train_folder(folder, options, page)
+        stage = SplatStage(SplatOptions(TrainOptions(steps, max_splats), SceneOptions(frames, max_side), resume))
+        with TerminalObserver(out, err, page) as observer:
+            end = run_stages(RunPlan((stage,), again=True), StageContext(folder, observer=observer, view=page))
         if output is not None:
             _export(folder, output, overwrite, out)
-        if page is not None and view is not None and report.is_complete:
+        if page is not None and view is not None and end.is_complete:
             view.wait(page, folder, out)
-    return DONE if report.is_complete else INTERRUPTED
-
-
-def require_splats() -> None:
-    """Check that splats can be trained here, before anything long begins. Raises ResourceError."""
-    from stream_recon.app.splat.rasterizer import require_gsplat
-
-    require_gsplat()
-
-
-def splat_options(
-    steps: int = STEPS,
-    max_splats: int = MAX_SPLATS,
-    frames: str | None = None,
-    max_side: int = MAX_SIDE,
-    *,
-    resume: bool = False,
-) -> "SplatOptions":
-    """Options of a training."""
-    from stream_recon.app.splat.job import SplatOptions
-    from stream_recon.app.splat.scene import SceneOptions
-    from stream_recon.app.splat.trainer import TrainOptions
-
-    return SplatOptions(TrainOptions(steps, max_splats), SceneOptions(frames, max_side), resume)
-
-
-def train_folder(folder: Path, options: "SplatOptions", page: "Viewer | None" = None) -> "SplatReport":
-    """Train the splats of a result, shown in the terminal and on a page. Raises StreamReconError."""
-    from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.core.cancel import cancel_on_signals
-    from stream_recon.app.core.splats import Splats
-    from stream_recon.app.result.folder import read_result
-    from stream_recon.app.result.verdict import recorded_verdict
-    from stream_recon.app.splat.job import SplatEvents, make_splats
-    from stream_recon.app.splat.trainer import TrainProgress
-
-    out, err = result_consoles()
-    with cancel_on_signals() as cancel, TerminalObserver(out, err, page) as observer:
-
-        class Events(SplatEvents):
-            def on_scene(self, done: int, total: int) -> None:
-                cancel.check()
-                observer.on_step("images", done, total)
-
-            def on_step(self, progress: TrainProgress) -> None:
-                observer.on_splats(progress)
-
-            def on_splats(self, splats: Splats) -> None:
-                if page is not None:
-                    page.show_splats(splats, LIVE_SPLATS)
-
-        if page is not None:
-            page.offer_stop(cancel.request)
-        try:
-            report = make_splats(folder, options, Events(), cancel)
-        finally:
-            if page is not None:
-                page.offer_stop(None)
-        observer.on_message(described(report, folder))
-        verdict = recorded_verdict(read_result(folder).run)
-        if verdict is not None:
-            observer.on_verdict(verdict)
-    return report
-
-
-def described(report: "SplatReport", folder: Path) -> str:
-    """A training in one line."""
-    from stream_recon.app.result.splats import SPLATS_NAME
-
-    measured = "no image held out"
-    if report.psnr is not None and report.ssim is not None:
-        measured = f"{report.held_out} held-out images: PSNR {report.psnr:.1f} dB, SSIM {report.ssim:.3f}"
-    state = f"{report.steps} steps"
-    if not report.is_complete:
-        state = f"stopped after {report.steps} of {report.wanted_steps} steps, --resume continues"
-    return f"splats: {folder / SPLATS_NAME}, {report.splats} splats, {state}, {report.seconds:.0f} s; {measured}"
+    return DONE if end.is_complete else INTERRUPTED
 
 
 def _show_finished(page: "Viewer", folder: Path) -> None:

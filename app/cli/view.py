@@ -104,7 +104,6 @@ class ViewerChoice:
 
 def view_folder(folder: Path, view: ViewerChoice) -> int:
     """Show a result folder until Ctrl-C. Raises StreamReconError."""
-    from stream_recon.app.cli.progress import VerdictView
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.result.verdict import judge, recorded_verdict
 
@@ -118,8 +117,7 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
         count = show_all(viewer, result, damaged.append)
         show_surfaces(viewer, result)
         verdict = recorded_verdict(result.run) or judge(result.run, len(result))
-        if isinstance(viewer, VerdictView):
-            viewer.show_verdict(verdict.level, verdict.explanation)
+        viewer.show_verdict(verdict.level, verdict.explanation)
         out.print(verdict_text(verdict, "verdict: "))
         if damaged:
             err.print(f"warning: {len(damaged)} damaged frames are not shown: {damaged[0]}")

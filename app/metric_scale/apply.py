@@ -1,14 +1,12 @@
 """Conversion of a result folder to metres: cameras, trajectory, tracks, point cloud and run.json in one revision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Revision
+from stream_recon.app.core.views import RunView
 from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder
@@ -17,34 +15,25 @@ from stream_recon.app.result.run_record import METRIC_SCALE
 from stream_recon.app.result.tracks import read_tracks
 
 
-class ScaleView(Protocol):
-    """A viewer that shows the causal result and its revisions."""
-
-    def revise(self, revision: Revision) -> None: ...
-
-    def show_map(self, points: NDArray[np.floating], edges: NDArray[np.integer]) -> None:
-        """Show sparse points [N, 3] and loop edges [E, 2], pairs of frames."""
-
-
 def apply_metric_scale(
     result: ResultFolder,
     metres: MetricScale,
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    pages: Sequence[ScaleView] = (),
+    view: RunView | None = None,
 ) -> None:
     """Convert a result to metres. Depth files, causal poses and the network's poses do not change.
 
     Args:
         metres: scale of the current world, from `measure_scale`.
-        pages: viewers to update.
+        view: shows the causal result and its revisions.
 
     Raises Cancelled; OutputError: no disk space, or a damaged file. Nothing has changed then.
     """
     current = T_current_own(result.run)
     metres = metres.after(current)
     change = metres.T_metric_own @ current.inverse()
-    move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, pages)
+    move_world(result, change, {METRIC_SCALE: metres.to_json()}, on_progress, cancelled, view)
 
 
 def move_world(
@@ -53,7 +42,7 @@ def move_world(
     record: dict[str, Any],
     on_progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    pages: Sequence[ScaleView] = (),
+    view: RunView | None = None,
 ) -> None:
     """Move a result into another world and unit; arguments and errors as of `apply_metric_scale`.
 
@@ -67,7 +56,7 @@ def move_world(
     if tracks is not None:
         tracks = replace(tracks, points=change.apply(tracks.points))
     amend(result, revision, record, tracks, on_progress, cancelled)
-    for page in pages:
-        page.revise(revision_since_causal(cameras))
+    if view is not None:
+        view.revise(revision_since_causal(cameras))
         if tracks is not None:
-            page.show_map(tracks.points, tracks.loops)
+            view.show_map(tracks.points, tracks.loops)

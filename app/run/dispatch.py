@@ -14,8 +14,9 @@ from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.transforms import is_rigid
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.core.views import IMAGE_SIDE, ResultListener
 from stream_recon.app.run.health import HealthMonitor
-from stream_recon.app.run.listeners import IMAGE_SIDE, BackEnd, ImageListener, ResultListener
+from stream_recon.app.run.listeners import BackEnd
 from stream_recon.app.sources.preprocess import reduced_image
 from stream_recon.configs.errors import StreamReconError
 
@@ -103,6 +104,8 @@ class Dispatcher:
         self.failed = False
         """Whether a listener raised a `StreamReconError`."""
         self._listeners = listeners
+        self._add_image = {id(each): each.add_image for each in listeners if hasattr(each, "add_image")}
+        """The method of the listeners that get images, by the listener."""
         self._back_end = back_end
         self._health = health
         self._after_item = after_item
@@ -119,8 +122,8 @@ class Dispatcher:
         return self._back_end is not None and self._back_end.wants_grey
 
     def keep_image(self, frame: Frame) -> None:
-        """Keep the source's image of a frame, reduced, until its result is delivered, for an `ImageListener`."""
-        if any(isinstance(listener, ImageListener) for listener in self._listeners):
+        """Keep the source's image of a frame, reduced, until its result is delivered, where a listener gets images."""
+        if self._add_image:
             self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
 
     def start(self, pool: Executor) -> list[Future[None]]:
@@ -189,8 +192,8 @@ class Dispatcher:
             for index in [index for index in list(self._images) if index < item.index]:
                 self._images.pop(index, None)  # of a frame that was skipped
             for listener in self._listeners:
-                if image is not None and item.is_keyframe and isinstance(listener, ImageListener):
-                    listener.add_image(item.index, image)
+                if image is not None and item.is_keyframe and id(listener) in self._add_image:
+                    self._add_image[id(listener)](item.index, image)
                 listener.add(item)
             return
         self._check(item)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cpu_threads import FreeCores
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision
+from stream_recon.app.core.views import RunView
 from stream_recon.app.core.worker import ProcessWorker, StopTest, serve
 from stream_recon.app.slam.dense.arrays import arrays_for
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
@@ -47,18 +48,6 @@ MIN_CONFIRMED = 0.1
 POLL_SECONDS = 0.5
 """Time between two looks at the free cores."""
 NICENESS = 15
-
-
-class LivePage(Protocol):
-    """What `LiveDense` needs of a viewer."""
-
-    def add_image(self, index: int, image: NDArray[np.uint8]) -> None: ...
-
-    def add(self, result: FrameResult) -> None: ...
-
-    def revise(self, revision: Revision) -> None: ...
-
-    def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None: ...
 
 
 @dataclass
@@ -163,16 +152,16 @@ class Stereo(Protocol):
 
 
 class LiveDense:
-    """An `ImageListener` in front of a page; see the module. Close it at the end of the stream.
+    """A `ResultListener` in front of a view; see the module. Close it at the end of the stream.
 
     Args:
-        page: gets all calls at once, and dense maps some keyframes later.
+        view: gets all calls at once, and dense maps some keyframes later.
         stereo: computes the maps of a group; called in a thread of its own.
         may_run: whether a group may be computed at this moment.
     """
 
-    def __init__(self, page: LivePage, stereo: Stereo, may_run: Callable[[], bool] | None = None) -> None:
-        self._page, self._stereo = page, stereo
+    def __init__(self, view: RunView, stereo: Stereo, may_run: Callable[[], bool] | None = None) -> None:
+        self._view, self._stereo = view, stereo
         self._may_run = may_run or FreeCores().is_one_free
         self._image: tuple[int, NDArray[np.uint8]] | None = None
         self._kept: deque[_LiveKeyframe] = deque(maxlen=KEPT)
@@ -192,12 +181,12 @@ class LiveDense:
 
     def add_image(self, index: int, image: NDArray[np.uint8]) -> None:
         self._image = index, image
-        self._page.add_image(index, image)
+        self._view.add_image(index, image)
 
     def add(self, result: FrameResult) -> None:
         image, self._image = self._image, None
         with self._changed:
-            self._page.add(result)
+            self._view.add(result)
             if image is None or image[0] != result.index or result.network is None:
                 return
             if result.segment != self._segment:
@@ -210,7 +199,7 @@ class LiveDense:
 
     def revise(self, revision: Revision) -> None:
         with self._changed:
-            self._page.revise(revision)
+            self._view.revise(revision)
             known = {keyframe.result.index: keyframe for keyframe in [*self._group, *self._kept]}
             for frame in revision.frames:
                 keyframe = known.get(frame.index)
@@ -266,7 +255,7 @@ class LiveDense:
         for keyframe, dense, scale in triples:
             is_sure = (dense.certainty == Certainty.CONFIRMED).mean() >= MIN_CONFIRMED
             if dense.index > self._last_shown and is_sure:
-                self._page.show_dense(keyframe.shown(dense, scale), keyframe.image)
+                self._view.show_dense(keyframe.shown(dense, scale), keyframe.image)
                 self._last_shown = dense.index
                 self._shown += 1
 

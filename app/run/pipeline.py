@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,13 @@ from stream_recon.app.core.cancel import Cancel, cancel_on_signals
 from stream_recon.app.core.cpu_threads import adaptive_threads
 from stream_recon.app.core.process import memory_errors, peak_device_memory_mb, peak_host_memory_mb
 from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, PreparedFrame
+from stream_recon.app.core.views import ResultListener
 from stream_recon.app.result.run_record import RunSummary, evidence_record
 from stream_recon.app.result.verdict import focal_change, judge
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.dispatch import Channel, Dispatcher
 from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, clock
-from stream_recon.app.run.listeners import BackEnd, Progress, ResultListener, RunObserver
+from stream_recon.app.run.listeners import BackEnd, Progress, RunObserver
 from stream_recon.app.run.masking import Masking
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.app.sources.readers import FrameRange
@@ -125,7 +127,7 @@ def reconstruct(
         run.finish(interrupted=True)
         raise
     else:
-        return run.finish(interrupted=interrupted, rebuild=run.observer.on_rebuild)
+        return run.finish(interrupted=interrupted, rebuild=partial(run.observer.on_step, "points"))
     finally:
         if writer is not None:
             writer.close()

@@ -1,7 +1,7 @@
 """Composition of one run, shared by commands, batch and benchmarks.
 
-A `Session` connects source, engine, result writer, back end, and the state of an interrupted run. Then a `Finisher`
-(`finish.py`) refines the result and recovers its metric scale. Callers show progress through a `RunObserver`.
+A `Session` connects source, engine, result writer, back end, and the state of an interrupted run. The stages follow
+(`run_stages`). Callers show progress through a `RunObserver`.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.types import FrameEngine, MapState, OverlapError
+from stream_recon.app.core.views import ResultListener
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import metric_scale_of
@@ -21,9 +22,10 @@ from stream_recon.app.result.resume import PartialResult, finished_record, read_
 from stream_recon.app.result.run_record import RunInfo, RunSummary, now_text
 from stream_recon.app.result.writer import CloudTime, ResultWriter, check_output
 from stream_recon.app.run.health import low_quality_intervals
-from stream_recon.app.run.listeners import BackEnd, ResultListener, RunObserver
+from stream_recon.app.run.listeners import BackEnd, RunObserver
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.run.pipeline import ResumeState, RunSetup, reconstruct
-from stream_recon.app.slam.mode import MappingChoice, make_back_end
+from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
 
@@ -34,20 +36,6 @@ if TYPE_CHECKING:
 
 PROCESS_CORES = 4
 """CPU cores from which the back end runs in a separate process next to a GPU. On a CPU the network needs all cores."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What a run does with the frames of its source."""
-
-    mapping: MappingChoice = "off"
-    mask_sky: bool = False
-    known_intrinsics: bool = False
-    """The results' focal length is that of a known camera."""
-    process_allowed: bool = False
-    """The back end may run in a separate process, which imports the main module again."""
-    onto: Path | None = None
-    """Result of the same place, in whose world the run goes on once it is recognized; needs a back end."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,7 @@ class Session(ExitStack):
         source: at its first frame; the caller closes it.
         open_again: opens the source again, with the same choice of frames.
         output: None: nothing is written.
+        process_allowed: the back end may run in a separate process, which imports the main module again.
 
     Raises:
         StreamReconError: the folder cannot be written, or the interrupted run cannot be continued.
@@ -117,9 +106,11 @@ class Session(ExitStack):
         open_again: Callable[[], Source],
         options: RunOptions,
         output: Output | None,
+        *,
+        process_allowed: bool = False,
     ) -> None:
         super().__init__()
-        self._engine, self._options = engine, options
+        self._engine, self._options, self._process_allowed = engine, options, process_allowed
         self._writer = None if output is None else output.open()
         self.source = source
         self.resumed = ResumeState()
@@ -161,9 +152,7 @@ class Session(ExitStack):
             live=self.source.live,
             known_intrinsics=options.known_intrinsics,
             map_state=_map_state(partial) if partial is not None else None,
-            separate_process=options.process_allowed
-            and self._engine.device != "cpu"
-            and usable_cores() >= PROCESS_CORES,
+            separate_process=self._process_allowed and self._engine.device != "cpu" and usable_cores() >= PROCESS_CORES,
         )
         if options.onto is None or back_end is None:
             return back_end

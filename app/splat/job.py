@@ -14,10 +14,8 @@ from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.splats import Splats, write_splats
 from stream_recon.app.result.files import replace_file, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
-from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RUN_NAME, SPLATS
 from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, revision_of
-from stream_recon.app.result.verdict import record_verdict
 from stream_recon.app.splat.checkpoint import read_checkpoint, write_checkpoint
 from stream_recon.app.splat.rasterizer import Rasterizer, draw_gsplat
 from stream_recon.app.splat.scene import SceneOptions, TrainingScene, scene_of
@@ -90,14 +88,14 @@ def make_splats(
     folder: Path,
     options: SplatOptions,
     events: SplatEvents,
-    stopped: Callable[[], bool] = lambda: False,
+    cancelled: Callable[[], bool] = lambda: False,
     device: torch.device | None = None,
     draw: Rasterizer = draw_gsplat,
 ) -> SplatReport:
-    """Train the splats of a result, write its ``splats.ply``, and record them with a new verdict.
+    """Train the splats of a result, whose lock the caller holds, write its ``splats.ply``, and record them.
 
     Args:
-        stopped: asked after each step; what is there is kept then, and may go on later.
+        cancelled: asked after each step; what is there is kept then, and may go on later.
         device: None: the GPU.
         draw: what draws splats.
 
@@ -107,24 +105,23 @@ def make_splats(
     device = device or torch.device("cuda")
     # Images are read meanwhile.
     threading.Thread(target=_load_optimizers, daemon=True).start()
-    with FolderLock(folder):
-        result = read_result(folder)
-        path = folder / CHECKPOINT_NAME
-        if options.resume and not path.is_file():
-            raise ConfigError(f"{folder} has no training to continue: leave out --resume")
-        scene = scene_of(result, options.scene, events.on_scene)
-        try:
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            trainer = Trainer(scene, options.train, device, draw)
-            run = _Run(result, scene, trainer, options, events, stopped, path)
-            return run.go(began)
-        except torch.OutOfMemoryError as error:
-            fewer = max(options.train.max_splats // 2, 1)
-            raise ResourceError(
-                f"the GPU has too little memory for {options.train.max_splats} splats: use --max-splats {fewer}, or "
-                f"--max-side below {options.scene.max_side}"
-            ) from error
+    result = read_result(folder)
+    path = folder / CHECKPOINT_NAME
+    if options.resume and not path.is_file():
+        raise ConfigError(f"{folder} has no training to continue: leave out --resume")
+    scene = scene_of(result, options.scene, events.on_scene)
+    try:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        trainer = Trainer(scene, options.train, device, draw)
+        run = _Run(result, scene, trainer, options, events, cancelled, path)
+        return run.go(began)
+    except torch.OutOfMemoryError as error:
+        fewer = max(options.train.max_splats // 2, 1)
+        raise ResourceError(
+            f"the GPU has too little memory for {options.train.max_splats} splats: use --max-splats {fewer}, or "
+            f"--max-side below {options.scene.max_side}"
+        ) from error
 
 
 def _load_optimizers() -> None:
@@ -139,7 +136,7 @@ class _Run:
     trainer: Trainer
     options: SplatOptions
     events: SplatEvents
-    stopped: Callable[[], bool]
+    cancelled: Callable[[], bool]
     checkpoint: Path
     next_show: float = 0.0
     next_checkpoint: float = 0.0
@@ -163,7 +160,6 @@ class _Run:
         replace_file(self.result.folder / SPLATS_NAME, lambda file: write_splats(file, splats))
         record: dict[str, Any] = read_result(self.result.folder).run
         replace_json(self.result.folder / RUN_NAME, {**record, SPLATS: vars(report)})
-        record_verdict(self.result.folder)
         if self.trainer.is_done:
             with suppress(OSError):
                 self.checkpoint.unlink(missing_ok=True)
@@ -172,7 +168,7 @@ class _Run:
 
     def _after_step(self, trainer: Trainer) -> bool:
         self.events.on_step(trainer.progress())
-        if self.stopped():
+        if self.cancelled():
             return False
         now = time.monotonic()
         if now >= self.next_show:

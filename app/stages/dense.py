@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -20,7 +19,9 @@ from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
+from stream_recon.app.core.views import RunView
 from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.dense import (
     DENSE_FOLDER,
     IMAGE_SIDE,
@@ -36,20 +37,18 @@ from stream_recon.app.result.files import output_errors, remove_temporary, repla
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
+from stream_recon.app.run.options import DENSE_SIDE, RunOptions
 from stream_recon.app.slam.dense.arrays import arrays_for
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import ConfigError, InputError, OutputError
+from stream_recon.app.stages.stage import Stage, StageContext
+from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
 MAX_WORKERS = 4
 """Threads: more wait for one another's short operations."""
-DENSE_SIDE = 384
-"""Default of the longer side of a dense depth map in pixels."""
-SIDES = (96, 2048)
-"""Bounds of the longer side."""
 MIN_KEYFRAMES = 3
 """Least number of keyframes: fewer confirm nothing."""
 HALF_BASELINE = 0.034
@@ -58,26 +57,48 @@ MAX_TRACK_ERROR_PX = 1.5
 """Largest mean reprojection error of a triangulated point that corrects depth, in pixels of the refinement."""
 
 
-class DenseView(Protocol):
-    """A viewer that shows dense depth as it is found."""
-
-    def show_dense(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
-        """Show a keyframe's dense depth with its image [H, W, 3]."""
-
-
 @dataclass(frozen=True)
-class DenseOptions:
-    """How dense depth is computed."""
+class DenseStage(Stage):
+    """Dense depth of a refined result, and its cloud. One that was not refined, or whose source is gone, gets none."""
 
+    name = "dense depth"
+    absent = "no dense depth"
+    stopped = "stopped: the result is complete without dense depth; 'stream-recon refine' computes it"
     side: int = DENSE_SIDE
     """Longer side of the maps in pixels; never more than that of the source's images."""
     device: str = "auto"
     """``auto``, ``cuda`` or ``cpu``."""
     stereo: StereoConfig = DEFAULT_STEREO
 
-    def __post_init__(self) -> None:
-        if not SIDES[0] <= self.side <= SIDES[1]:
-            raise ConfigError(f"--dense-side is {self.side}: choose {SIDES[0]} to {SIDES[1]} pixels")
+    @classmethod
+    def of(cls, options: RunOptions) -> "DenseStage | None":
+        if options.mapping != "full" or options.dense_side is None:
+            return None
+        return DenseStage(options.dense_side, options.model.device)
+
+    def is_done(self, context: StageContext) -> bool:
+        result = context.result
+        record = result.run.get(DENSE)
+        return isinstance(record, dict) and record.get("refinement") == result.refinement_id
+
+    def why_not(self, context: StageContext) -> str | None:
+        return why_not_dense(context.result, context.open_again)
+
+    def run(self, context: StageContext) -> Sequence[str]:
+        from stream_recon.app.localization.build import update_map
+
+        progress = context.progress("dense depth")
+        try:
+            report = densify_result(context.result, context.open_again, self, progress, context.view, context.max_bytes)
+            rebuild_cloud(context.result, partial(context.observer.on_step, "points"))
+            update_map(context.folder)
+        except InputError as error:
+            context.observer.on_message(f"no dense depth: {error}", warning=True)
+            return []
+        return [
+            f"dense depth: {report.keyframes} keyframes at {report.side} pixels, {report.confirmed:.0%} of the "
+            f"pixels confirmed by other views, {report.near:.0%} near these; {report.seconds:.1f} s"
+        ]
 
 
 @dataclass
@@ -112,9 +133,9 @@ def why_not_dense(result: ResultFolder, open_again: Callable[[], Source] | None)
 def densify_result(
     result: ResultFolder,
     open_again: Callable[[], Source] | None,
-    options: DenseOptions,
+    stage: DenseStage,
     on_progress: Report = lambda done, total: None,
-    page: DenseView | None = None,
+    view: RunView | None = None,
     max_bytes: int | None = None,
 ) -> DenseReport:
     """Compute and write the dense depth maps of a refined result.
@@ -122,7 +143,7 @@ def densify_result(
     Args:
         open_again: opens the source again, with the same choice of frames.
         on_progress: may raise `Cancelled`.
-        page: shows each map.
+        view: shows each map.
         max_bytes: bound for all files of the result; None: no bound.
 
     Raises:
@@ -133,7 +154,7 @@ def densify_result(
     job = _Job.of(result)
     if job is None or open_again is None:
         raise InputError(why_not_dense(result, open_again) or "the result is not refined")
-    return _Writing(job, options, on_progress, page, max_bytes).run(open_again)
+    return _Writing(job, stage, on_progress, view, max_bytes).run(open_again)
 
 
 @dataclass(frozen=True)
@@ -255,9 +276,9 @@ class _Writing:
     """Computation and writing of all maps of a job."""
 
     job: _Job
-    options: DenseOptions
+    stage: DenseStage
     on_progress: Report
-    page: DenseView | None
+    view: RunView | None
     max_bytes: int | None
     images: dict[int, bytes] = field(default_factory=dict)
     """JPEG files of the keyframes whose maps are not complete yet."""
@@ -270,12 +291,12 @@ class _Writing:
     def run(self, open_again: Callable[[], Source]) -> DenseReport:
         """Write all maps, then ``run.json``."""
         folder, total = self.job.result.folder, len(self.job.keyframes)
-        report = DenseReport(self.job.result.refinement_id or "", self.options.side)
+        report = DenseReport(self.job.result.refinement_id or "", self.stage.side)
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         _remove_useless(self.job.result)
-        arrays, workers = arrays_for(self.options.device), min(usable_cores(), MAX_WORKERS)
-        stereo = DenseStereo(arrays, self.options.side, workers, self.options.stereo)
+        arrays, workers = arrays_for(self.stage.device), min(usable_cores(), MAX_WORKERS)
+        stereo = DenseStereo(arrays, self.stage.side, workers, self.stage.stereo)
         if self.max_bytes is not None:
             # Until the end, earlier maps of the same refinement need room, too.
             self.room = self.max_bytes - bytes_without(folder, "")
@@ -284,7 +305,7 @@ class _Writing:
         try:
             with open_again() as source:
                 for frame, camera in _frames_of(source, self.job.keyframes):
-                    view, image = self.job.view(frame, camera, self.options.side)
+                    view, image = self.job.view(frame, camera, self.stage.side)
                     self.images[view.index] = encoded_image(image)
                     self._write(stereo.push(view), report)
             self._write(stereo.finish(), report)
@@ -321,8 +342,8 @@ class _Writing:
                     raise InputError("it would exceed --max-disk")
             self.counts += np.bincount(dense.certainty.ravel(), minlength=len(Certainty))
             report.keyframes += 1
-            if self.page is not None:
-                self.page.show_dense(stored.result(camera), stored.image)
+            if self.view is not None:
+                self.view.show_dense(stored.result(camera), stored.image)
             self.on_progress(report.keyframes, len(self.job.keyframes))
 
 

@@ -1,7 +1,8 @@
 """Evaluation run: the complete pipeline on a sequence with ground truth, measured while it runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +18,11 @@ from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, result_of
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.run.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
-from stream_recon.app.run.session import Output, RunOptions, Session
-from stream_recon.app.slam.mode import MappingChoice
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.dense import DenseOptions
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import InputError
 
 MAX_PIXELS = 64_000_000
@@ -62,34 +63,29 @@ class _CheckingObserver(RunObserver):
 def evaluate_scene(
     engine: FrameEngine,
     scene: Scene,
-    stride: int = 1,
-    limit: int | None = None,
-    mapping: MappingChoice = "off",
+    options: RunOptions,
     observer: RunObserver | None = None,
-    dense: DenseOptions | None = None,
 ) -> Evaluation:
-    """Run the pipeline on every ``stride``-th image, at most ``limit``, and compare the results with ground truth.
+    """Run the pipeline with these options on a sequence, and compare the results with ground truth.
 
     Raises:
-        ConfigError: stride or limit below 1.
         InputError: an image or a ground-truth file cannot be read: errors of fewer frames would look better.
         Cancelled: Ctrl-C.
     """
     truth = scene.truth()
     evaluator, network_evaluator = (Evaluator(truth, max_pixels=MAX_PIXELS) for _ in range(2))
-    is_known = scene.camera is not None
-    open_again = partial(scene.open, stride, limit)
+    options = replace(options, frames=replace(options.frames, camera=scene.camera), mesh=False)
+    stride = options.frames.stride
+    open_again = partial(scene.open, stride, options.frames.max_frames)
     engine.reset()
     with ExitStack() as stack:
         source = stack.enter_context(open_again())
         output = None
-        if mapping == "full":
+        if options.mapping == "full":
             # On disk, as for users: no sequence has to fit into memory.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="stream-recon-")))
-            output = Output(
-                folder, RunInfo.from_engine(engine, source.name, {"camera": scene.camera} if is_known else {})
-            )
-        options = RunOptions(mapping, known_intrinsics=is_known)
+            known = {"camera": scene.camera} if options.known_intrinsics else {}
+            output = Output(folder, RunInfo.from_engine(engine, source.name, known))
         session = stack.enter_context(Session(engine, source, open_again, options, output))
         recording = RecordingBackEnd(session.back_end, network_evaluator) if session.back_end is not None else None
         checking = _CheckingObserver(source, evaluator, observer or RunObserver())
@@ -98,11 +94,14 @@ def evaluate_scene(
         if summary.interrupted:
             raise Cancelled
         causal, online_final = evaluator.metrics(causal=True), evaluator.metrics()
-        if output is not None and Finisher(output.folder, open_again, listeners=[evaluator]).refine() is None:
-            raise Cancelled
+        dense_errors = None
+        if output is not None:
+            has_depth = truth is not None and truth.has_depth
+            plan = RunPlan.of(options if has_depth else replace(options, dense_side=None))
+            run_stages(plan, StageContext(output.folder, open_again, listeners=[evaluator])).check()
+            dense_errors = _dense_errors(output.folder, truth) if truth is not None else None
         network = network_evaluator.metrics() if recording is not None else causal
         final = evaluator.metrics()
-        dense_errors = _dense_errors(output.folder, open_again, dense, truth) if output and dense and truth else None
     with open_again() as frames:
         rows = baseline_metrics(evaluator, frames)
     return Evaluation(
@@ -119,13 +118,11 @@ def evaluate_scene(
     )
 
 
-def _dense_errors(
-    folder: Path, open_again: Callable[[], Source], options: DenseOptions, truth: GroundTruth
-) -> DenseDepthErrors | None:
+def _dense_errors(folder: Path, truth: GroundTruth) -> DenseDepthErrors | None:
     """Errors of the dense depth of a refined result; None where it has none."""
-    if not truth.has_depth or not Finisher(folder, open_again).densify(options):
-        return None
     result = read_result(folder)
+    if not result.dense:
+        return None
     cameras = [camera for camera in result.cameras if camera.index in result.dense]
     pairs = ((result.surface_of(camera), result_of(folder, camera)) for camera in cameras)
     return dense_depth_errors(pairs, truth)

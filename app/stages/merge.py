@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import correct_depth
-from stream_recon.app.core.transforms import Similarity, align
+from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.localization.alignment import SAME_FOCAL
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.localization.placing import PlacedResult, place_results
-from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.result.cameras import Camera, write_cameras
 from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth, write_depth
@@ -42,8 +42,11 @@ from stream_recon.app.result.run_record import (
 )
 from stream_recon.app.result.writer import check_output
 from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.joined import CameraChange
-from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.place import UnitStage
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import InputError, OutputError
 
 MAX_FOCAL_CHANGE = 0.15
@@ -108,16 +111,16 @@ class MergeReport:
 
 
 def merge_results(
-    folders: Sequence[Path], target: Path, steps: FinishSteps, observer: RunObserver | None = None
-) -> MergeReport | None:
+    folders: Sequence[Path], target: Path, options: RunOptions, observer: RunObserver | None = None
+) -> MergeReport:
     """Merge results of one place in the world of the first one.
 
     Args:
         target: the new result folder.
-        steps: what follows: refinement, dense depth, mesh.
+        options: of the stages that follow: refinement, dense depth, mesh.
 
-    Returns None where Ctrl-C ended it. Raises InputError where no two of them share a view, OutputError. The results
-    themselves do not change, and ``target`` does not appear, unless all is done.
+    Raises InputError where no two of them share a view, OutputError, Cancelled. The results themselves do not change,
+    and ``target`` does not appear, unless all is done.
     """
     observer = observer or RunObserver()
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
@@ -149,13 +152,9 @@ def merge_results(
     try:
         lock = FolderLock(work)
         chosen = [(inputs[number], placed[number]) for number in sorted(placed)]
-        frames = _write_joined(work, chosen, lambda done, total: observer.on_scale("frames", done, total))
-        finisher = Finisher(work, source_of(read_result(work)), observer, is_locked=True)
-        if not finisher.run(replace(steps, mesh=False)):
-            return None
-        _as_metric_as(inputs[0].result, work)
-        if steps.mesh and not finisher.run(FinishSteps(False, mesh=True)):
-            return None
+        frames = _write_joined(work, chosen, partial(observer.on_step, "frames"))
+        context = StageContext(work, source_of(read_result(work)), observer, lock=lock)
+        run_stages(RunPlan.of(options, UnitStage(inputs[0].result)), context).check()
         lock.release()
         lock = None
         with output_errors(target):
@@ -315,20 +314,6 @@ def _record(
         "options": {"source": None, PARTS: list(parts)},
         "revisions": {"cameras": 0, "trajectory": 0, "points": 0},
     }
-
-
-def _as_metric_as(first: ResultFolder, folder: Path) -> None:
-    """Bring a merged result to metres where the first one is in metres. Raises OutputError."""
-    unit = first.metric_scale
-    if unit is None:
-        return
-    result = read_result(folder)
-    here = {camera.index: camera.T_world_camera[:3, 3] for camera in result.cameras}
-    known = [camera for camera in first.cameras if camera.index in here]
-    source = np.array([here[camera.index] for camera in known])
-    S = align(source, np.array([camera.T_world_camera[:3, 3] for camera in known]))
-    how = f"as in {first.folder.resolve().name}: {unit.how}"
-    apply_metric_scale(result, replace(unit, T_metric_own=S, how=how))
 
 
 def _remove_stale(target: Path) -> None:

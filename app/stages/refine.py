@@ -1,343 +1,101 @@
-"""Offline refinement of a finished result folder, with the images of its source."""
+"""Offline refinement as a stage, and what it tells the user."""
 
-import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
+from stream_recon.app.result.disk_limit import bytes_without
+from stream_recon.app.result.feature_map import MAP_NAME, remove_map
+from stream_recon.app.result.run_record import REFINEMENT
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.stages.stage import Stage, StageContext
 
-from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.cancel import Cancelled
-from stream_recon.app.core.cores import usable_cores
-from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
-from stream_recon.app.datasets.source_identity import source_change
-from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.localization.build import build_map
-from stream_recon.app.result.cameras import Camera, revision_since_causal
-from stream_recon.app.result.cloud import amend
-from stream_recon.app.result.feature_map import remove_map
-from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, PARTS, REFINEMENT, VERDICT
-from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
-from stream_recon.app.result.verdict import judge
-from stream_recon.app.run.listeners import RefinementView, ResultListener, RunObserver
-from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.evidence.depth_scales import interpolated
-from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
-from stream_recon.app.slam.offline.all_frames import PoseInterpolator
-from stream_recon.app.slam.offline.refine import RefineOptions, refine
-from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
-from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import InputError
-
-FloatArray = NDArray[np.float64]
-
-STORED_IMAGES = "the source's images are gone: refined with the result's small images, which is less accurate"
-MOST_WORKERS = 8
-"""Threads at most: each holds an image and its features, and one thread merges what they find."""
-READING_SHARE = 0.05
-"""Share of the progress for reading depth files, which comes first."""
+if TYPE_CHECKING:
+    from stream_recon.app.slam.offline.report import RefinementReport
 
 
-def refine_result(
-    result: ResultFolder,
-    open_again: Callable[[], Source] | None,
-    listeners: Sequence[ResultListener] = (),
-    page: RefinementView | None = None,
-    observer: RunObserver | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-    *,
-    keep_map: bool = True,
-) -> RefinementReport:
-    """Refine a result from the network's estimates, also after earlier refinements, and write it.
+@dataclass(frozen=True)
+class RefineStage(Stage):
+    """Refinement of the whole result by bundle adjustment."""
 
-    Args:
-        open_again: opens the source again, with the same choice of frames. Where it is None or raises InputError, the
-            result's own small images are used.
-        listeners: get the final revision.
-        page: shows intermediate states and the final one; after an early end, the unchanged result.
-        observer: gets the progress.
-        keep_map: leave the features by which the place is recognized.
+    name = "refine"
+    absent = "not refined"
+    stopped = "refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it"
+    keep_map: bool = True
+    """Leave the features by which the place is recognized."""
 
-    Raises:
-        Cancelled: ``cancelled`` returned true; the result is unchanged.
-        StreamReconError: a file cannot be read or written; the result is unchanged.
-    """
-    observer = observer or RunObserver()
+    @classmethod
+    def of(cls, options: RunOptions) -> "RefineStage | None":
+        return RefineStage(options.keep_map) if options.mapping == "full" else None
 
-    def report(share: float, step: str) -> None:
-        if cancelled():
-            raise Cancelled
-        observer.on_refine(share, step)
+    def is_done(self, context: StageContext) -> bool:
+        return REFINEMENT in context.result.run
 
-    every = [camera.as_network for camera in result.cameras]
-    cameras = result.with_depth(every)
-    images = images_of(result, cameras, open_again)
-    if images.change is not None:
-        if _used_source(result):
-            raise InputError(f"{images.change}; {result.folder} stays as it was refined with the source's images")
-        observer.on_message(f"{images.change}: refined with the result's small images", warning=True)
-    views = []
-    for number, camera in enumerate(cameras):
-        views.append(FrameData.from_result(result_of(result.folder, camera), images.scale))
-        report(READING_SHARE * number / len(cameras), "depth")
+    def why_not(self, context: StageContext) -> str | None:
+        result = context.result
+        if context.open_again is None and not result.with_depth(result.cameras):
+            return "no depth was kept"
+        return None
 
-    def show_state(state: IntermediateState) -> None:
-        assert page is not None
-        lens = state.lens.scaled(1 / images.scale.factor)
-        page.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), lens))
-        page.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
+    def run(self, context: StageContext) -> Sequence[str]:
+        # Heavy: a run imports the stages before its first frame.
+        from stream_recon.app.stages.refinement import STORED_IMAGES, refine_result
 
-    try:
-        options = RefineOptions(
-            workers=min(usable_cores(), MOST_WORKERS),
-            initial_poses=_initial_poses(result, images.scale),
-            unordered=result.run.get("unordered") is True,
-            known_intrinsics=bool(result.run.get("options", {}).get("camera")),
-            refined_before=PARTS in result.run.get("options", {}),
-            progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
-            on_state=show_state if page else None,
+        report = refine_result(
+            context.result,
+            context.open_again,
+            context.listeners,
+            context.view,
+            context.observer,
+            context.cancel,
+            keep_map=self.keep_map,
         )
-        found = refine(views, images, images.scale, options)
-        if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
-            raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
-        tracks = _tracks(found, cameras)
-        lens = found.lens.scaled(1 / found.scale.factor) if found.fit is not None else None
-        moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), lens)
-        angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
-        record = {
-            "id": _refinement_id(found),
-            **_record(found.report, images.warning),
-            "parallax_deg": angle,
-            "network_difference": _difference(every, moved),
-        }
-        revision = _with_fields(moved, cameras, found.depth_fields)
-        for listener in listeners:
-            listener.revise(revision)
-        if page:
-            page.revise(revision)
-            page.show_map(*_map_of(tracks))
-        # Refinement starts from the network, so the result is in the reconstruction's own unit again.
-        changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
-        changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
-        amend(result, _relative_to_files(revision, every), changes, tracks, observer.on_refine_points, cancelled)
-        write_localization_map(result.folder, found, [cameras[k].index for k in found.keyframes] if keep_map else [])
-    except BaseException:
-        if page:
-            page.revise(revision_since_causal(result.cameras))
-            page.show_map(*_map_of(read_tracks(result.folder)))
-        raise
-    return found.report
+        _bound_map(context)
+        if context.open_again is None:
+            context.observer.on_message(STORED_IMAGES, warning=True)
+        return described(report)
 
 
-def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
-    """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
-    if not (frames and found.features) or build_map(folder, frames, found.features, found.lens, found.scale) is None:
-        remove_map(folder)
+def _bound_map(context: StageContext) -> None:
+    """Remove the map of features where it exceeds the bound of the result's size."""
+    path = context.folder / MAP_NAME
+    if context.max_bytes is None or not path.exists():
+        return
+    if path.stat().st_size + bytes_without(context.folder, MAP_NAME) > context.max_bytes:
+        remove_map(context.folder)
+        context.observer.on_message("no map of features: it would exceed --max-disk")
 
 
-def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
-    """Online poses of the frames with depth; None without an online back end, or after a refinement."""
-    cameras = result.with_depth(result.cameras)
-    if REFINEMENT in result.run or all(camera.network is None for camera in cameras):
-        return None
-    # All frames have one camera.
-    focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
-    T = np.array([camera.T_world_camera for camera in cameras])
-    scales = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
-    return InitialPoses(T, np.array(scales), focal * scale.factor)
+def _lens(report: "RefinementReport") -> str:
+    """The field of view of a refinement, and its camera model where that bends lines."""
+    model = report.lens or ""
+    terms = ", ".join(f"{value:.3f}" for value in (report.k1, report.k2) if value)
+    bent = f", {'fish-eye lens' if 'FISHEYE' in model else 'radial distortion'} ({terms})" if "RADIAL" in model else ""
+    unknown = " (not measured)" if report.field_of_view_measured is False else ""
+    return f"field of view {report.field_of_view_deg or 0.0:.0f} degrees{unknown}{bent}"
 
 
-def _map_of(tracks: SparseTracks | None) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
-    return (tracks.points, tracks.loops) if tracks else (np.zeros((0, 3)), np.zeros((0, 2), np.int32))
-
-
-def _frames_of(pairs: Sequence[tuple[int, int]], index: Sequence[int]) -> NDArray[np.int32]:
-    """Pairs [L, 2] of positions as indices in the source."""
-    return np.array(index, np.int32)[np.array(pairs, np.intp).reshape(-1, 2)]
-
-
-class _Images:
-    """Images of the source, or of the result where the source is gone; the `Images` of `slam/offline/refine.py`."""
-
-    def __init__(
-        self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
-    ) -> None:
-        self.scale = scale
-        self.warning: str | None = None if open_again is not None else STORED_IMAGES
-        self.change: str | None = None
-        """How the source differs from the one that the result was made from, if it does."""
-        self._folder, self._cameras, self._open = result.folder, cameras, open_again
-
-    def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
-        if self._open is None:
-            for position in positions:
-                stored = result_of(self._folder, self._cameras[position])
-                yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
-            return
-        wanted = {self._cameras[position].index: position for position in positions}
-        last = max(wanted, default=-1)
-        with self._open() as source:
-            for frame in source:
-                if frame.index in wanted:
-                    position = wanted[frame.index]
-                    yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
-                if frame.index >= last:
-                    return
-
-    def _depth(self, position: int) -> DepthReader:
-        return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
-
-
-def images_of(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
-    """Images of a result's frames from its source, or its own small ones. Raises InputError without frames."""
-    if not cameras:
-        raise InputError(f"{result.folder} has no frames to refine")
-    first = result_of(result.folder, cameras[0])
-    size = first.transform.source_size
-    change_message = None
-    if open_again is not None:
-        try:
-            change = source_change(result.folder, cameras, open_again)
-        except InputError:
-            open_again = None
-        else:
-            if change is None:
-                return _Images(result, cameras, open_again, Scale.from_source_size(size))
-            change_message = f"the source has changed since the run ({change})"
-    factor = min(Scale.from_source_size(size).factor, sum(first.transform.scale) / 2)
-    small = Scale(factor, (max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)))
-    images = _Images(result, cameras, None, small)
-    images.change = change_message
-    return images
-
-
-def _used_source(result: ResultFolder) -> bool:
-    """Whether an earlier refinement had the source's images."""
-    earlier = result.run.get(REFINEMENT)
-    return isinstance(earlier, dict) and not earlier.get("warning")
-
-
-def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
-    """The stored image at its position in the source image."""
-    left, top, width, height = (round(v * scale.factor) for v in result.transform.crop)
-    canvas = np.zeros((scale.size[1], scale.size[0]), np.uint8)
-    grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), (width, height), interpolation=cv2.INTER_AREA)
-    part = canvas[top : top + height, left : left + width]
-    part[:] = grey[: part.shape[0], : part.shape[1]]
-    return canvas
-
-
-def _for_all(
-    every: Sequence[Camera], kept: Sequence[Camera], T: FloatArray, depth_scale: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Poses and depth scales of all frames from those [N] of the frames with depth; the others are interpolated."""
-    if len(every) == len(kept):
-        return T, depth_scale
-    row = {camera.index: number for number, camera in enumerate(every)}
-    positions = np.array([row[camera.index] for camera in kept])
-    earlier = np.array([camera.T_world_camera for camera in every])
-    interpolator = PoseInterpolator(positions, earlier, T, depth_scale, np.array([camera.segment for camera in every]))
-    poses = np.array([interpolator.pose(number) for number in range(len(every))])
-    return poses, interpolated(positions.tolist(), depth_scale, len(every))
-
-
-def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
-    """The revision with depth scales relative to the depth files: stitched chunks were scaled when they were joined."""
-    return Revision(
-        tuple(
-            dataclasses.replace(frame, depth_scale=frame.depth_scale * camera.depth_scale_causal)
-            for frame, camera in zip(revision.frames, cameras, strict=True)
+def described(report: "RefinementReport") -> list[str]:
+    """Lines on the success of a refinement, and on segments that it left alone."""
+    lines = []
+    if report.reprojection_px is None:
+        reasons = dict.fromkeys(str(segment["why"]) for segment in report.fallback_segments)
+        why = ", ".join(reasons) or "no map came out"
+        return [f"not refined: all frames keep the network's poses and depth, because {why}"]
+    if report.focal is not None:
+        loops = f", {report.loops} loops" if report.loops else ""
+        lines.append(
+            f"refined: {report.keyframes} keyframes, {report.pairs_accepted} of {report.pairs_tried} pairs, "
+            f"{report.tracks} points{loops}; reprojection error {report.reprojection_px:.2f} px instead of "
+            f"{report.reprojection_px_before or 0.0:.2f} px, focal length {report.focal:.0f} px instead of "
+            f"{report.focal_before or 0.0:.0f} px, {_lens(report)}; {sum(report.seconds.values()):.1f} s"
         )
-    )
-
-
-def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, lens: CameraModel | None) -> Revision:
-    """Revision from the causal estimates to new poses [N, 4, 4].
-
-    ``depth_scale`` [N] is relative to the depths of ``cameras``, ``lens`` in pixels of the source; None: unchanged.
-    """
-    frames = []
-    size = next((camera.source_size for camera in cameras if camera.source_size), None)
-    straight = lens if lens is None or size is None else lens.straightened(size)
-    for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
-        k = camera.intrinsics
-        intrinsics = k if straight is None else Intrinsics.from_lens(dataclasses.replace(straight, cx=k.cx, cy=k.cy))
-        factor = float(scale) * camera.depth_scale / camera.depth_scale_causal
-        frames.append(FrameRevision(camera.index, pose, factor, intrinsics))
-    return Revision(tuple(frames))
-
-
-def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[np.float16]) -> Revision:
-    """The revision with depth fields [N, ...] of the frames with depth; fields of zeros are omitted."""
-    known = {camera.index: field for camera, field in zip(cameras, fields, strict=True) if field.any()}
-    return Revision(tuple(dataclasses.replace(f, depth_field=known.get(f.index)) for f in revision.frames))
-
-
-def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:
-    fitted: BAState | None = found.fit
-    if fitted is None:
-        return None
-    seen, factor, lens = fitted.observations, found.scale.factor, found.lens
-    index = np.array([cameras[position].index for position in found.keyframes], np.int32)
-    order = np.argsort(seen.point, kind="stable")
-    total = np.bincount(seen.point, fitted.errors, len(fitted.scene.points))
-    size = cameras[0].source_size or (0, 0)
-    return SparseTracks(
-        points=fitted.scene.points,
-        errors=(total / np.maximum(fitted.views_of_points, 1) / factor).astype(np.float32),
-        frame=index[seen.camera[order]],
-        point=seen.point[order].astype(np.int32),
-        pixel=(seen.pixel[order] / factor).astype(np.float32),
-        lens=lens_numbers(lens.scaled(1 / factor)),
-        source_size=np.array(size, np.int32),
-        loops=_frames_of(found.loops, index.tolist()),
-    )
-
-
-def _difference(cameras: Sequence[Camera], moved: Revision) -> float | None:
-    """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
-    network = np.array([camera.T_world_camera for camera in cameras])
-    refined = np.array([frame.T_world_camera for frame in moved.frames])
-    share = pose_errors(network, refined, np.zeros(len(network) - 1, bool)).ate_over_path
-    return None if share is None else round(share, 5)
-
-
-def parallax_deg(tracks: SparseTracks, T_world_camera: FloatArray, index: Sequence[int]) -> float | None:
-    """Median angle in degrees under which triangulated points are seen; None without points.
-
-    ``T_world_camera`` [N, 4, 4] are the poses of the frames ``index`` [N], ascending. The angle of a point is twice the
-    largest one between its rays and their mean.
-    """
-    count = len(tracks.points)
-    if not count:
-        return None
-    centres = T_world_camera[np.searchsorted(np.array(index), tracks.frame), :3, 3]
-    rays = tracks.points[tracks.point] - centres
-    rays /= np.maximum(np.linalg.norm(rays, axis=1, keepdims=True), 1e-12)
-    mean = np.stack([np.bincount(tracks.point, axis, count) for axis in rays.T], axis=1).astype(np.float64)
-    mean /= np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-12)
-    # By the chord, which is accurate at small angles.
-    chord = np.linalg.norm(rays - mean[tracks.point], axis=1)
-    largest = np.zeros(count)
-    np.maximum.at(largest, tracks.point, chord)
-    return round(float(np.degrees(4 * np.arcsin(np.minimum(np.median(largest) / 2, 1.0)))), 4)
-
-
-def _refinement_id(found: Refinement) -> str:
-    """Hash of the poses and depth scales, which dense depth maps depend on."""
-    return hashlib.sha256(found.T_world_camera.tobytes() + found.depth_scale.tobytes()).hexdigest()[:16]
-
-
-def _record(report: RefinementReport, warning: str | None) -> dict[str, Any]:
-    """The object ``refinement`` of ``run.json``."""
-    rounded = {
-        name: round(value, 4) if isinstance(value, float) else value
-        for name, value in dataclasses.asdict(report).items()
-    }
-    return {**rounded, "warning": warning}
+    lines += [
+        f"the scale may change by a factor of {jump['factor']} at frame {jump['frame']}, where few points tie them"
+        for jump in report.scale_jumps
+    ]
+    return lines + [
+        f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
+        f"because {segment['why']}"
+        for segment in report.fallback_segments
+    ]

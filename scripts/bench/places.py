@@ -17,9 +17,12 @@ from bench.table import header, row
 from stream_recon.app.core.transforms import align
 from stream_recon.app.engine.engine import Engine, load_engine
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.merge import merge_results
+from stream_recon.app.stages.refine import RefineStage
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import InputError
 
 SEEDS = (1, 2, 4, 5)
@@ -30,7 +33,7 @@ def reconstructed(engine: Engine, clip: Clip, folder: Path) -> Path:
     """The refined result of a clip."""
     clip.reconstruct(engine, folder)
     images = str(folder.with_name(folder.name + "-images") / "rgb")
-    Finisher(folder, partial(open_source, images)).run(FinishSteps(refine=True))
+    run_stages(RunPlan((RefineStage(),)), StageContext(folder, partial(open_source, images)))
     return folder
 
 
@@ -67,15 +70,14 @@ def bench_places(frames: int, seeds: Sequence[int], work: Path) -> None:
         every.append([reconstructed(engine, clip, work / f"{number}-{k}") for k, clip in enumerate(clips)])
         target = work / f"{number}-all"
         try:
-            merged = merge_results(every[-1], target, FinishSteps(refine=True))
+            merged = merge_results(every[-1], target, RunOptions(dense_side=None, mesh=False))
         except InputError as error:
             row(name, error, "", "", "")
             continue
-        assert merged is not None
         left = f" ({', '.join(merged.left_out)} left out)" if merged.left_out else ""
         row(name + left, *_figures(every[-1], target, clips))
     try:
-        merge_results([every[0][0], every[-1][0]], work / "none", FinishSteps(refine=True))
+        merge_results([every[0][0], every[-1][0]], work / "none", RunOptions(dense_side=None, mesh=False))
         row("room and house", "merged, though they share nothing", "", "", "")
     except InputError:
         row("room and house, which share nothing", "stay two", "", "", "")

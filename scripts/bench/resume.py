@@ -21,10 +21,14 @@ from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunInfo
-from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.run.session import Output, Session
+from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.stage import StageContext
 
+REFINED = RunOptions(dense_side=None, mesh=False)
+"""A run with refinement and nothing else."""
 SHARES = (0.3, 0.5, 0.7)
 
 
@@ -34,7 +38,7 @@ def bench(engine: Engine, scene: Scene, place: Path, stride: int, frames: int | 
     info = RunInfo.from_engine(engine, scene.name, {})
     engine.reset()
     recording = RecordingEngine(engine)
-    options, output = RunOptions("full"), Output(uncut, info)
+    options, output = REFINED, Output(uncut, info)
     with scene.open(stride, frames) as source, Session(recording, source, scene.open, options, output) as session:
         session.reconstruct()
     shutil.copytree(uncut, place / "refined")
@@ -86,7 +90,7 @@ def finish(engine: Engine, scene: Scene, folder: Path, info: RunInfo, stride: in
     assert unfinished is not None
     engine.reset()
     open_again, output = partial(scene.open, stride, frames), Output(folder, info, partial=unfinished)
-    with open_again() as source, Session(engine, source, open_again, RunOptions("full"), output) as session:
+    with open_again() as source, Session(engine, source, open_again, REFINED, output) as session:
         session.reconstruct()
     overlap = session.resumed.resumed[-1]
     return f"{overlap['rotation_deg']:.2f}, {overlap['position']:.3f}, {overlap['depth']:.3f}"
@@ -98,7 +102,7 @@ def errors(scene: Scene, stride: int, frames: int | None, folder: Path) -> tuple
     last = _error(result, scene)
     result.cameras = [camera.as_network for camera in result.cameras]
     network = _error(result, scene)
-    Finisher(folder, partial(scene.open, stride, frames)).refine()
+    run_stages(RunPlan.of(REFINED), StageContext(folder, partial(scene.open, stride, frames)))
     return network, last, _error(read_result(folder), scene)
 
 

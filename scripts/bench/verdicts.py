@@ -27,7 +27,9 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.refine import RefineStage
+from stream_recon.app.stages.stage import StageContext
 from training.synthetic.cameras import Path as CameraPath
 from training.synthetic.generator import CLUTTERED, OUTDOOR, ROOM, SceneShares
 
@@ -147,7 +149,7 @@ def _run(engine: Engine, clip: Clip, folder: Path) -> dict[str, Any]:
     clip.reconstruct(engine, folder)
     runs, ate = {"online": evidence_of(read_result(folder).run)}, {"online": _error(folder, clip)}
     images = str(folder.with_name(folder.name + "-images") / "rgb")
-    Finisher(folder, partial(open_source, images)).refine()
+    run_stages(RunPlan((RefineStage(),)), StageContext(folder, partial(open_source, images)))
     runs["refined"], ate["refined"] = evidence_of(read_result(folder).run), _error(folder, clip)
     return {"ate": ate, "run": runs}
 

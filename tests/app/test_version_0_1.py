@@ -20,7 +20,7 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.refine import refine_result
+from stream_recon.app.stages.refinement import refine_result
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.errors import OutputError
 from tests.app.page import Page

@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap
+from stream_recon.app.core.views import ResultListener
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.result.run_record import RunInfo
-from stream_recon.app.run.listeners import ResultListener
-from stream_recon.app.run.session import Output, RunOptions, Session
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.source import open_source
 from training.synthetic.cameras import Path as CameraPath
 from training.synthetic.generator import ROOM, SceneGenerator, SceneShares
@@ -79,7 +80,7 @@ class Clip:
         engine.reset()
         with again() as source:
             output = Output(folder, RunInfo.from_engine(engine, folder.name, {"source": images}))
-            with Session(engine, source, again, RunOptions("full"), output) as session:
+            with Session(engine, source, again, RunOptions(), output) as session:
                 session.reconstruct(listeners)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app.batch import jobs
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.mesh import MeshStage
 from tests.app.batch.fakes import RoomLoader
 from tests.app.program import exit_code
 
@@ -30,5 +30,5 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaders: list[tuple[Any, ...]]) -> Run:
     monkeypatch.chdir(tmp_path)
     # It takes seconds.
-    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
+    monkeypatch.setattr(MeshStage, "run", lambda stage, context: [])
     return partial(exit_code, monkeypatch)

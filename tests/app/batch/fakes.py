@@ -29,6 +29,7 @@ from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError, WeightsError
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.fake_engine import fake_preset, prepared
+from tests.app.stages.chains import ONLY_FRAMES
 
 SIZE = (112, 84)
 """Width and height of the room's pictures."""
@@ -226,7 +227,7 @@ class Listening:
 
 def batch_of(root: Path, out: Path | Store, scenes: Sequence[RoomScene], split: int = 1, **choice: int) -> Batch:
     store = LocalStore(out) if isinstance(out, Path) else out
-    return Batch(root, store, scenes, FrameChoice(**choice), split)
+    return Batch(root, store, scenes, replace(ONLY_FRAMES, frames=FrameChoice(**choice)), split)
 
 
 def run(batch: Batch, loader: RoomLoader | None = None, workers: int = 0) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def states(summary: dict[str, Any]) -> dict[str, tuple[str, bool]]:
 
 
 def job_of(scene: RoomScene, root: Path) -> Job:
-    return plan_jobs(root, [scene], FrameChoice(), RoomLoader().describe())[0]
+    return plan_jobs(root, [scene], ONLY_FRAMES, RoomLoader().describe())[0]
 
 
 def result_files(folder: Path) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import RoomLoader, room_scene
+from tests.app.stages.chains import ONLY_FRAMES
 
 
 def test_folder_names_are_fit_for_folders_and_all_different() -> None:
@@ -27,7 +28,7 @@ def test_a_choice_counts_the_frames_that_it_takes() -> None:
 def test_the_key_does_not_depend_on_where_the_root_is(tmp_path: Path) -> None:
     keys = []
     for root in (tmp_path / "here", tmp_path / "there"):
-        keys.append(job_key(root, room_scene(root / "deep" / "a"), FrameChoice(), RoomLoader().describe()))
+        keys.append(job_key(root, room_scene(root / "deep" / "a"), ONLY_FRAMES, RoomLoader().describe()))
     assert keys[0] == keys[1] and keys[0]["scene"]["path"] == "deep/a"
 
 

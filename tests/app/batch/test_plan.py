@@ -8,7 +8,7 @@ import pytest
 
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.mesh import MeshStage
 from tests.app.batch.conftest import Run
 from tests.app.batch.fakes import SIZE, room_scene
 from tests.app.boxroom import walk_pose
@@ -139,7 +139,7 @@ def test_each_scene_gets_a_mesh_unless_it_is_not_wanted(
     run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Path] = []
-    monkeypatch.setattr(Finisher, "mesh", lambda finisher: made.append(finisher.folder) is None)
+    monkeypatch.setattr(MeshStage, "run", lambda stage, context: made.append(context.folder) or [])
     assert run("batch", str(data), "-o", "without", "--no-mesh", *OFF) == 0
     assert not made
     assert run("batch", str(data), "-o", "out", *OFF) == 0

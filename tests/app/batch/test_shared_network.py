@@ -15,12 +15,12 @@ from stream_recon.app.batch.shared_network import SharedNetworkPool, check_strea
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import Pool, SerialPool
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ResourceError, WeightsError
 from stream_recon.configs.schema import preset_to_toml
 from tests.app.batch.fakes import Listening, RoomScene, room_scene
 from tests.app.fake_engine import trajectory_of
 from tests.app.media import write_images
+from tests.app.stages.chains import ONLY_FRAMES
 from tests.networks import tiny_network, tiny_preset
 
 
@@ -36,7 +36,7 @@ def tiny_loader(folder: Path) -> EngineLoader:
 
 
 def done(root: Path, scenes: list[RoomScene], store: LocalStore, loader: EngineLoader, pool: Pool) -> list[str]:
-    batch = Batch(root, store, scenes, FrameChoice())
+    batch = Batch(root, store, scenes, ONLY_FRAMES)
     summary = run_batch(batch, loader, pool, Listening())
     return [scene["status"] for scene in summary["scenes"]]
 
@@ -85,7 +85,7 @@ def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
     store, pool = LocalStore(tmp_path / "out"), SharedNetworkPool(loader, LocalStore(tmp_path / "out"), 2)
     file = tmp_path / "tiny.safetensors"
     file.write_bytes(file.read_bytes()[:2000])
-    batch = Batch(root, store, scenes, FrameChoice())
+    batch = Batch(root, store, scenes, ONLY_FRAMES)
     with pytest.raises(WeightsError, match="not a readable"):
         run_batch(batch, loader, pool, Listening())
 

@@ -34,6 +34,7 @@ from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.health import HealthMonitor, LowQualityInterval
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources import source
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_files import Turns
@@ -90,7 +91,7 @@ def test_chunks_have_the_folders_and_keys_of_version_0_1(tmp_path: Path) -> None
 @pytest.mark.parametrize("choice", [FrameChoice(), FrameChoice(stride=2), FrameChoice(stride=3, max_frames=18)])
 def test_chunks_of_a_video_have_its_frames(tmp_path: Path, choice: FrameChoice) -> None:
     video = write_video(tmp_path / "a.mp4", 60)
-    full = replace(job_of(RoomScene("a", video, 60), tmp_path), choice=choice)
+    full = replace(job_of(RoomScene("a", video, 60), tmp_path), options=RunOptions(choice))
     expected = [frame.index for frame in open_job(full)]
     for chunk in (ChunkRange(0, 9), ChunkRange(7, 16), ChunkRange(14, None)):
         taken = [frame.index for frame in open_job(replace(full, chunk=chunk))]

@@ -6,6 +6,7 @@ import signal
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,12 +15,12 @@ import numpy as np
 import pytest
 
 from stream_recon.app.cli.evaluate import (
-    EvaluationOptions,
     error_table,
     evaluate_all,
     evaluate_folders,
     summary_lines,
 )
+from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.app.core.types import (
@@ -37,9 +38,14 @@ from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
 from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
 from stream_recon.app.run import session
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.stages.evaluate import evaluate_scene
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import fake_preset
+from tests.app.stages.chains import ONLY_FRAMES
+
+FOUR = replace(ONLY_FRAMES, frames=FrameChoice(2, max_frames=4))
 
 SIZE, NETWORK_SIZE = (64, 48), (32, 24)
 SHA256 = hashlib.sha256(b"weights").hexdigest()
@@ -141,7 +147,7 @@ def sequence(tmp_path: Path) -> Scene:
 
 @pytest.mark.parametrize("scale", [1.0, 0.02])
 def test_the_truth_in_any_unit_has_no_error(sequence: Scene, scale: float) -> None:
-    ours = evaluate_scene(KnowingEngine(sequence, scale), sequence, 1, None).final
+    ours = evaluate_scene(KnowingEngine(sequence, scale), sequence, ONLY_FRAMES).final
     for name in ERRORS:
         assert getattr(ours, name) == pytest.approx(0, abs=1e-5), name
     assert ours.delta1 == 1
@@ -149,8 +155,8 @@ def test_the_truth_in_any_unit_has_no_error(sequence: Scene, scale: float) -> No
 
 
 def test_noise_shows_in_every_figure_it_touches(sequence: Scene) -> None:
-    noisy = evaluate_scene(KnowingEngine(sequence, noise=0.05, wider=1.2), sequence, 1, None).final
-    noisier = evaluate_scene(KnowingEngine(sequence, noise=0.2), sequence, 1, None).final
+    noisy = evaluate_scene(KnowingEngine(sequence, noise=0.05, wider=1.2), sequence, ONLY_FRAMES).final
+    noisier = evaluate_scene(KnowingEngine(sequence, noise=0.2), sequence, ONLY_FRAMES).final
     assert 0 < noisy.ate_m < noisier.ate_m
     assert 0 < noisy.rpe_trans_m < noisier.rpe_trans_m
     assert 0 < noisy.absrel < noisier.absrel
@@ -188,9 +194,9 @@ def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(
     sequence: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = KnowingEngine(sequence, noise=0.2, wider=1.2, by_pixel=False)
-    plain = evaluate_scene(engine, sequence)
+    plain = evaluate_scene(engine, sequence, ONLY_FRAMES)
     monkeypatch.setattr(session, "make_back_end", lambda *_, **__: TruthStage(sequence))
-    staged = evaluate_scene(engine, sequence)
+    staged = evaluate_scene(engine, sequence, ONLY_FRAMES)
     assert plain.final == plain.network == plain.causal == plain.online_final == staged.network
     assert staged.causal.ate_m is not None and staged.causal.ate_m > plain.final.ate_m
     assert staged.causal.absrel == pytest.approx(plain.final.absrel), "another unit is no error"
@@ -205,7 +211,7 @@ def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(
 def test_a_damaged_file_of_truth_ends_the_evaluation(sequence: Scene) -> None:
     (sequence.path / "depth" / "000008.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"000008\.png"):
-        evaluate_scene(KnowingEngine(sequence), sequence)
+        evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES)
 
 
 def test_ctrl_c_ends_the_evaluation(sequence: Scene) -> None:
@@ -215,21 +221,21 @@ def test_ctrl_c_ends_the_evaluation(sequence: Scene) -> None:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().push(frame)
 
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_scene(Stopped(sequence), sequence)
+    with pytest.raises(Cancelled):
+        evaluate_scene(Stopped(sequence), sequence, ONLY_FRAMES)
 
 
 def test_stride_and_limit_reach_the_engine_on_a_fresh_stream(sequence: Scene) -> None:
     engine = KnowingEngine(sequence)
-    assert evaluate_scene(engine, sequence, 2, 4).frames == 4
+    assert evaluate_scene(engine, sequence, FOUR).frames == 4
     assert engine.seen == [0, 2, 4, 6]
-    assert evaluate_scene(engine, sequence, 2, 4) == evaluate_scene(engine, sequence, 2, 4), "each on a new stream"
+    assert evaluate_scene(engine, sequence, FOUR) == evaluate_scene(engine, sequence, FOUR), "each on a new stream"
     assert engine.resets == 4
 
 
 def test_frames_without_truth_are_left_out_of_the_pose_errors(tmp_path: Path) -> None:
     sequence = write_sequence(tmp_path / "gap", posed=[0, 1, 2, 6, 7, 8])
-    evaluation = evaluate_scene(KnowingEngine(sequence), sequence, 1, None)
+    evaluation = evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES)
     assert (evaluation.posed, evaluation.frames) == (6, 9)
     assert evaluation.final.ate_m == pytest.approx(0, abs=1e-9)
     assert evaluation.final.rpe_rot_deg == pytest.approx(0, abs=1e-9)
@@ -240,7 +246,7 @@ def test_frames_without_truth_are_left_out_of_the_pose_errors(tmp_path: Path) ->
 def test_without_truth_figures_are_null(tmp_path: Path) -> None:
     sequence = write_sequence(tmp_path / "bare", depth=None, posed=[])
     (sequence.path / "intrinsics.txt").unlink()
-    content = evaluate_scene(KnowingEngine(sequence), sequence, 1, None).to_json()
+    content = evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES).to_json()
     assert content.pop("frames") == 9
     rows = content.pop("baselines")
     parts = [content.pop(name) for name in ("network", "causal", "online_final")]
@@ -251,20 +257,22 @@ def test_without_truth_figures_are_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("frames", [1, 2])
 def test_fewer_than_three_frames_have_no_pose_errors(sequence: Scene, frames: int) -> None:
-    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, frames).final
+    ours = evaluate_scene(
+        KnowingEngine(sequence), sequence, replace(ONLY_FRAMES, frames=FrameChoice(max_frames=frames))
+    ).final
     assert (ours.ate_m, ours.rpe_trans_m, ours.rpe_rot_deg, ours.path_m) == (None, None, None, None)
     assert ours.absrel == pytest.approx(0, abs=1e-6)
 
 
 def test_sparse_truth_is_compared_at_its_points(tmp_path: Path) -> None:
     sequence = write_sequence(tmp_path / "sfm", depth="sparse")
-    ours = evaluate_scene(KnowingEngine(sequence), sequence, 1, None).final
+    ours = evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES).final
     assert ours.absrel == pytest.approx((0.25 + 0.5) / 2)  # constant 1 against 200 and 100, scaled by 150
     assert ours.delta1 == 0
 
 
 def test_baselines_give_what_they_can_and_null_for_the_rest(sequence: Scene) -> None:
-    evaluation = evaluate_scene(KnowingEngine(sequence), sequence, 1, None)
+    evaluation = evaluate_scene(KnowingEngine(sequence), sequence, ONLY_FRAMES)
     rows = evaluation.baselines
     assert set(rows) == {*TRIVIAL, "two_view"}
     for name in ("constant_depth", "ramp"):
@@ -296,7 +304,7 @@ def test_the_json_file_has_the_promised_form(
     sequence: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "figures.json"
-    evaluate_all(KnowingEngine(sequence), [sequence], EvaluationOptions(json=path))
+    evaluate_all(KnowingEngine(sequence), [sequence], ONLY_FRAMES, path)
     content = json.loads(path.read_text(encoding="utf-8"))
     assert set(content) == {"weights_sha256", "sequences"}
     assert content["weights_sha256"] == SHA256
@@ -314,7 +322,7 @@ def test_the_json_file_has_the_promised_form(
 
 def test_a_prediction_that_is_not_a_number_is_null_in_the_file(sequence: Scene, tmp_path: Path) -> None:
     engine = KnowingEngine(sequence, scale=float("nan"))
-    evaluate_all(engine, [sequence], EvaluationOptions(json=tmp_path / "figures.json"))
+    evaluate_all(engine, [sequence], ONLY_FRAMES, tmp_path / "figures.json")
     figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))["sequences"]["room"]
     assert (figures["ate_m"], figures["absrel"]) == (None, None)
 
@@ -324,7 +332,7 @@ def test_what_was_finished_is_on_disk_when_a_later_sequence_breaks(tmp_path: Pat
     (bad.path / "rgb" / "000004.jpg").write_bytes(b"not an image")
     path = tmp_path / "figures.json"
     with pytest.raises(InputError, match=r"000004\.jpg"):
-        evaluate_all(KnowingEngine(good), [good, bad], EvaluationOptions(json=path))
+        evaluate_all(KnowingEngine(good), [good, bad], ONLY_FRAMES, path)
     assert list(json.loads(path.read_text(encoding="utf-8"))["sequences"]) == ["good"]
 
 
@@ -345,7 +353,7 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", module)
     weights, path = tmp_path / "w.safetensors", tmp_path / "out.json"
     model = ModelChoice("lingbot-map", weights, "cpu", "sdpa", "4", "fp8")
-    assert evaluate_folders(folders, model, EvaluationOptions(2, 3, "full", path)) == 0
+    assert evaluate_folders(folders, RunOptions(FrameChoice(2, max_frames=3), model), path) == 0
     assert asked == [
         {
             "preset": "lingbot-map",
@@ -369,14 +377,14 @@ def test_bad_input_is_found_before_the_engine_is_loaded(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", None)  # importing it would fail
     folder = write_sequence(tmp_path / "room", 4).path
     with pytest.raises(InputError, match="looked for"):
-        evaluate_folders([folder, tmp_path], ModelChoice(), EvaluationOptions())
+        evaluate_folders([folder, tmp_path], RunOptions())
     with pytest.raises(ConfigError, match="stride"):
-        evaluate_folders([folder], ModelChoice(), EvaluationOptions(stride=0))
+        evaluate_folders([folder], RunOptions(FrameChoice(stride=0)))
     with pytest.raises(ConfigError, match="keyframes"):
-        evaluate_folders([folder], ModelChoice(keyframes="none"), EvaluationOptions())
+        evaluate_folders([folder], RunOptions(model=ModelChoice(keyframes="none")))
     for path in (tmp_path / "nowhere" / "out.json", tmp_path):
         with pytest.raises(OutputError, match="existing folder"):
-            evaluate_folders([folder], ModelChoice(), EvaluationOptions(json=path))
+            evaluate_folders([folder], RunOptions(), path)
 
 
 SEQUENCES = Path(__file__).parents[3].parent / "shared" / "eval"
@@ -388,7 +396,9 @@ def test_the_truth_of_real_sequences_agrees_with_itself() -> None:
     folders = sorted(path for path in SEQUENCES.iterdir() if path.is_dir())
     for folder in folders:
         sequence = Scene(folder.name, "sequence", folder, None)
-        ours = evaluate_scene(KnowingEngine(sequence, scale=0.1), sequence, 9, 5).final
+        ours = evaluate_scene(
+            KnowingEngine(sequence, scale=0.1), sequence, replace(ONLY_FRAMES, frames=FrameChoice(9, max_frames=5))
+        ).final
         assert ours.ate_m == pytest.approx(0, abs=1e-9 * ours.path_m), folder.name
         assert ours.rpe_rot_deg == pytest.approx(0, abs=1e-9), folder.name
         assert ours.fov_error_deg == 0, folder.name

@@ -8,14 +8,16 @@ import pytest
 
 from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.progress import TerminalObserver
-from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.verdict import recorded_verdict
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages import refine
-from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.refine import RefineStage
+from stream_recon.app.stages.stage import StageContext
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
+from tests.app.stages.chains import run_stage
 
 FRAMES = 8
 
@@ -35,40 +37,35 @@ def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
     page = Page()
     images = partial(open_source, str(folder.parent / "images"))
     with TerminalObserver(*result_consoles(), page) as observer:
-        report = Finisher(folder, images, observer, page=page).refine()
-    assert report is not None and report.reprojection_px is not None
+        assert run_stage(folder, RefineStage(), images, observer=observer, view=page).is_complete
     shares = [
         float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%(?:, about .+ left)?$", text))
     ]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
-    assert f"refined; points of {FRAMES} of {FRAMES} frames are updated" in page.said
+    assert f"points: {FRAMES} of {FRAMES}" in page.said
     assert page.revisions and not page.added
-    printed = capsys.readouterr().out.splitlines()
-    assert page.said[-1].split("\n\n") == printed
+    *printed, verdict = capsys.readouterr().out.splitlines()
+    assert page.said[-1].split("\n\n") == printed and verdict.startswith("verdict: ")
     assert page.said[-1].startswith("refined: ") and " px instead of " in page.said[-1]
 
 
-def test_a_page_is_told_where_it_was_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object, **__: object) -> None:
-        raise Cancelled
-
-    monkeypatch.setattr(refine, "refine_result", stopped)
-    page = Page()
+def test_a_page_is_told_where_it_was_stopped(folder: Path) -> None:
+    page, cancel = Page(), Cancel()
+    cancel.request()
     with TerminalObserver(*result_consoles(), page) as observer:
-        assert Finisher(folder, None, observer, page=page).refine() is None
-    text = page.said[-1]
-    assert text.startswith("refinement stopped: the result is complete")
+        assert not run_stage(folder, RefineStage(), observer=observer, view=page, cancel=cancel).is_complete
+    assert page.said[-1].startswith("refinement stopped: the result is complete")
 
 
 def test_a_finished_result_is_judged_in_file_page_and_terminal(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = Page()
+    page, images = Page(), partial(open_source, str(folder.parent / "images"))
     with TerminalObserver(*result_consoles(), page) as observer:
-        finisher = Finisher(folder, partial(open_source, str(folder.parent / "images")), observer, page=page)
-        assert finisher.run(FinishSteps(refine=False))
+        context = StageContext(folder, images, observer, view=page)
+        assert run_stages(RunPlan(()), context).is_complete
         assert page.verdicts[-1][0] == "doubtful" and page.verdicts[-1][1].startswith("not refined")
-        assert finisher.run(FinishSteps(refine=True))
+        assert run_stages(RunPlan((RefineStage(),)), context).is_complete
     verdict = recorded_verdict(read_result(folder).run)
     assert verdict is not None and verdict.level == "good"
     assert page.verdicts[-1] == ("good", verdict.explanation)

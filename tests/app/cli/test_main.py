@@ -21,16 +21,19 @@ from stream_recon.app.cli.main import COMMANDS
 from stream_recon.app.cli.reconstruct_job import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.slam.offline.report import RefinementReport
-from stream_recon.app.stages.dense import DenseOptions
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.stages.dense import DenseStage
+from stream_recon.app.stages.mesh import MeshStage
+from stream_recon.app.stages.refine import RefineStage
+from stream_recon.app.stages.stage import StageContext
 from stream_recon.app.viewer.viewer import Viewer
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
 
 Run = Callable[..., int]
-MAKE_MESH = Finisher.mesh
+MAKE_MESH = MeshStage.run
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: list[ModelChoic
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelChoice, "load", load)
     # It takes seconds.
-    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
+    monkeypatch.setattr(MeshStage, "run", lambda stage, context: [])
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     return partial(exit_code, monkeypatch)
 
@@ -212,7 +215,7 @@ def test_bad_input_leaves_an_old_result_alone(run: Run, tmp_path: Path) -> None:
 def test_a_mesh_comes_last_unless_it_is_not_wanted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Finisher, "mesh", MAKE_MESH)
+    monkeypatch.setattr(MeshStage, "run", MAKE_MESH)
     write_video(tmp_path / "a.mp4", 12)
     options = ("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off")
     assert run(*options, "--no-mesh") == 0
@@ -233,11 +236,12 @@ def test_dense_depth_follows_refinement_at_the_size_that_is_asked_for(
 ) -> None:
     asked: list[int] = []
 
-    def densify(self: Finisher, options: DenseOptions) -> bool:
-        asked.append(options.side)
-        return True
+    def densify(stage: DenseStage, context: StageContext) -> list[str]:
+        asked.append(stage.side)
+        return []
 
-    monkeypatch.setattr(Finisher, "densify", densify)
+    monkeypatch.setattr(DenseStage, "why_not", lambda stage, context: None)
+    monkeypatch.setattr(DenseStage, "run", densify)
     write_video(tmp_path / "a.mp4", 12)
     assert run("a.mp4", "-o", "out", "--no-viewer", "--no-mesh", *options) == 0
     assert asked == ([] if side is None else [side])
@@ -286,13 +290,13 @@ def test_nothing_can_be_paused_once_all_frames_are_in(
 ) -> None:
     seen: list[tuple[bool, int]] = []
 
-    def refined(finisher: Finisher) -> RefinementReport:
-        assert isinstance(finisher.page, Viewer)
-        finisher.page.flush()
-        seen.append((finisher.page.state.ended, len(finisher.page.state.timeline)))
-        return RefinementReport()
+    def refined(stage: RefineStage, context: StageContext) -> list[str]:
+        assert isinstance(context.view, Viewer)
+        context.view.flush()
+        seen.append((context.view.state.ended, len(context.view.state.timeline)))
+        return []
 
-    monkeypatch.setattr(Finisher, "refine", refined)
+    monkeypatch.setattr(RefineStage, "run", refined)
     write_video(tmp_path / "a.mp4", 9)
     assert run("a.mp4", "--port", "0") == 0
     assert seen == [(True, 9)]
@@ -347,9 +351,8 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert run("eval", *arguments.split(), "--keyframes", "flow") == 1
     assert seen == [
         [Path("a"), Path("b")],
-        ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full"),
-        evaluate.EvaluationOptions(5, 48, "full", Path("r.json"), 384),
-        None,
+        RunOptions(FrameChoice(5, max_frames=48), ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full")),
+        Path("r.json"),
     ]
 
 

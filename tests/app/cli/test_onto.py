@@ -106,9 +106,11 @@ def test_options_that_contradict_each_other_are_refused(
 STEP = """
 import sys, time
 from pathlib import Path
-from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.place import OntoStage
+from stream_recon.app.stages.stage import StageContext
 print("begin", flush=True)
-Finisher(Path(sys.argv[1]), None).run(FinishSteps(False, onto=Path(sys.argv[2])))
+run_stages(RunPlan((OntoStage(Path(sys.argv[2])),), again=True), StageContext(Path(sys.argv[1])))
 """
 
 

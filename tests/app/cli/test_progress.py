@@ -3,10 +3,11 @@ from itertools import count
 
 from rich.console import Console
 
-from stream_recon.app.cli.progress import StepClock, TerminalObserver, describe_refinement
+from stream_recon.app.cli.progress import StepClock, TerminalObserver
 from stream_recon.app.result.verdict import Verdict
 from stream_recon.app.run.listeners import Progress
 from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.stages.refine import described
 from tests.app.page import Page
 
 NOTICE = "low tracking quality since 0:41: consecutive frames are inconsistent"
@@ -36,7 +37,7 @@ def test_refinement_and_steps_have_their_time_left() -> None:
     err, page = terminal(100), Page()
     with TerminalObserver(terminal(100), err, page) as observer:
         for percent in range(0, 60, 5):
-            observer.on_refine(percent / 100, "matches")
+            observer.on_share("refining", percent / 100, "matches")
         observer.on_step("dense depth", 1, 40)
         observer.on_step("dense depth", 20, 40)
     assert "55 %" in printed(err) and "20/40" in printed(err)
@@ -57,10 +58,10 @@ def test_the_time_left_is_that_of_the_mean_speed_since_the_first_report() -> Non
 def test_a_rejected_refinement_is_called_not_refined_with_the_reason() -> None:
     why = "too few matches"
     report = RefinementReport(keyframes=30, fallback_segments=[{"first": 0, "last": 29, "why": why}])
-    (line,) = describe_refinement(report)
+    (line,) = described(report)
     assert line.startswith("not refined: ") and line.endswith(why)
     fitted = RefinementReport(reprojection_px=0.5, focal=300.0, fallback_segments=[{"first": 3, "last": 9, "why": why}])
-    first, second = describe_refinement(fitted)
+    first, second = described(fitted)
     assert first.startswith("refined: ")
     assert second == f"frames 3 to 9 are not refined and keep the network's poses, because {why}"
 

@@ -10,7 +10,8 @@ import pytest
 from stream_recon.app.cli.publish import publishing
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.publishing import mcap_sink
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.stages.mesh import MeshStage
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_video
 from tests.app.program import exit_code
@@ -24,7 +25,7 @@ reader = pytest.importorskip("mcap.reader")
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[int]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine(seconds=0.02))
-    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
+    monkeypatch.setattr(MeshStage, "run", lambda stage, context: [])
     write_video(tmp_path / "a.mp4", 30)
     return partial(exit_code, monkeypatch, "a.mp4", "-o", "out", "--no-viewer", "--mapping", "off")
 
@@ -96,7 +97,7 @@ def test_a_robot_gets_results_with_the_stamps_of_its_images(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine(seconds=0.05))
-    monkeypatch.setattr(Finisher, "mesh", lambda finisher: True)
+    monkeypatch.setattr(MeshStage, "run", lambda stage, context: [])
     with router() as endpoint, robot(endpoint), session(endpoint) as opened:
         heard = PlainSubscriber(opened, "0/stream_recon/odometry/**")
         source = f"zenoh://{endpoint}/camera/image/compressed"
@@ -110,5 +111,5 @@ def test_a_robot_gets_results_with_the_stamps_of_its_images(
 
 
 def test_no_address_opens_nothing() -> None:
-    with publishing((), None, None, True, None) as publisher:  # type: ignore[arg-type]
+    with publishing(RunOptions(), None, None, None) as publisher:  # type: ignore[arg-type]
         assert publisher is None

@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 
 from stream_recon.app.cli.reconstruct_job import ReconstructJob
-from stream_recon.app.cli.scan_load import PATCHES, RunLoad, begins_again, load_of_scan
+from stream_recon.app.cli.scan_load import PATCHES, begins_again, run_load
 from stream_recon.app.core import cores as core_numbers
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.folder import RUN_NAME
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.run.session import EarlierRun
-from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.scan_folder import FRAMES_NAME
 from stream_recon.app.sources.source import Source
 from tests.app.result.test_writer import DONE, write_run
@@ -32,9 +32,12 @@ def test_scans_are_lighter_on_few_cores_and_where_refinement_follows(
     monkeypatch: pytest.MonkeyPatch, cores: int, mapping: str, device: str, is_lighter: bool
 ) -> None:
     monkeypatch.setattr(core_numbers, "usable_cores", lambda: cores)
-    load = load_of_scan(RunLoad(ModelChoice(device=device), mapping))  # type: ignore[arg-type]
-    patches = load.model.load_preset().image.max_patches
-    assert (load.mapping, patches == PATCHES) == ("off" if is_lighter else mapping, is_lighter)
+    options = RunOptions(model=ModelChoice(device=device), mapping=mapping)  # type: ignore[arg-type]
+    scan = cast(Source, SimpleNamespace(feedback=object()))
+    load = run_load(options, scan)
+    assert run_load(options, cast(Source, SimpleNamespace(feedback=None))).options is options
+    patches = load.options.model.load_preset().image.max_patches
+    assert (load.options.mapping, patches == PATCHES) == ("off" if is_lighter else mapping, is_lighter)
     assert load.threads == (cores - 1 if is_lighter else None) and load.is_lighter is is_lighter
 
 
@@ -56,7 +59,7 @@ def test_a_scan_that_had_less_work_begins_again_once_it_is_over(
     (folder / RUN_NAME).write_text(json.dumps(record))
     earlier = EarlierRun.find(folder, resume=True, overwrite=False)
     assert (earlier.record is not None) is finish and (earlier.partial is None) is finish
-    job = ReconstructJob(str(scan), FrameChoice(), ModelChoice())
+    job = ReconstructJob(str(scan), RunOptions())
     assert not begins_again(job, cast(Source, SimpleNamespace(live=True)), earlier)
     assert begins_again(job, cast(Source, SimpleNamespace(live=False)), earlier) is again
     frames.unlink()

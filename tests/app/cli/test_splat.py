@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from stream_recon.app.cli import splat
 from stream_recon.app.cli.main import app
 from stream_recon.app.core.splats import read_splats
 from stream_recon.app.splat import job
 from stream_recon.app.splat.job import SplatEvents
+from stream_recon.app.stages.splats import SplatStage
 from tests.app.export.rooms import write_room
 from tests.app.splat.plain import draw_plainly
 
@@ -23,7 +23,7 @@ FEW = ("--frames", "all", "--max-side", "32", "--max-splats", "50", "--no-viewer
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splat, "require_splats", lambda: None)
+    monkeypatch.setattr(SplatStage, "check", lambda stage: None)
     monkeypatch.setattr(job, "make_splats", partial(job.make_splats, device=torch.device("cpu"), draw=draw_plainly))
 
 

@@ -14,7 +14,7 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.refine import refine_result
+from stream_recon.app.stages.refinement import refine_result
 from tests.app.fake_engine import run_info
 from tests.app.slam.room import SIZE, Video, drifting, picture
 

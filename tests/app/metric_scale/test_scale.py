@@ -24,13 +24,14 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages.place import ScaleStage
 from tests.app.boxroom import HALF, room_result
 from tests.app.export.rooms import SIZE, room_frames, write_room
 from tests.app.fake_engine import run_info
 from tests.app.metric_scale.printed import corners, pasted
 from tests.app.page import Page
 from tests.app.program import exit_code
+from tests.app.stages.chains import run_stage
 
 FACTOR = 1.85
 SIDE = 0.8
@@ -152,8 +153,8 @@ def test_a_track_gives_its_axes_and_exports_say_where_they_are(room: Path, monke
 def test_the_page_is_told_the_unit(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
     with TerminalObserver(*result_consoles(), page) as observer:
-        assert Finisher(room, None, observer, page=page).scale(parse_scale_source("frames:2,19,1.5"))
-    assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.strip()
+        assert run_stage(room, ScaleStage("frames:2,19,1.5"), observer=observer, view=page).is_complete
+    assert page.said[-1].startswith("in metres: ") and page.said[-1] == capsys.readouterr().out.splitlines()[0]
     assert page.revisions and not page.added
 
 

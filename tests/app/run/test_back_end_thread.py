@@ -154,7 +154,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_stage(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_the_cloud_is_built_anew_keeps_the_old_one(tmp_path: Path) -> None:
     class Interrupting(RunObserver):
-        def on_rebuild(self, done: int, total: int) -> None:
+        def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
             assert total == 40
             if done == 5:
                 os.kill(os.getpid(), signal.SIGINT)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.metric_scale.scale_source import Distance
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.stages import finish
-from stream_recon.app.stages.finish import Finisher
+from stream_recon.app.stages import chain
+from stream_recon.app.stages.place import ScaleStage
 from stream_recon.configs.errors import InputError, OutputError
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
+from tests.app.stages.chains import run_stage
 
 
 def write(folder: Path, frames: int) -> None:
@@ -33,8 +33,8 @@ def test_frames_that_a_run_adds_before_the_lock_are_kept(tmp_path: Path, monkeyp
             write(folder, 8)
             super().__init__(folder)
 
-    monkeypatch.setattr(finish, "FolderLock", Late)
-    Finisher(tmp_path / "out", None).scale((Distance(0, 2, 1.5), "frames:0,2,1.5"))
+    monkeypatch.setattr(chain, "FolderLock", Late)
+    run_stage(tmp_path / "out", ScaleStage("frames:0,2,1.5"))
     result = read_result(tmp_path / "out")
     assert len(result.cameras) == 8 and result.metric_scale is not None
 
@@ -42,15 +42,15 @@ def test_frames_that_a_run_adds_before_the_lock_are_kept(tmp_path: Path, monkeyp
 def test_beside_a_run_nothing_is_changed(tmp_path: Path) -> None:
     write(tmp_path / "out", 3)
     with FolderLock(tmp_path / "out"), pytest.raises(OutputError, match="another"):
-        Finisher(tmp_path / "out", None).scale((Distance(0, 2, 1.5), "frames:0,2,1.5"))
+        run_stage(tmp_path / "out", ScaleStage("frames:0,2,1.5"))
 
 
-@pytest.mark.parametrize("metres", [1e-9, 9e4])
+@pytest.mark.parametrize("metres", [1e-9, 9.9e4])
 def test_a_unit_out_of_range_is_refused_and_the_result_stays(tmp_path: Path, metres: float) -> None:
     write(tmp_path / "out", 3)
-    source = Distance(0, 2, metres if metres < 1 else metres * 100)
+    end = run_stage(tmp_path / "out", ScaleStage(f"frames:0,2,{metres}"))
     with pytest.raises(InputError, match="cannot be"):
-        Finisher(tmp_path / "out", None).scale((source, "frames:0,2"))
+        end.check()
     assert read_result(tmp_path / "out").metric_scale is None
 
 

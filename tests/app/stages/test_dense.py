@@ -14,15 +14,16 @@ from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.stages.dense import DenseOptions, densify_result, why_not_dense
-from stream_recon.app.stages.finish import Finisher
-from stream_recon.app.stages.refine import refine_result
+from stream_recon.app.stages.dense import DenseStage, densify_result, why_not_dense
+from stream_recon.app.stages.refinement import refine_result
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.slam.room import Video, drifting, picture, walk
+from tests.app.stages.chains import run_stage
 
 FRAMES = 8
-OPTIONS = DenseOptions(side=192, device="cpu")
+OPTIONS = DenseStage(side=192, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseOptions(128, "cpu"), stop)
+        densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseStage(128, "cpu"), stop)
 
     assert {path.name: path.read_bytes() for path in (folder / DENSE_FOLDER).iterdir()} == before
     result = read_result(folder)
@@ -129,7 +130,7 @@ def test_a_second_run_replaces_the_first_maps(dense: Path, refined: tuple[Path, 
     shutil.copytree(dense, folder)
     (folder / DENSE_FOLDER / "000000.npz.0123456789abcdef.part").write_bytes(b"half")
 
-    densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseOptions(128, "cpu"))
+    densify_result(read_result(folder), partial(open_source, str(refined[0])), DenseStage(128, "cpu"))
 
     result = read_result(folder)
     assert {path.name for path in (folder / DENSE_FOLDER).iterdir()} == {f"{i:06d}.npz" for i in result.dense}
@@ -174,7 +175,7 @@ def test_another_source_is_refused(folder: Path, refined: tuple[Path, Path], tmp
     for path in sorted(refined[0].iterdir()):
         cv2.imwrite(str(other / path.name), cv2.resize(cv2.imread(str(path)), (64, 48)))
 
-    assert Finisher(folder, partial(open_source, str(other))).densify(OPTIONS)
+    assert run_stage(folder, OPTIONS, partial(open_source, str(other))).is_complete
 
     assert DENSE not in read_run(folder)
 
@@ -182,7 +183,7 @@ def test_another_source_is_refused(folder: Path, refined: tuple[Path, Path], tmp
 @pytest.mark.parametrize("side", [0, 95, 4096])
 def test_sizes_out_of_range_are_refused(side: int) -> None:
     with pytest.raises(ConfigError, match="--dense-side"):
-        DenseOptions(side)
+        RunOptions(dense_side=side)
 
 
 def test_certainty_is_counted(dense: Path) -> None:

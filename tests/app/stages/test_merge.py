@@ -15,14 +15,15 @@ from stream_recon.app.core.transforms import align
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.stages.finish import Finisher, FinishSteps
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.merge import MergeInput, merge_results
-from stream_recon.app.stages.onto import put_onto
+from stream_recon.app.stages.place import OntoStage, put_onto
 from stream_recon.configs.errors import InputError, OutputError
 from tests.app.localization.places import to_truth, write_refined
 from tests.app.slam.room import SIZE, look_down, walk
+from tests.app.stages.chains import ONLY_FRAMES, run_stage
 
-JOINT = FinishSteps(refine=True)
+JOINT = RunOptions(dense_side=None, mesh=False)
 WALK = walk(24)
 
 
@@ -72,7 +73,7 @@ def test_two_walks_become_one(places: Path, tmp_path: Path) -> None:
 
 
 def test_the_merged_result_reads_the_images_of_all_sources(places: Path, tmp_path: Path) -> None:
-    merge_results([places / "one", places / "two"], tmp_path / "all", FinishSteps(refine=False))
+    merge_results([places / "one", places / "two"], tmp_path / "all", ONLY_FRAMES)
     merged = read_result(tmp_path / "all")
     open_again = source_of(merged)
     assert open_again is not None
@@ -111,7 +112,7 @@ def test_a_new_walk_is_put_into_the_world_of_a_known_place(places: Path, tmp_pat
     folder = tmp_path / "later"
     write_refined(folder, WALK[12:], draw=3)
     S = to_truth(places / "one", WALK[:14])
-    Finisher(folder, None).run(FinishSteps(False, onto=places / "one"))
+    run_stage(folder, OntoStage(places / "one"))
     later = read_result(folder)
     off = [
         np.linalg.norm(S.move_pose(c.T_world_camera)[:3, 3] - T[:3, 3])
@@ -154,5 +155,5 @@ def test_a_kill_leaves_the_inputs_and_no_half_result(places: Path, tmp_path: Pat
         process.wait()
         assert not target.exists()
         assert {name: contents(places / name) for name in before} == before
-    assert merge_results([places / "one", places / "two"], target, FinishSteps(refine=False)) is not None
+    merge_results([places / "one", places / "two"], target, ONLY_FRAMES)
     assert [path.name for path in tmp_path.iterdir()] == ["all"], "what was killed is cleared away"

@@ -27,7 +27,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.refine import STORED_IMAGES, parallax_deg, refine_result
+from stream_recon.app.stages.refinement import STORED_IMAGES, parallax_deg, refine_result
 from tests.app.fake_engine import run_info
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
@@ -84,7 +84,7 @@ def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: P
     listener = Listener()
 
     class Watching(RunObserver):
-        def on_refine(self, share: float, step: str) -> None:
+        def on_share(self, step: str, share: float, note: str = "") -> None:
             shown.append(share)
 
     report = refine_result(read_result(folder), partial(open_source, str(images)), [listener], observer=Watching())
@@ -213,7 +213,7 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
     late = False
 
     class Watching(RunObserver):
-        def on_refine_points(self, done: int, total: int) -> None:
+        def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
             nonlocal late
             late = done == 2
 
@@ -236,7 +236,7 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
 @pytest.mark.slow
 def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
     page = Page()
-    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    refine_result(read_result(folder), partial(open_source, str(images)), view=page)
     assert len(page.revisions) == len(page.maps) == 3 and not page.added
     tracks, cameras = read_tracks(folder), read_result(folder).cameras
     assert tracks is not None and page.maps[-1] == (len(tracks.points), len(tracks.loops))
@@ -249,7 +249,7 @@ def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, im
     page = Page()
     with pytest.raises(Cancelled):
         source = partial(open_source, str(images))
-        refine_result(read_result(folder), source, page=page, cancelled=lambda: bool(page.maps))
+        refine_result(read_result(folder), source, view=page, cancelled=lambda: bool(page.maps))
     assert page.maps[0][0] > 0 and page.maps[-1] == (0, 0) and not page.added
     for frame, camera in zip(page.revisions[-1].frames, read_result(folder).cameras, strict=True):
         assert (frame.T_world_camera == camera.T_world_camera_causal).all() and frame.depth_scale == 1
@@ -312,7 +312,7 @@ def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, 
     run["frames"]["without_depth"] = 2
     (folder / RUN_NAME).write_text(json.dumps(run))
     before, page = ate(folder, video), Page()
-    refine_result(read_result(folder), partial(open_source, str(images)), page=page)
+    refine_result(read_result(folder), partial(open_source, str(images)), view=page)
     assert len(read_result(folder).cameras) == FRAMES == len(page.revisions[-1].frames)
     assert ate(folder, video) < 0.9 * before, "two of eight are only carried along"
     assert (folder / POINTS_NAME).stat().st_size > 1000
