@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "FrameResult", "__version__", "load_engine", "read_result", "reconstruct"]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULES = {
     "Frame": "stream_recon.app.core.types",

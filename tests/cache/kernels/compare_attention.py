@@ -9,8 +9,9 @@ from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 from stream_recon.cache.step_metadata import StepMetadata
 
 CPU = torch.device("cpu")
-HEADS, CHANNELS, POOL = 2, 32, 700
-SPANS: list[list[Span]] = [[(0, 70)], [(20, 300), (310, 700)], [(3, 699)], [(500, 501), (6, 12)]]
+HEADS, CHANNELS, POOL = 3, 16, 1300
+SPANS: list[list[Span]] = [[(0, 70)], [(20, 300), (310, 1300)], [(3, 1299)], [(500, 501), (6, 12)]]
+"""With 3 heads, a tile is left over for 5 queries, and is split: in the last case one part has no keys."""
 SCALES = [(1.0, 1.0), (2.5, 1.0), (6.0, 1.0), (1.0, 20.0), (5.0, 50.0)]
 """Gain of queries and keys, and factor of one key's norm."""
 
@@ -24,7 +25,7 @@ def metadata_of(spans: list[Span]) -> StepMetadata:
 
 def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, tolerance: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    queries = 5 if seed % 2 else 70
+    queries = 70 if seed % 3 == 2 else 5
     q, keys, values = (torch.randn(n, HEADS, CHANNELS, generator=generator) for n in (queries, POOL, POOL))
     gains = 1 + (gain - 1) * torch.rand(CHANNELS, generator=generator)
     q, keys = q * gains, keys * gains
@@ -38,15 +39,14 @@ def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, 
     for start, stop in spans:
         hidden[start:stop] = False
     keys[hidden], values[hidden] = 1e4, 1e4
-    for factor in (1.0, 4.0):  # keys that have left the cache may have been longer
-        got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), factor * norms[None], POOL)[
-            0
-        ].double()
-        error = float((got - expected).norm() / expected.norm())
-        assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
+    factor = 4.0 if seed % 2 else 1.0  # keys that have left the cache may have been longer
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), factor * norms[None], POOL)
+    error = float((got[0].double() - expected).norm() / expected.norm())
+    assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
 
 
 numbers = itertools.count()
 for spans, (gain, outlier) in itertools.product(SPANS, SCALES):
     compare(spans, gain, outlier, torch.float32, 1e-5, next(numbers))
-    compare(spans, gain, outlier, torch.float16, 3e-3, next(numbers))
+for gain, outlier in SCALES:
+    compare(SPANS[1], gain, outlier, torch.float16, 3e-3, next(numbers))
