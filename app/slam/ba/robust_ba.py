@@ -14,31 +14,40 @@ from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
 
-ROTATION_SIGMA = np.radians(1.0)
-"""Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""
-TRANSLATION_SIGMA = 0.3
-"""Relative to the translation's length, between neighbouring keyframes; grows with the square root of the steps."""
-MIN_ANGLE_DEG = 1.0
-"""Least triangulation angle: below it, the network's depth is more accurate than triangulation."""
-WRONG_TRACK_PX = 10.0
-"""RMS reprojection error from which a triangulated track is treated as wrong."""
-DEPTH_SIGMA = 1.0
-"""Of the log of depth in the first pass, where depth maps preserve the scene's shape."""
-SECOND_PASS_DEPTH_SIGMA = 3.0
-"""Of the log of depth in the second pass: depth errors alike in all frames would otherwise bias the focal length."""
-LOG_FOCAL_SIGMA = 0.2
-"""Of the log of the network's focal length in the first pass."""
-SECOND_PASS_LOG_FOCAL_SIGMA = 0.12
-"""Of the log of the network's focal length in the second pass; close to its measured error."""
-INDEPENDENT = 0.02
-"""Share of observations that count as independent: errors are alike from keyframe to keyframe, and forward motion
-hardly constrains the focal length, however many points are seen."""
-LEAST_VARIANCE = 0.01
-"""Lower limit of the observations' variance in squared pixels: the limit of feature localization."""
-MAX_FOCAL_CHANGE = 0.45
-"""Largest change of the log focal length; the network's largest error against ground truth was 0.27."""
-K1_SIGMA = 0.001
-"""Tight, since k1 and focal length compensate each other: only clear distortion moves k1."""
+
+@dataclass(frozen=True)
+class AdjustmentConfig:
+    """Priors of the adjustments, and when points and errors count."""
+
+    rotation_sigma: float = float(np.radians(1.0))
+    """Rad, of the network's motion between neighbouring keyframes; grows with the square root of the steps."""
+    translation_sigma: float = 0.3
+    """Relative to the translation's length, between neighbouring keyframes; grows with the square root of the steps."""
+    min_angle_deg: float = 1.0
+    """Least triangulation angle: below it, the network's depth is more accurate than triangulation."""
+    wrong_track_px: float = 10.0
+    """RMS reprojection error from which a triangulated track is treated as wrong."""
+    depth_sigma: float = 1.0
+    """Of the log of depth in the first pass, where depth maps preserve the scene's shape."""
+    second_pass_depth_sigma: float = 3.0
+    """Of the log of depth in the second pass: depth errors alike in all frames would otherwise bias the focal
+    length."""
+    log_focal_sigma: float = 0.2
+    """Of the log of the network's focal length in the first pass."""
+    second_pass_log_focal_sigma: float = 0.12
+    """Of the log of the network's focal length in the second pass; close to its measured error."""
+    independent: float = 0.02
+    """Share of observations that count as independent: errors are alike from keyframe to keyframe, and forward motion
+    hardly constrains the focal length, however many points are seen."""
+    min_variance: float = 0.01
+    """Lower limit of the observations' variance in squared pixels: the limit of feature localization."""
+    max_focal_change: float = 0.45
+    """Largest change of the log focal length; the network's largest error against ground truth was 0.27."""
+    k1_sigma: float = 0.001
+    """Tight, since k1 and focal length compensate each other: only clear distortion moves k1."""
+
+
+ADJUSTMENT = AdjustmentConfig()
 
 
 @dataclass(frozen=True)
@@ -101,11 +110,11 @@ def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
         return np.where(total[:, None] > 0, sums / total[:, None], scene.points)
 
 
-def retriangulated(fit: BAState) -> BAState:
+def retriangulated(fit: BAState, config: AdjustmentConfig = ADJUSTMENT) -> BAState:
     """The state with points triangulated where the angle suffices."""
     found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
     with np.errstate(invalid="ignore"):
-        sure = found.in_front & (found.angle_deg > MIN_ANGLE_DEG) & (found.rms_px < WRONG_TRACK_PX)
+        sure = found.in_front & (found.angle_deg > config.min_angle_deg) & (found.rms_px < config.wrong_track_px)
     points = np.where(sure[:, None], found.points, fit.scene.points)
     return with_errors(replace(fit.scene, points=points), fit.observations, fit.feature)
 
@@ -129,39 +138,45 @@ def without_outliers(fit: BAState, limit_px: float) -> BAState:
     return BAState(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
-def first_pass_priors(focal: float, log_depth_scale_sigma: float, known_intrinsics: bool = False) -> Priors:
+def first_pass_priors(
+    focal: float, log_depth_scale_sigma: float, known_intrinsics: bool = False, config: AdjustmentConfig = ADJUSTMENT
+) -> Priors:
     """Priors of the first pass, which starts with large errors."""
     return Priors(
         log_depth_scale_sigma=log_depth_scale_sigma,
         focal=focal,
-        log_focal_sigma=LOG_FOCAL_SIGMA,
+        log_focal_sigma=config.log_focal_sigma,
         known_intrinsics=known_intrinsics,
-        k1_sigma=K1_SIGMA,
-        depth_sigma=DEPTH_SIGMA,
+        k1_sigma=config.k1_sigma,
+        depth_sigma=config.depth_sigma,
     )
 
 
-def variance(fit: BAState) -> float:
+def variance(fit: BAState, config: AdjustmentConfig = ADJUSTMENT) -> float:
     """Variance of the observations in squared pixels, from the median error."""
     if not len(fit.errors):
         return 1.0
     # The median of the sum of two squared normal variables is 2 log 2.
-    return max(float(np.median(np.square(fit.errors)) / (2 * np.log(2))), LEAST_VARIANCE)
+    return max(float(np.median(np.square(fit.errors)) / (2 * np.log(2))), config.min_variance)
 
 
-def second_pass_priors(priors: Priors, first: BAState) -> Priors:
+def second_pass_priors(priors: Priors, first: BAState, config: AdjustmentConfig = ADJUSTMENT) -> Priors:
     """Priors of the second pass, from those and the result of the first one."""
-    known = priors.log_focal_sigma * SECOND_PASS_LOG_FOCAL_SIGMA / LOG_FOCAL_SIGMA
-    focal = known * float(np.sqrt(INDEPENDENT / variance(first)))
-    return replace(priors, depth_sigma=SECOND_PASS_DEPTH_SIGMA, log_focal_sigma=min(focal, priors.log_focal_sigma))
+    known = priors.log_focal_sigma * config.second_pass_log_focal_sigma / config.log_focal_sigma
+    focal = known * float(np.sqrt(config.independent / variance(first, config=config)))
+    return replace(
+        priors, depth_sigma=config.second_pass_depth_sigma, log_focal_sigma=min(focal, priors.log_focal_sigma)
+    )
 
 
-def network_motion_priors(T_world_camera: FloatArray, segment: Sequence[int] | None = None) -> RelativePoses:
+def network_motion_priors(
+    T_world_camera: FloatArray, segment: Sequence[int] | None = None, config: AdjustmentConfig = ADJUSTMENT
+) -> RelativePoses:
     """The network's poses relative to the next keyframe as weak priors, within segments [N]; None: one segment."""
     steps = range(len(T_world_camera) - 1)
     first = np.array([a for a in steps if segment is None or segment[a] == segment[a + 1]], np.intp)
     relative, sigma = invert_pose(T_world_camera)[first] @ T_world_camera[first + 1], np.ones(len(first))
-    return RelativePoses(first, first + 1, relative, ROTATION_SIGMA * sigma, TRANSLATION_SIGMA * sigma)
+    return RelativePoses(first, first + 1, relative, config.rotation_sigma * sigma, config.translation_sigma * sigma)
 
 
 @dataclass(frozen=True)

@@ -6,34 +6,46 @@ Efron and Morris 1973).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 
-MIN_VIEWS = 3
-"""Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""
-MIN_POINTS = 20
-"""Least number of points of a keyframe with a scale or field from them."""
-GOOD_PX = 2.0
-"""Reprojection error up to which a point's depth is used."""
-INDEPENDENT_SAMPLES = 25.0
-"""Most independent samples of a depth map's error, since neighbouring errors are correlated."""
-PIXEL_SIGMA = 1.5
-"""Of a point across its rays, including errors of poses and intrinsics."""
-INDEPENDENT = 0.3
-"""Weight of each point, since neighbouring errors are correlated."""
+
+@dataclass(frozen=True)
+class PointConfig:
+    """Which points tell the depth at keyframes, and how surely."""
+
+    min_views: int = 3
+    """Least number of views of a point whose depth is used; with two, a wrong match goes unnoticed."""
+    min_points: int = 20
+    """Least number of points of a keyframe with a scale or field from them."""
+    good_px: float = 2.0
+    """Reprojection error up to which a point's depth is used."""
+    independent_samples: float = 25.0
+    """Most independent samples of a depth map's error, since neighbouring errors are correlated."""
+    pixel_sigma: float = 1.5
+    """Of a point across its rays, including errors of poses and intrinsics."""
+    independent: float = 0.3
+    """Weight of each point, since neighbouring errors are correlated."""
+
+
+POINTS = PointConfig()
+
 _MAD = 1.4826
 """Ratio of a normal variable's standard deviation to its median absolute deviation."""
 
 
-def keyframe_depth_scales(fit: BAState, keyframes: int, otherwise: FloatArray | None = None) -> FloatArray:
+def keyframe_depth_scales(
+    fit: BAState, keyframes: int, otherwise: FloatArray | None = None, config: PointConfig = POINTS
+) -> FloatArray:
     """Depth scales [keyframes] from points, shrunk to their mean.
 
     Of keyframes with few points: ``otherwise`` [keyframes], else from the adjustment, else interpolated.
     """
-    value, sigma = point_scales(fit, keyframes, MIN_POINTS)
+    value, sigma = point_scales(fit, keyframes, config.min_points, config=config)
     scales, adjusted = np.exp(shrunk(value, sigma**2)), fit.scene.log_depth_scale
     if otherwise is None and adjusted is not None:
         otherwise = np.exp(adjusted)
@@ -42,12 +54,14 @@ def keyframe_depth_scales(fit: BAState, keyframes: int, otherwise: FloatArray | 
     return interpolated(range(keyframes), scales, keyframes)
 
 
-def point_scales(fit: BAState, keyframes: int, least: int) -> tuple[FloatArray, FloatArray]:
+def point_scales(
+    fit: BAState, keyframes: int, least: int, config: PointConfig = POINTS
+) -> tuple[FloatArray, FloatArray]:
     """Log ratios [keyframes] of points' depth to the network's, and standard errors; NaN below ``least`` points."""
     depth = fit.observations.depth
     assert depth is not None
-    usable = (fit.errors < GOOD_PX) & (depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[fit.observations.point] >= MIN_VIEWS
+    usable = (fit.errors < config.good_px) & (depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[fit.observations.point] >= config.min_views
     value, sigma = np.full((2, keyframes), np.nan)
     rows = np.flatnonzero(usable)
     for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
@@ -56,7 +70,7 @@ def point_scales(fit: BAState, keyframes: int, least: int) -> tuple[FloatArray, 
             ratio = np.log(fit.depth[mine] / depth[mine])
             value[k] = np.median(ratio)
             spread = _MAD * np.median(np.abs(ratio - value[k]))
-            sigma[k] = spread / np.sqrt(min(len(mine), INDEPENDENT_SAMPLES))
+            sigma[k] = spread / np.sqrt(min(len(mine), config.independent_samples))
     return value, sigma
 
 

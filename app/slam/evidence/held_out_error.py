@@ -22,19 +22,28 @@ Pairs = Sequence[tuple[int, int]]
 Agreement = tuple[FloatArray, FloatArray]
 """`depth_agreement` of the network and the map."""
 
-PARTS = 8
-"""Parts of the image along its longer side."""
-EPIPOLAR_PX = 1.5
-"""Distance from the epipolar line with loss 1/2; the loss is bounded by 1."""
-REPROJECTION_PX = 8.0
-"""Reprojection error with loss 1/2; larger, since it contains the error of depth."""
-MIN_CELLS = 20
-"""Least number of common cells of two depth maps; with fewer, agreement is not significant."""
-MIN_MATCHES = 5
-"""Least number of matches of a pair; blurred keyframes have one or two by chance."""
-CLOSE = (5.5, 11)
-"""Depths agree if they differ by less than these multiples (mean over both) of the median difference under the network.
-Smaller ones would favour the network: its poses and depth come from one estimate, in which depth is fused over time."""
+
+@dataclass(frozen=True)
+class HeldOutConfig:
+    """How errors by held-out matches and depth maps are measured."""
+
+    parts: int = 8
+    """Parts of the image along its longer side."""
+    epipolar_px: float = 1.5
+    """Distance from the epipolar line with loss 1/2; the loss is bounded by 1."""
+    reprojection_px: float = 8.0
+    """Reprojection error with loss 1/2; larger, since it contains the error of depth."""
+    min_cells: int = 20
+    """Least number of common cells of two depth maps; with fewer, agreement is not significant."""
+    min_matches: int = 5
+    """Least number of matches of a pair; blurred keyframes have one or two by chance."""
+    close: tuple[float, float] = (5.5, 11)
+    """Depths agree if they differ by less than these multiples (mean over both) of the median difference under the
+    network. Smaller ones would favour the network: its poses and depth come from one estimate, in which depth is fused
+    over time."""
+
+
+HELD_OUT = HeldOutConfig()
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,11 @@ class HeldOutError:
 
     @classmethod
     def measure(
-        cls, side: PoseCandidate, features: Sequence[Features], held_out: Mapping[tuple[int, int], Matches]
+        cls,
+        side: PoseCandidate,
+        features: Sequence[Features],
+        held_out: Mapping[tuple[int, int], Matches],
+        config: HeldOutConfig = HELD_OUT,
     ) -> "HeldOutError":
         """Errors of a candidate by held-out matches."""
         found = {}
@@ -82,19 +95,21 @@ class HeldOutError:
             there, _ = reproject(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
             error = np.linalg.norm(there - uv_b, axis=1)
             lines = epipolar_px(side.lens, uv_a, uv_b, T)
-            part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / PARTS), axis=0, return_inverse=True)[1]
+            part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / config.parts), axis=0, return_inverse=True)[
+                1
+            ]
             part = np.asarray(part).reshape(-1)
-            errors = np.stack([lines / EPIPOLAR_PX, np.nan_to_num(error, nan=1e3) / REPROJECTION_PX])
-            if len(matches) >= MIN_MATCHES:
+            errors = np.stack([lines / config.epipolar_px, np.nan_to_num(error, nan=1e3) / config.reprojection_px])
+            if len(matches) >= config.min_matches:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
                 found[i, j] = medians**2 / (1 + medians**2)
         return cls(found)
 
 
-def image_parts(lens: CameraModel) -> int:
+def image_parts(lens: CameraModel, config: HeldOutConfig = HELD_OUT) -> int:
     """Number of parts of an image, as in `HeldOutError.measure`."""
     side = max(lens.cx, lens.cy)
-    return int(np.prod([np.ceil(PARTS * each / side) for each in (lens.cx, lens.cy)]))
+    return int(np.prod([np.ceil(config.parts * each / side) for each in (lens.cx, lens.cy)]))
 
 
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
@@ -107,9 +122,13 @@ def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
 
 
 def depth_agreement(
-    network: PoseCandidate, mapped: PoseCandidate, grids: Sequence[DepthGrid], pairs: Pairs
+    network: PoseCandidate,
+    mapped: PoseCandidate,
+    grids: Sequence[DepthGrid],
+    pairs: Pairs,
+    config: HeldOutConfig = HELD_OUT,
 ) -> Agreement:
-    """Shares of the image on whose depth the keyframes of pairs [P] agree, [P] for each candidate; see `CLOSE`.
+    """Shares of the image on whose depth the keyframes of pairs [P] agree, [P] for each candidate; see `close`.
 
     Unlike matches, they cover parts without texture.
     """
@@ -118,10 +137,10 @@ def depth_agreement(
         known = side.lens, side.T_world_camera, grids, side.depth_scale
         errors.append([[depth_errors(*known, a, b) for a, b in ((i, j), (j, i))] for i, j in pairs])
     differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
-    close = np.array(CLOSE) * (float(np.median(differences)) if len(differences) else 0.0)
+    close = np.array(config.close) * (float(np.median(differences)) if len(differences) else 0.0)
 
     def share(difference: FloatArray) -> float:
-        return float(np.mean(difference <= close[:, None])) if len(difference) >= MIN_CELLS else 0.0
+        return float(np.mean(difference <= close[:, None])) if len(difference) >= config.min_cells else 0.0
 
     before, after = (np.array([np.mean([share(one) for one in both]) for both in side]) for side in errors)
     return before, after

@@ -9,15 +9,25 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.evidence.depth_scales import INDEPENDENT_SAMPLES
+from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig
 from stream_recon.app.slam.frame_data import DepthGrid
 
-PAIRS_AT_ONCE = 256
-"""Pairs of keyframes that are measured at once; bounds the memory."""
-MIN_CELLS = 20
-"""Least number of common cells of an edge."""
-EDGE_SIGMA = 0.05
-"""Least standard deviation of an edge: errors of a depth map that depend on the direction of view."""
+
+@dataclass(frozen=True)
+class EdgeConfig:
+    """How the depth maps of two keyframes are compared."""
+
+    pairs_at_once: int = 256
+    """Pairs of keyframes that are measured at once; bounds the memory."""
+    min_cells: int = 20
+    """Least number of common cells of an edge."""
+    min_sigma: float = 0.05
+    """Least standard deviation of an edge: errors of a depth map that depend on the direction of view."""
+    points: PointConfig = POINTS
+
+
+EDGES = EdgeConfig()
+
 
 Pairs = Collection[tuple[int, int]]
 
@@ -34,18 +44,28 @@ class ScaleEdges:
 
 
 def measure_edges(
-    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], log_scale: FloatArray, pairs: Pairs
+    lens: CameraModel,
+    T: FloatArray,
+    grids: Sequence[DepthGrid],
+    log_scale: FloatArray,
+    pairs: Pairs,
+    config: EdgeConfig = EDGES,
 ) -> ScaleEdges:
     """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
     chosen = np.array(sorted(pairs), np.intp).reshape(-1, 2)
     maps = _DepthMaps.of(lens, grids, log_scale)
     found = []
-    for begin in range(0, len(chosen), PAIRS_AT_ONCE):
-        i, j = chosen[begin : begin + PAIRS_AT_ONCE].T
-        (there, enough), (back, enough_back) = (_medians(maps.log_ratios(lens, T, *each)) for each in ((i, j), (j, i)))
+    for begin in range(0, len(chosen), config.pairs_at_once):
+        i, j = chosen[begin : begin + config.pairs_at_once].T
+        (there, enough), (back, enough_back) = (
+            _medians(maps.log_ratios(lens, T, *each), config=config) for each in ((i, j), (j, i))
+        )
         spread = 1.4826 * np.maximum(there[1], back[1])
         # Occlusion makes both medians positive; it cancels.
-        excess, sigma = 0.5 * (there[0] - back[0]), np.hypot(spread / np.sqrt(INDEPENDENT_SAMPLES), EDGE_SIGMA)
+        excess, sigma = (
+            0.5 * (there[0] - back[0]),
+            np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma),
+        )
         found.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
     table = np.concatenate([np.zeros((0, 4)), *found])
     return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
@@ -92,9 +112,9 @@ class _DepthMaps:
             return np.asarray(np.where(seen > 0, ratios, np.nan))
 
 
-def _medians(values: FloatArray) -> tuple[tuple[FloatArray, FloatArray], NDArray[np.bool_]]:
+def _medians(values: FloatArray, config: EdgeConfig = EDGES) -> tuple[tuple[FloatArray, FloatArray], NDArray[np.bool_]]:
     """Medians [P] of the numbers among ``values`` [P, N], and of their distances from these; whether there are
-    `MIN_CELLS` [P]."""
+    `min_cells` [P]."""
     count = np.isfinite(values).sum(axis=1)
 
     def median(each: FloatArray) -> FloatArray:
@@ -104,4 +124,4 @@ def _medians(values: FloatArray) -> tuple[tuple[FloatArray, FloatArray], NDArray
         return np.asarray(0.5 * middle)
 
     middle = median(values)
-    return (middle, median(np.abs(values - middle[:, None]))), count >= MIN_CELLS
+    return (middle, median(np.abs(values - middle[:, None]))), count >= config.min_cells

@@ -21,20 +21,28 @@ from stream_recon.app.slam.offline.report import InitialPoses
 
 Grey = NDArray[np.uint8]
 
-MAX_POINTS = 300
-"""Points tracked from each keyframe; more improve a pose little."""
-WRONG_MOTION = 0.5
-"""`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
-MIN_POINTS = 15
-"""Least number of inliers of a frame's pose."""
-LEVELS = 1
-"""Pyramid levels of tracking: refined keyframes predict positions to some pixels."""
-INLIER_PX = 2.0
-"""Reprojection error up to which a keyframe's observation is tracked into other frames."""
-GOOD_PX = 3.0
-"""Reprojection error up to which a tracked point agrees; larger, since KLT is less accurate than SIFT."""
-LOSSES = LossSchedule((20.0, 5.0, 1.5))
-"""Loss scales from interpolated poses to the noise of KLT."""
+
+@dataclass(frozen=True)
+class BetweenConfig:
+    """How frames between keyframes get their poses."""
+
+    max_points: int = 300
+    """Points tracked from each keyframe; more improve a pose little."""
+    wrong_motion: float = 0.5
+    """`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
+    min_points: int = 15
+    """Least number of inliers of a frame's pose."""
+    levels: int = 1
+    """Pyramid levels of tracking: refined keyframes predict positions to some pixels."""
+    inlier_px: float = 2.0
+    """Reprojection error up to which a keyframe's observation is tracked into other frames."""
+    good_px: float = 3.0
+    """Reprojection error up to which a tracked point agrees; larger, since KLT is less accurate than SIFT."""
+    loss_scales: tuple[float, ...] = (20.0, 5.0, 1.5)
+    """Loss scales from interpolated poses to the noise of KLT."""
+
+
+BETWEEN = BetweenConfig()
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,12 @@ class PoseInterpolator:
 
 
 def interpolate_poses(
-    data: VideoData, fit: BAState, fallback: NDArray[np.bool_], online: InitialPoses | None, depth_scale: FloatArray
+    data: VideoData,
+    fit: BAState,
+    fallback: NDArray[np.bool_],
+    online: InitialPoses | None,
+    depth_scale: FloatArray,
+    config: BetweenConfig = BETWEEN,
 ) -> tuple[FloatArray, FloatArray]:
     """Poses [N, 4, 4] and depth scales [N] of all frames from keyframes that do not fall back to the network.
 
@@ -105,22 +118,29 @@ def interpolate_poses(
         before, ratio = online.T_world_camera, scales / online.depth_scale[positions]
         other = PoseInterpolator(positions, before, T_kept, ratio, data.segment)
         for frame in range(count):
-            if interpolator.misfit(frame) > max(WRONG_MOTION, other.misfit(frame)):
+            if interpolator.misfit(frame) > max(config.wrong_motion, other.misfit(frame)):
                 T[frame] = other.pose(frame)
     return T, interpolated(positions.tolist(), scales, count)
 
 
 def refine_between(
-    data: VideoData, fit: BAState, T: FloatArray, images: Images, workers: int, advance: Callable[[float], None]
-) -> None:
-    """Adjust each frame between keyframes to the points of the keyframes around it; changes ``T`` [N, 4, 4]."""
-    points = keyframe_points(fit, data.features)
+    data: VideoData,
+    fit: BAState,
+    T: FloatArray,
+    images: Images,
+    workers: int,
+    advance: Callable[[float], None],
+    config: BetweenConfig = BETWEEN,
+) -> FloatArray:
+    """Poses [N, 4, 4] of all frames, those between keyframes adjusted from ``T`` to the keyframes' points."""
+    T = T.copy()
+    points = keyframe_points(fit, data.features, config=config)
     index = {position: k for k, position in enumerate(data.keyframes)}
     waiting: list[tuple[int, Grey]] = []
     left: tuple[int, Grey] | None = None
     count = len(data.views)
     with ThreadPoolExecutor(workers) as pool:
-        running: list[Future[None]] = []
+        running: list[tuple[int, Future[FloatArray]]] = []
         for position, grey, _ in images.read(range(count)):
             advance(position / count)
             if position not in index:
@@ -129,44 +149,55 @@ def refine_between(
             right = (index[position], grey)
             sides = [points[k] + (g,) for k, g in ((left, right) if left else (right,))]
             # Bounds the images in memory to those between two keyframes.
-            _wait(running)
-            running = [pool.submit(_refine_frame, fit, frame, image, sides, T) for frame, image in waiting]
+            for frame, future in running:
+                T[frame] = future.result()
+            running = [
+                (frame, pool.submit(_refined_pose, fit, T[frame], image, sides, config)) for frame, image in waiting
+            ]
             left, waiting = right, []
-        _wait(running)
+        for frame, future in running:
+            T[frame] = future.result()
+    return T
 
 
-def keyframe_points(fit: BAState, features: Sequence[Features]) -> list[tuple[NDArray[np.float32], FloatArray]]:
+def keyframe_points(
+    fit: BAState, features: Sequence[Features], config: BetweenConfig = BETWEEN
+) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """Pixels [P, 2] and world points [P, 3] of the inliers of each keyframe."""
     found: list[tuple[NDArray[np.float32], FloatArray]] = []
-    seen, inliers = fit.observations, np.flatnonzero(fit.errors < INLIER_PX)
+    seen, inliers = fit.observations, np.flatnonzero(fit.errors < config.inlier_px)
     for k, some in enumerate(rows_by(seen.camera[inliers], len(features))):
         rows = inliers[some]
-        if len(rows) > MAX_POINTS:
-            rows = rows[np.linspace(0, len(rows) - 1, MAX_POINTS).astype(int)]
+        if len(rows) > config.max_points:
+            rows = rows[np.linspace(0, len(rows) - 1, config.max_points).astype(int)]
         found.append((features[k].uv[fit.feature[rows]], fit.scene.points[seen.point[rows]]))
     return found
 
 
-def _refine_frame(
-    fit: BAState, frame: int, image: Grey, sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]], T: FloatArray
-) -> None:
-    """Adjust ``T[frame]`` if enough points are found; ``sides``: pixels, points and image of keyframes around it."""
+def _refined_pose(
+    fit: BAState,
+    T_start: FloatArray,
+    image: Grey,
+    sides: Sequence[tuple[NDArray[np.float32], FloatArray, Grey]],
+    config: BetweenConfig,
+) -> FloatArray:
+    """Pose [4, 4] of a frame by points of the keyframes around it; the start where too few are found.
+
+    ``sides``: pixels, points and image of these keyframes.
+    """
     lens = fit.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = track_klt(grey, image, uv, project_world(lens, T[frame], points), LEVELS)
+        there, arrived = track_klt(grey, image, uv, project_world(lens, T_start, points), config.levels)
         pixels.append(there[arrived])
         xyz.append(points[arrived])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)
-    if len(uv) < MIN_POINTS:
-        return
-    estimate = pose_only_ba(T[frame], world, uv.astype(np.float64), np.ones(len(uv)), lens, LOSSES)
-    good = estimate.distances < GOOD_PX
-    if good.sum() < max(MIN_POINTS, 0.3 * len(uv)):
-        return
-    T[frame] = estimate.T_world_camera
-
-
-def _wait(running: Sequence[Future[None]]) -> None:
-    for future in running:
-        future.result()
+    if len(uv) < config.min_points:
+        return T_start
+    estimate = pose_only_ba(
+        T_start, world, uv.astype(np.float64), np.ones(len(uv)), lens, LossSchedule(config.loss_scales)
+    )
+    good = estimate.distances < config.good_px
+    if good.sum() < max(config.min_points, 0.3 * len(uv)):
+        return T_start
+    return estimate.T_world_camera

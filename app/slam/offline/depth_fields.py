@@ -15,36 +15,38 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.evidence.depth_scales import (
-    GOOD_PX,
-    INDEPENDENT,
-    MIN_POINTS,
-    MIN_VIEWS,
-    PIXEL_SIGMA,
-    parallax_px,
-)
+from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig, parallax_px
 from stream_recon.app.slam.evidence.held_out_error import depth_errors
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData
 
-NODE_SIGMA = 0.2
-"""Of a node of the log-scale field, about 0."""
-STEP_SIGMA = 0.1
-"""Of the difference of neighbouring nodes."""
-DEPTH_SIGMA = 0.08
-"""Of the log of depth about a smooth field; errors of twice this size have half the loss."""
-ROUNDS = 5
-"""Iterations of the reweighted fit; it has converged by then."""
-HELD_OUT = 5
-"""Every 5th point is excluded from the fit, to test it."""
-AROUND = 3
-"""Keyframes on each side that are tested together, since one has few held-out points."""
-MIN_TEST_POINTS = 20
-"""Least number of held-out points of a test."""
-GAIN = 0.03
-"""Least relative improvement at held-out points; less can be chance."""
-COST = 0.05
-"""Relative loss of neighbours' agreement that is allowed where the video's agreement improves. Wrong geometry reduces
-it: by a fifth for a plane seen from above, where the network's error was 0.01."""
+
+@dataclass(frozen=True)
+class FieldConfig:
+    """How fields are fitted, and which are kept."""
+
+    node_sigma: float = 0.2
+    """Of a node of the log-scale field, about 0."""
+    step_sigma: float = 0.1
+    """Of the difference of neighbouring nodes."""
+    depth_sigma: float = 0.08
+    """Of the log of depth about a smooth field; errors of twice this size have half the loss."""
+    rounds: int = 5
+    """Iterations of the reweighted fit; it has converged by then."""
+    held_out_every: int = 5
+    """Every 5th point is excluded from the fit, to test it."""
+    around: int = 3
+    """Keyframes on each side that are tested together, since one has few held-out points."""
+    min_test_points: int = 20
+    """Least number of held-out points of a test."""
+    min_gain: float = 0.03
+    """Least relative improvement at held-out points; less can be chance."""
+    max_cost: float = 0.05
+    """Relative loss of neighbours' agreement that is allowed where the video's agreement improves. Wrong geometry
+    reduces it: by a fifth for a plane seen from above, where the network's error was 0.01."""
+    points: PointConfig = POINTS
+
+
+FIELDS = FieldConfig()
 
 
 @dataclass(frozen=True)
@@ -72,69 +74,91 @@ class DepthFields:
     error: float | None = None
     """Medians of the absolute log error of depth, weighted by inverse variance."""
 
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Mask [K] of keyframes with a field."""
+        return np.asarray(self.nodes.any(axis=(1, 2)))
+
 
 def estimate_fields(
-    fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int]
+    fit: BAState,
+    depth_scale: FloatArray,
+    views: Sequence[FrameData],
+    size: tuple[int, int],
+    config: FieldConfig = FIELDS,
 ) -> DepthFields:
     """Fields that improve held-out points and do not reduce the agreement of neighbours.
 
     ``depth_scale`` [K] and ``views`` are the keyframes'; ``size``: width and height of the working image.
     """
-    samples = depth_samples(fit, depth_scale, views, size)
+    samples = depth_samples(fit, depth_scale, views, size, config=config)
     none = np.zeros((len(views), GRID, GRID))
-    held_out = samples.point % HELD_OUT == HELD_OUT - 1
+    held_out = samples.point % config.held_out_every == config.held_out_every - 1
     test = samples.take(held_out)
     if not len(test.camera):
         return DepthFields(none)
-    tried = fit_fields(samples.take(~held_out), len(views))
-    keep = _improves(test, tried) & _agrees(fit, depth_scale, views, size, tried)
+    tried = fit_fields(samples.take(~held_out), len(views), config=config)
+    keep = _improves(test, tried, config=config) & _agrees(fit, depth_scale, views, size, tried, config=config)
     residual = test.log_ratio - _values_at(tried * keep[:, None, None], test)
     weight = 1 / test.variance
     errors = _weighted_median(np.abs(test.log_ratio), weight), _weighted_median(np.abs(residual), weight)
-    if not keep.any() or _losses(test, residual).sum() >= _losses(test, test.log_ratio).sum():
+    if (
+        not keep.any()
+        or _losses(test, residual, config=config).sum() >= _losses(test, test.log_ratio, config=config).sum()
+    ):
         return DepthFields(none, errors[0], errors[0])
-    return DepthFields(np.where(keep[:, None, None], fit_fields(samples, len(views)), 0.0), *errors)
+    return DepthFields(np.where(keep[:, None, None], fit_fields(samples, len(views), config=config), 0.0), *errors)
 
 
 def depth_samples(
-    fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int]
+    fit: BAState,
+    depth_scale: FloatArray,
+    views: Sequence[FrameData],
+    size: tuple[int, int],
+    config: FieldConfig = FIELDS,
 ) -> DepthSamples:
     """Samples of points that several keyframes see with small errors; arguments as of `estimate_fields`."""
     seen = fit.observations
     assert seen.depth is not None
-    usable = (fit.errors < GOOD_PX) & (seen.depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[seen.point] >= MIN_VIEWS
+    usable = (fit.errors < config.points.good_px) & (seen.depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[seen.point] >= config.points.min_views
     camera, point = seen.camera[usable], seen.point[usable]
     ratio = np.log(fit.depth[usable] / (seen.depth[usable] * depth_scale[camera]))
     extent = np.array([view.extent or (0, 0, *size) for view in views])[camera]
     xy = (seen.pixel[usable] - extent[:, :2]) / extent[:, 2:]
-    variance = DEPTH_SIGMA**2 + (PIXEL_SIGMA / np.maximum(parallax_px(fit)[usable], 1e-6)) ** 2
+    variance = config.depth_sigma**2 + (config.points.pixel_sigma / np.maximum(parallax_px(fit)[usable], 1e-6)) ** 2
     return DepthSamples(camera, point, xy, ratio, variance)
 
 
-def fit_fields(samples: DepthSamples, keyframes: int) -> FloatArray:
+def fit_fields(samples: DepthSamples, keyframes: int, config: FieldConfig = FIELDS) -> FloatArray:
     """Fields [keyframes, GRID, GRID]; 0 with too few samples."""
     fields = np.zeros((keyframes, GRID**2))
     for k, mine in enumerate(rows_by(samples.camera, keyframes)):
-        if len(mine) >= MIN_POINTS:
-            fields[k] = _fit_field(_basis(samples.xy[mine]), samples.log_ratio[mine], samples.variance[mine])
+        if len(mine) >= config.points.min_points:
+            fields[k] = _fit_field(
+                _basis(samples.xy[mine]), samples.log_ratio[mine], samples.variance[mine], config=config
+            )
     return fields.reshape(-1, GRID, GRID)
 
 
-def _fit_field(basis: FloatArray, value: FloatArray, variance: FloatArray) -> FloatArray:
+def _fit_field(basis: FloatArray, value: FloatArray, variance: FloatArray, config: FieldConfig) -> FloatArray:
     """Nodes [GRID * GRID] by iteratively reweighted least squares, with a Cauchy loss."""
     nodes: FloatArray = np.zeros(basis.shape[1])
-    for _ in range(ROUNDS):
-        weight = INDEPENDENT / (variance + (value - basis @ nodes) ** 2 * (variance / (2 * DEPTH_SIGMA) ** 2))
+    prior = _prior_information(config)
+    for _ in range(config.rounds):
+        weight = config.points.independent / (
+            variance + (value - basis @ nodes) ** 2 * (variance / (2 * config.depth_sigma) ** 2)
+        )
         weighted = basis * weight[:, None]
-        nodes = np.asarray(np.linalg.solve(basis.T @ weighted + _PRIOR, weighted.T @ value), np.float64)
+        nodes = np.asarray(np.linalg.solve(basis.T @ weighted + prior, weighted.T @ value), np.float64)
     return nodes
 
 
-_ALONG = np.diff(np.eye(GRID), axis=0)
-_STEPS = np.concatenate([np.kron(np.eye(GRID), _ALONG), np.kron(_ALONG, np.eye(GRID))])
-_PRIOR = np.eye(GRID**2) / NODE_SIGMA**2 + _STEPS.T @ _STEPS / STEP_SIGMA**2
-"""Information matrix [GRID * GRID, GRID * GRID] of the priors on nodes and their differences."""
+def _prior_information(config: FieldConfig) -> FloatArray:
+    """Information matrix [GRID * GRID, GRID * GRID] of the priors on nodes and their differences."""
+    along = np.diff(np.eye(GRID), axis=0)
+    steps = np.concatenate([np.kron(np.eye(GRID), along), np.kron(along, np.eye(GRID))])
+    return np.asarray(np.eye(GRID**2) / config.node_sigma**2 + steps.T @ steps / config.step_sigma**2)
 
 
 def _basis(xy: FloatArray) -> FloatArray:
@@ -156,25 +180,35 @@ def _values_at(fields: FloatArray, samples: DepthSamples) -> FloatArray:
     return np.asarray((_basis(samples.xy) * fields.reshape(len(fields), -1)[samples.camera]).sum(axis=1))
 
 
-def _improves(test: DepthSamples, fields: FloatArray) -> NDArray[np.bool_]:
+def _improves(test: DepthSamples, fields: FloatArray, config: FieldConfig) -> NDArray[np.bool_]:
     """Mask [K] of keyframes where the fields reduce the loss of held-out samples, of a keyframe and those around it."""
     count = len(fields)
 
     def sums(residual: FloatArray) -> FloatArray:
-        return _around(np.asarray(np.bincount(test.camera, _losses(test, residual), count), np.float64))
+        return _around(
+            np.asarray(np.bincount(test.camera, _losses(test, residual, config=config), count), np.float64),
+            config=config,
+        )
 
     before, after = sums(test.log_ratio), sums(test.log_ratio - _values_at(fields, test))
-    number = _around(np.asarray(np.bincount(test.camera, minlength=count), np.float64))
-    return np.asarray((number >= MIN_TEST_POINTS) & (after < (1 - GAIN) * before))
+    number = _around(np.asarray(np.bincount(test.camera, minlength=count), np.float64), config=config)
+    return np.asarray((number >= config.min_test_points) & (after < (1 - config.min_gain) * before))
 
 
-def _losses(samples: DepthSamples, residual: FloatArray) -> FloatArray:
+def _losses(samples: DepthSamples, residual: FloatArray, config: FieldConfig) -> FloatArray:
     """Bounded losses [O] of log residuals [O], weighted by inverse variance."""
-    return np.asarray(residual**2 / (residual**2 + (2 * DEPTH_SIGMA) ** 2) * DEPTH_SIGMA**2 / samples.variance)
+    return np.asarray(
+        residual**2 / (residual**2 + (2 * config.depth_sigma) ** 2) * config.depth_sigma**2 / samples.variance
+    )
 
 
 def _agrees(
-    fit: BAState, depth_scale: FloatArray, views: Sequence[FrameData], size: tuple[int, int], fields: FloatArray
+    fit: BAState,
+    depth_scale: FloatArray,
+    views: Sequence[FrameData],
+    size: tuple[int, int],
+    fields: FloatArray,
+    config: FieldConfig,
 ) -> NDArray[np.bool_]:
     """Mask [K] of keyframes whose depth agrees with their neighbours as well with the fields as without.
 
@@ -188,8 +222,8 @@ def _agrees(
             pairs = ((a, a + 1), (a + 1, a))
             between = [depth_errors(scene.lens, scene.T_world_camera, grids, one, i, j) for i, j in pairs]
             difference[row, a : a + 2] += sum(float(np.median(errors)) if len(errors) else 0.0 for errors in between)
-    before, after = (_around(row) for row in difference)
-    return np.asarray((after <= (1 + COST) * before) & (difference[1].sum() <= difference[0].sum()))
+    before, after = (_around(row, config=config) for row in difference)
+    return np.asarray((after <= (1 + config.max_cost) * before) & (difference[1].sum() <= difference[0].sum()))
 
 
 def _corrected(grid: DepthGrid, field: FloatArray, view: FrameData, size: tuple[int, int]) -> DepthGrid:
@@ -206,9 +240,9 @@ def _weighted_median(values: FloatArray, weight: FloatArray) -> float:
     return float(values[order[np.searchsorted(total, 0.5 * total[-1])]])
 
 
-def _around(values: FloatArray) -> FloatArray:
+def _around(values: FloatArray, config: FieldConfig) -> FloatArray:
     """Sums [K] over each keyframe and those around it."""
-    return np.convolve(values, np.ones(2 * AROUND + 1))[AROUND : AROUND + len(values)]
+    return np.convolve(values, np.ones(2 * config.around + 1))[config.around : config.around + len(values)]
 
 
 def interpolate_fields(

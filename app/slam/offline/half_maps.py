@@ -4,7 +4,7 @@ This is a delete-half jackknife (Shao and Wu, Annals of Statistics 1989): the ha
 information, differ by twice that error.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,18 +12,35 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline import hierarchical_ba
+from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.initialization import InitialCandidate
 
 ROUNDS = (BARound(2, 6, 6, free_k1=True, tolerance=1e-2), BARound(1, 3, 8, free_k1=True, tolerance=1e-2))
-"""Rounds of a half: the errors are within an eighth of those after convergence."""
+
+
+@dataclass(frozen=True)
+class HalvesConfig:
+    """How maps from halves of the tracks are adjusted."""
+
+    rounds: tuple[BARound, ...] = ROUNDS
+    """Rounds of a half: the errors are within an eighth of those after convergence."""
+    max_keyframes: int = 150
+    """Keyframes that are adjusted; bounds the time."""
+    hierarchy: HierarchyConfig = HIERARCHY
+
+
+HALVES = HalvesConfig()
+
 HALF = float(np.sqrt(2))
 """Factor of the sigmas of priors that leaves half of their information."""
-MOST = 150
-"""Keyframes that are adjusted; bounds the time."""
 
 
 def half_maps(
-    start: BAState, candidate: InitialCandidate, motions: RelativePoses | None, split: int = 0
+    start: BAState,
+    candidate: InitialCandidate,
+    motions: RelativePoses | None,
+    split: int = 0,
+    config: HalvesConfig = HALVES,
 ) -> tuple[BAState, BAState]:
     """Maps from two halves of the tracks of ``start``. Raises SingularError or LinAlgError.
 
@@ -39,7 +56,7 @@ def half_maps(
     options = SolveOptions(free_focal=candidate.free_focal)
     every = np.arange(len(start.scene.T_world_camera))
     one, two = (
-        robust_ba.solve(hierarchical_ba.subset(start, every, side == half), motions, ROUNDS, wide, options)
+        robust_ba.solve(hierarchical_ba.subset(start, every, side == half), motions, config.rounds, wide, options)
         for half in (0, 1)
     )
     return one, two

@@ -1,6 +1,7 @@
-"""Test of solutions for the keyframes of a video by held-out matches and depth; see `evidence.model_selection`."""
+"""Test of solutions for the keyframes of a video by held-out matches and depth; see `evidence.judgement`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,14 +17,11 @@ from stream_recon.app.slam.evidence.held_out_error import (
     depth_agreement,
     image_parts,
 )
-from stream_recon.app.slam.evidence.model_selection import (
-    AS_GOOD,
-    BETTER,
-    MAX_LOST,
-    SAME_DIRECTION_DEG,
-    SECOND_MOTION,
+from stream_recon.app.slam.evidence.judgement import (
+    JUDGE,
     Evidence,
     Explained,
+    JudgeConfig,
     Selection,
     beyond_breaks,
     motion_angle_deg,
@@ -32,45 +30,58 @@ from stream_recon.app.slam.evidence.model_selection import (
 from stream_recon.app.slam.matching.covisibility import PairMatches, held_out_mask
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
-from stream_recon.app.slam.offline.report import RefinementReport
-from stream_recon.app.slam.offline.scale_consistency import depth_scales
+from stream_recon.app.slam.offline.scale_consistency import SCALES, ScaleConfig, depth_scales
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """A solution against the network, by held-out matches and by depth."""
+
+    network: HeldOutError
+    mapped: HeldOutError
+    agreement: Agreement
+    evidence: Evidence
+    selection: Selection
+
+
+@dataclass(frozen=True)
 class HeldOutTest:
     """Test of solutions for the keyframes of a video against the network's poses."""
 
-    def __init__(self, data: VideoData, lens: CameraModel, found: PairMatches) -> None:
-        self._data, self._lens, self._found = data, lens, found
+    data: VideoData
+    lens: CameraModel
+    """The network's."""
+    matches: PairMatches
+    refined_before: bool = False
+    """The network's poses are those of refined parts."""
+    config: JudgeConfig = JUDGE
+    scales: ScaleConfig = SCALES
 
     @cached_property
     def training_matches(self) -> dict[tuple[int, int], Matches]:
         """Matches without held-out features."""
-        masks = [held_out_mask(features) for features in self._data.features]
-        return {(i, j): m[~(masks[i][m[:, 0]] | masks[j][m[:, 1]])] for (i, j), m in self._found.matches.items()}
+        masks = [held_out_mask(features) for features in self.data.features]
+        return {(i, j): m[~(masks[i][m[:, 0]] | masks[j][m[:, 1]])] for (i, j), m in self.matches.matches.items()}
 
     @property
     def held_out(self) -> Mapping[tuple[int, int], Matches]:
         """Unverified matches of held-out features."""
-        return self._found.held_out
+        return self.matches.held_out
 
     def error(self, fit: BAState | None) -> HeldOutError:
         """Held-out error of a solution; None: of the network."""
-        return HeldOutError.measure(self._candidate(fit), self._data.features, self._found.held_out)
+        return HeldOutError.measure(self._candidate(fit), self.data.features, self.matches.held_out, self.config.errors)
 
-    def select(self, fit: BAState, report: RefinementReport, *, refined_before: bool = False) -> Selection:
-        """Keyframes that fall back to the network, or to poses ``refined_before``; the report gets the figures."""
-        network, mapped, agreement = self._compared(None, fit)
-        report.disagreement_before, report.disagreement = network.mean, mapped.mean
-        report.line_disagreement_before, report.line_disagreement = network.by_lines, mapped.by_lines
-        report.depth_agreement_before, report.depth_agreement = (float(share.mean()) for share in agreement)
-        evidence = self._evidence(None, fit, (network, mapped, agreement))
-        report.decided_by_matches = evidence.lines_only
-        report.evidence = float(evidence.total.mean())
-        report.evidence_error = evidence.standard_error(len(evidence.total))
+    def judge(self, fit: BAState) -> Judgement:
+        """Keyframes at which a solution falls back to the network, and the evidence."""
+        network, mapped, agreement = compared = self._compared(None, fit)
+        evidence = self._evidence(None, fit, compared)
         beyond = np.zeros(len(evidence.total), bool)
-        if self._found.ordered:
-            beyond = beyond_breaks(mapped, network, agreement, self._explained(fit))
-        return select(evidence, beyond, -AS_GOOD if refined_before else BETTER * report.evidence_error)
+        if self.matches.ordered:
+            beyond = beyond_breaks(mapped, network, agreement, self._explained(fit), self.config)
+        sure = self.config.better * evidence.standard_error(len(evidence.total))
+        selection = select(evidence, beyond, -self.config.as_good if self.refined_before else sure)
+        return Judgement(network, mapped, agreement, evidence, selection)
 
     def is_better(self, fit: BAState, other: BAState, errors: float = 1.0) -> bool:
         """Whether a solution is better than another one by more than some standard errors of the same evidence."""
@@ -79,13 +90,13 @@ class HeldOutTest:
 
     def follow_two_motions(self, fit: BAState, other: BAState) -> bool:
         """Whether each of two solutions explains a part of the image that the other one does not."""
-        _, first, second = Evidence.by_matches(self.error(other), self.error(fit), self._size, lines_only=False)
-        return bool(min(first.mean(), second.mean()) > SECOND_MOTION)
+        _, first, second = Evidence.by_matches(self.error(other), self.error(fit), self._size, False, self.config)
+        return bool(min(first.mean(), second.mean()) > self.config.second_motion)
 
     def loses(self, fit: BAState) -> bool:
         """Whether a solution loses more of what the network explains than a right one does."""
-        _, lost, _ = Evidence.by_matches(self.error(None), self.error(fit), self._size, lines_only=False)
-        return bool(lost.mean() > MAX_LOST)
+        _, lost, _ = Evidence.by_matches(self.error(None), self.error(fit), self._size, False, self.config)
+        return bool(lost.mean() > self.config.max_lost)
 
     def is_certain(self, fit: BAState) -> bool:
         """Whether epipolar lines alone decide for a solution and against the network."""
@@ -93,10 +104,15 @@ class HeldOutTest:
 
     def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
         """Errors and depth agreement of two solutions; None: the network."""
-        grids = [view.grid for view in self._data.keyframe_views]
-        agreement = depth_agreement(self._candidate(first), self._candidate(second), grids, self._depth_pairs)
+        agreement = depth_agreement(
+            self._candidate(first),
+            self._candidate(second),
+            self.data.keyframe_grids,
+            self._depth_pairs,
+            self.config.errors,
+        )
         # Between segments the network's relative pose is a guess: no evidence for either.
-        segment = self._data.keyframe_segment
+        segment = self.data.keyframe_segment
         borders = np.array([segment[i] != segment[j] for i, j in self._depth_pairs], bool)
         agreement[1][borders] = agreement[0][borders]
         return self.error(first), self.error(second), agreement
@@ -107,46 +123,45 @@ class HeldOutTest:
         """Evidence for the second of two solutions that were `_compared`."""
         before, after, agreement = compared
         by_lines = self._by_lines(first, second, (before, after))
-        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, self._size)
+        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, self._size, self.config)
 
     def _by_lines(
         self, first: BAState | None, second: BAState, errors: tuple[HeldOutError, HeldOutError]
     ) -> Evidence | None:
         """Evidence by epipolar lines alone, where both solutions follow the same scene and it decides."""
-        T_first = self._data.T_keyframes if first is None else first.scene.T_world_camera
-        if motion_angle_deg(T_first, second.scene.T_world_camera) > SAME_DIRECTION_DEG:
+        T_first = self.data.T_keyframes if first is None else first.scene.T_world_camera
+        if motion_angle_deg(T_first, second.scene.T_world_camera) > self.config.same_direction_deg:
             return None
-        return Evidence.by_lines(*errors, self._size)
+        return Evidence.by_lines(*errors, self._size, self.config)
 
     @property
     def _size(self) -> tuple[int, int]:
-        return len(self._data.keyframes), image_parts(self._lens)
+        return len(self.data.keyframes), image_parts(self.lens, self.config.errors)
 
     @cached_property
     def _depth_pairs(self) -> Pairs:
         """Pairs of keyframes that see the same: consecutive ones, or without order each with its best matched one."""
-        count = len(self._data.keyframes)
-        if self._found.ordered:
+        count = len(self.data.keyframes)
+        if self.matches.ordered:
             return [(k, k + 1) for k in range(count - 1)]
         best: dict[int, tuple[int, tuple[int, int]]] = {}
-        for pair, matches in self._found.matches.items():
+        for pair, matches in self.matches.matches.items():
             for k in pair:
                 best[k] = max(best.get(k, (0, pair)), (len(matches), pair))
         return sorted({pair for _, pair in best.values()})
 
     def _candidate(self, fit: BAState | None) -> PoseCandidate:
-        count = len(self._data.keyframes)
+        count = len(self.data.keyframes)
         if fit is None:
-            return PoseCandidate(self._data.T_keyframes, self._lens, np.ones(count))
+            return PoseCandidate(self.data.T_keyframes, self.lens, np.ones(count))
         # By points where there are enough: scales by which depth maps agree best are no evidence.
-        grids = [view.grid for view in self._data.keyframe_views]
-        agreeing = depth_scales(fit, grids, self._data.keyframe_segment)
-        scales = keyframe_depth_scales(fit, count, agreeing)
+        agreeing = depth_scales(fit, self.data.keyframe_grids, self.data.keyframe_segment, self.scales)
+        scales = keyframe_depth_scales(fit, count, agreeing, self.scales.points)
         return PoseCandidate(fit.scene.T_world_camera, fit.scene.lens, scales)
 
     def _explained(self, fit: BAState) -> Explained:
         """Numbers of training matches that the solution explains, and of all, by pair."""
-        starts = np.cumsum([0, *(len(features) for features in self._data.features)])
+        starts = np.cumsum([0, *(len(features) for features in self.data.features)])
         point = np.full(starts[-1], -1)
         point[starts[fit.observations.camera] + fit.feature] = fit.observations.point
         counts = {}

@@ -6,7 +6,7 @@ then all keyframes block by block with the rest fixed. Time and memory grow line
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,30 +17,38 @@ from stream_recon.app.slam.ba.problem import IntArray, Priors, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 
-MAX_AT_ONCE = 400
-"""Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""
-MIN_SKELETAL = 80
-"""Least number of keyframes of a skeletal set."""
-MAX_STRIDE = 3
-"""Largest stride of a skeletal set while all can be adjusted together; with larger ones there are few matches."""
-COARSE_PX = 2.5
-"""Loss scale above which a round adjusts the skeletal set only."""
-ITERATIONS_AFTER_REGISTRATION = 3
-"""Iterations of all keyframes after registration, before outliers are dropped."""
-BLOCK = 120
-"""Keyframes in a block."""
-BLOCK_STEP = 60
-"""Keyframes from one block to the next; each keyframe is in two blocks."""
-FIXED_VIEWS = 4
-"""Most observations of a point by keyframes outside a block; more constrain it little further."""
-LONGEST_MOTION = 16
-"""Keyframes over which the network's motions are composed; over more, drift makes them useless."""
-MIN_SEEN = 20
-"""Least number of inliers of a registered keyframe."""
-MIN_SHARE = 0.4
-"""Least share of inliers of a registered keyframe."""
-SEEN_PX = 6.0
-"""Inlier distance of registration: errors that later rounds can correct."""
+
+@dataclass(frozen=True)
+class HierarchyConfig:
+    """How many keyframes are adjusted together."""
+
+    max_at_once: int = 400
+    """Keyframes that are adjusted together; a factorization takes 1/3 s where loops connect all."""
+    min_skeletal: int = 80
+    """Least number of keyframes of a skeletal set."""
+    max_stride: int = 3
+    """Largest stride of a skeletal set while all can be adjusted together; with larger ones there are few matches."""
+    coarse_px: float = 2.5
+    """Loss scale above which a round adjusts the skeletal set only."""
+    iterations_after_registration: int = 3
+    """Iterations of all keyframes after registration, before outliers are dropped."""
+    block: int = 120
+    """Keyframes in a block."""
+    block_step: int = 60
+    """Keyframes from one block to the next; each keyframe is in two blocks."""
+    fixed_views: int = 4
+    """Most observations of a point by keyframes outside a block; more constrain it little further."""
+    max_composed: int = 16
+    """Keyframes over which the network's motions are composed; over more, drift makes them useless."""
+    min_inliers: int = 20
+    """Least number of inliers of a registered keyframe."""
+    min_inlier_share: float = 0.4
+    """Least share of inliers of a registered keyframe."""
+    inlier_px: float = 6.0
+    """Inlier distance of registration: errors that later rounds can correct."""
+
+
+HIERARCHY = HierarchyConfig()
 
 
 def solve(
@@ -49,27 +57,31 @@ def solve(
     rounds: Sequence[BARound],
     priors: Priors,
     options: SolveOptions | None = None,
+    config: HierarchyConfig = HIERARCHY,
 ) -> BAState:
     """`robust_ba.solve` for any number of keyframes, with motions from each to the next, and without fixed cameras."""
     count = len(fit.scene.T_world_camera)
-    coarse, fine = [r for r in rounds if r.loss_px > COARSE_PX], [r for r in rounds if r.loss_px <= COARSE_PX]
-    all_at_once = count <= MAX_AT_ONCE
-    chosen = skeletal_set(count)
+    coarse, fine = (
+        [r for r in rounds if r.loss_px > config.coarse_px],
+        [r for r in rounds if r.loss_px <= config.coarse_px],
+    )
+    all_at_once = count <= config.max_at_once
+    chosen = skeletal_set(count, config=config)
     if all_at_once and (len(chosen) == count or not coarse):
         return robust_ba.solve(fit, motions, rounds, priors, options)
-    small_rounds, small_motions = coarse if all_at_once else rounds, composed(motions, chosen)
+    small_rounds, small_motions = coarse if all_at_once else rounds, composed(motions, chosen, config=config)
     small = robust_ba.solve(subset(fit, chosen), small_motions, small_rounds, priors, options)
-    registered = register_remaining(fit, chosen, small)
-    last = [*(replace(r, iterations=ITERATIONS_AFTER_REGISTRATION) for r in coarse[-1:]), *fine]
+    registered = register_remaining(fit, chosen, small, config=config)
+    last = [*(replace(r, iterations=config.iterations_after_registration) for r in coarse[-1:]), *fine]
     if all_at_once:
         return robust_ba.solve(registered, motions, last, priors, options)
-    return blockwise_ba(registered, motions, last, priors)
+    return blockwise_ba(registered, motions, last, priors, config=config)
 
 
-def skeletal_set(count: int) -> IntArray:
+def skeletal_set(count: int, config: HierarchyConfig = HIERARCHY) -> IntArray:
     """Skeletal set of ``count`` keyframes; all of them if they are few."""
-    all_at_once = count <= MAX_AT_ONCE
-    stride = min(count // MIN_SKELETAL, MAX_STRIDE) if all_at_once else -(-count // MAX_AT_ONCE)
+    all_at_once = count <= config.max_at_once
+    stride = min(count // config.min_skeletal, config.max_stride) if all_at_once else -(-count // config.max_at_once)
     return np.arange(count) if stride < 2 else np.union1d(np.arange(0, count, stride), count - 1)
 
 
@@ -91,7 +103,9 @@ def subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_] | None = Non
     return BAState(scene, seen, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
-def composed(motions: RelativePoses | None, cameras: IntArray) -> RelativePoses | None:
+def composed(
+    motions: RelativePoses | None, cameras: IntArray, config: HierarchyConfig = HIERARCHY
+) -> RelativePoses | None:
     """Motions between these cameras, ascending, composed of those between neighbours."""
     if motions is None:
         return None
@@ -99,7 +113,7 @@ def composed(motions: RelativePoses | None, cameras: IntArray) -> RelativePoses 
     row_of = dict(zip(motions.first[single].tolist(), single.tolist(), strict=True))
     first, relative, rotation, translation = [], [], [], []
     for k, (a, b) in enumerate(zip(cameras.tolist(), cameras[1:].tolist(), strict=False)):
-        rows = [row_of.get(c, -1) for c in range(a, b)] if b - a <= LONGEST_MOTION else [-1]
+        rows = [row_of.get(c, -1) for c in range(a, b)] if b - a <= config.max_composed else [-1]
         if min(rows) < 0:
             continue
         T = np.eye(4)
@@ -114,7 +128,7 @@ def composed(motions: RelativePoses | None, cameras: IntArray) -> RelativePoses 
     return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), motions.still)
 
 
-def register_remaining(fit: BAState, chosen: IntArray, small: BAState) -> BAState:
+def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: HierarchyConfig = HIERARCHY) -> BAState:
     """State of all cameras after adjustment of some: the others are interpolated, then registered by the points."""
     before, seen = fit.scene, fit.observations
     count = len(before.T_world_camera)
@@ -130,18 +144,26 @@ def register_remaining(fit: BAState, chosen: IntArray, small: BAState) -> BAStat
     theirs = np.isin(seen.camera, chosen)
     scene = replace(scene, points=robust_ba.backprojected(scene, seen.take(theirs)))
     known = robust_ba.retriangulated(robust_ba.with_errors(scene, seen.take(theirs), fit.feature[theirs]))
-    sure = np.bincount(seen.point[theirs][known.errors < SEEN_PX], minlength=len(before.points)) >= 2
+    sure = np.bincount(seen.point[theirs][known.errors < config.inlier_px], minlength=len(before.points)) >= 2
     rows = ~theirs & sure[seen.point]
     moved, distances = pose_only_ba_each(T, known.scene.points, seen.take(rows), scene.lens)
-    near = np.bincount(seen.camera[rows][distances < SEEN_PX], minlength=count)
-    fitted = (near >= MIN_SEEN) & (near >= MIN_SHARE * np.bincount(seen.camera[rows], minlength=count))
+    near = np.bincount(seen.camera[rows][distances < config.inlier_px], minlength=count)
+    fitted = (near >= config.min_inliers) & (
+        near >= config.min_inlier_share * np.bincount(seen.camera[rows], minlength=count)
+    )
     T[fitted] = moved[fitted]
     scene = replace(scene, T_world_camera=T)
     scene = replace(scene, points=robust_ba.backprojected(scene, seen))
     return robust_ba.retriangulated(robust_ba.with_errors(scene, seen, fit.feature))
 
 
-def blockwise_ba(fit: BAState, motions: RelativePoses | None, rounds: Sequence[BARound], priors: Priors) -> BAState:
+def blockwise_ba(
+    fit: BAState,
+    motions: RelativePoses | None,
+    rounds: Sequence[BARound],
+    priors: Priors,
+    config: HierarchyConfig = HIERARCHY,
+) -> BAState:
     """State after adjusting one block of cameras after the other, with all other cameras and the intrinsics fixed."""
     rounds = [replace(r, free_k1=False) for r in rounds]
     scene, seen = fit.scene, fit.observations
@@ -150,17 +172,17 @@ def blockwise_ba(fit: BAState, motions: RelativePoses | None, rounds: Sequence[B
     scene = replace(scene, T_world_camera=T, log_depth_scale=scale)
     order = np.argsort(seen.camera, kind="stable")
     starts = np.searchsorted(seen.camera[order], np.arange(len(T) + 1))
-    for begin in range(0, max(len(T) - BLOCK_STEP, 1), BLOCK_STEP):
-        end = min(begin + BLOCK, len(T))
+    for begin in range(0, max(len(T) - config.block_step, 1), config.block_step):
+        end = min(begin + config.block, len(T))
         mine = np.zeros(len(seen), bool)
         mine[order[starts[begin] : starts[end]]] = True
-        keep = mine | _few_views(seen.point, ~mine & np.isin(seen.point, seen.point[mine]))
+        keep = mine | _few_views(seen.point, ~mine & np.isin(seen.point, seen.point[mine]), config=config)
         cameras = np.union1d(np.unique(seen.camera[keep]), np.arange(begin, end))
         stays = (cameras < begin) | (cameras >= end)
         block = subset(replace(fit, scene=scene), cameras, keep)
         block = robust_ba.retriangulated(robust_ba.with_errors(block.scene, block.observations, block.feature))
         options = SolveOptions(free_focal=False, fixed=stays)
-        found = robust_ba.solve(block, composed(motions, cameras), rounds, priors, options).scene
+        found = robust_ba.solve(block, composed(motions, cameras, config=config), rounds, priors, options).scene
         # Without other cameras the first one of the block stayed.
         T[begin:end] = found.T_world_camera[~stays]
         if found.log_depth_scale is not None:
@@ -171,13 +193,13 @@ def blockwise_ba(fit: BAState, motions: RelativePoses | None, rounds: Sequence[B
     return robust_ba.solve(full, None, rounds[-1:], priors, options)
 
 
-def _few_views(point: NDArray[np.integer], allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mask of at most `FIXED_VIEWS` allowed observations of each point, at a regular stride."""
+def _few_views(point: NDArray[np.integer], allowed: NDArray[np.bool_], config: HierarchyConfig) -> NDArray[np.bool_]:
+    """Mask of at most `fixed_views` allowed observations of each point, at a regular stride."""
     rows = np.flatnonzero(allowed)
     rows = rows[np.argsort(point[rows], kind="stable")]
     _, start, length = np.unique(point[rows], return_index=True, return_counts=True)
     number = np.arange(len(rows)) - np.repeat(start, length)
-    every = np.repeat(-(-length // FIXED_VIEWS), length)
+    every = np.repeat(-(-length // config.fixed_views), length)
     chosen = np.zeros(len(point), bool)
     chosen[rows[number % np.maximum(every, 1) == 0]] = True
     return chosen

@@ -21,36 +21,45 @@ from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks, build_tracks
 from stream_recon.app.slam.matching.two_view import relative_pose
 
-INITIAL_PAIRS = 60
-"""Pairs that are tried as the initial one: half of them those with most matches, the others spread over the rest."""
-ATTEMPTS = 3
-"""Most initial pairs from which a reconstruction is begun, where the earlier ones registered few keyframes."""
-ENOUGH = 0.7
-"""Registered share of the matched keyframes, from which no other initial pair is tried."""
-WIDE_DEG = 12.0
-"""Median triangulation angle of an initial pair beyond which more is no advantage."""
-NARROW_DEG = 2.0
-"""Least median triangulation angle of an initial pair."""
-MIN_INITIAL = 30
-"""Least number of points of an initial pair."""
-PNP_PX = 8.0
-"""Inlier distance of PnP, while the focal length is not exact yet."""
-REGISTERED_PX = 4.0
-"""Reprojection error up to which a point supports a registered keyframe."""
-MIN_REGISTERED = 12
-"""Least number of points that support a registered keyframe."""
-MIN_REGISTERED_SHARE = 0.25
-"""Least share of supporting points among those that the keyframe sees."""
-CELLS = 6
-"""Cells along each axis of the image: points all over it determine a pose better than many in one corner."""
-POINT_PX = 4.0
-"""Largest reprojection error of an observation of a triangulated point."""
-POINT_DEG = 1.0
-"""Least triangulation angle of a point."""
-GROWTH = 1.15
-"""Growth of the number of registered keyframes after which all are adjusted."""
-LOG_FOCAL_SIGMA = 0.5
-"""Of the log of the first focal length: wide, since matches determine it."""
+
+@dataclass(frozen=True)
+class SfmConfig:
+    """When pairs, keyframes and points are taken."""
+
+    initial_pairs: int = 60
+    """Pairs that are tried as the initial one: half of them those with most matches, the others spread over the
+    rest."""
+    max_initial: int = 3
+    """Most initial pairs from which a reconstruction is begun, where the earlier ones registered few keyframes."""
+    sufficient_share: float = 0.7
+    """Registered share of the matched keyframes, from which no other initial pair is tried."""
+    wide_deg: float = 12.0
+    """Median triangulation angle of an initial pair beyond which more is no advantage."""
+    min_deg: float = 2.0
+    """Least median triangulation angle of an initial pair."""
+    min_initial: int = 30
+    """Least number of points of an initial pair."""
+    pnp_px: float = 8.0
+    """Inlier distance of PnP, while the focal length is not exact yet."""
+    registered_px: float = 4.0
+    """Reprojection error up to which a point supports a registered keyframe."""
+    min_registered: int = 12
+    """Least number of points that support a registered keyframe."""
+    min_registered_share: float = 0.25
+    """Least share of supporting points among those that the keyframe sees."""
+    cells: int = 6
+    """Cells along each axis of the image: points all over it determine a pose better than many in one corner."""
+    point_px: float = 4.0
+    """Largest reprojection error of an observation of a triangulated point."""
+    point_deg: float = 1.0
+    """Least triangulation angle of a point."""
+    growth: float = 1.15
+    """Growth of the number of registered keyframes after which all are adjusted."""
+    log_focal_sigma: float = 0.5
+    """Of the log of the first focal length: wide, since matches determine it."""
+
+
+SFM = SfmConfig()
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Reconstruction:
     lens: CameraModel
     points: FloatArray  # [M, 3]; NaN where a track is not triangulated
     observations: Observations
-    """Of the triangulated points by registered keyframes, within `POINT_PX`."""
+    """Of the triangulated points by registered keyframes, within `point_px`."""
     feature: IntArray  # [O], index among the features of the observation's keyframe
 
 
@@ -71,6 +80,7 @@ def reconstruct(
     matches: Mapping[tuple[int, int], Matches],
     lens: CameraModel,
     known_intrinsics: bool = False,
+    config: SfmConfig = SFM,
 ) -> Reconstruction | None:
     """Reconstruction of most keyframes among a few initial pairs; None without an initial pair.
 
@@ -79,42 +89,49 @@ def reconstruct(
     tracks = build_tracks([len(f) for f in features], matches)
     matched = len({k for pair in matches for k in pair})
     best: Reconstruction | None = None
-    for pair, T_second_first in _initial_pairs(features, matches, lens):
+    for pair, T_second_first in _initial_pairs(features, matches, lens, config=config):
         if best is not None and best.registered[list(pair)].all():
             continue
-        found = _Mapper(features, tracks, lens, known_intrinsics).run(pair, T_second_first)
+        found = _Mapper(features, tracks, lens, known_intrinsics, config).run(pair, T_second_first)
         if best is None or found.registered.sum() > best.registered.sum():
             best = found
-        if best.registered.sum() >= ENOUGH * matched:
+        if best.registered.sum() >= config.sufficient_share * matched:
             break
     return best
 
 
 def _initial_pairs(
-    features: Sequence[Features], matches: Mapping[tuple[int, int], Matches], lens: CameraModel
+    features: Sequence[Features], matches: Mapping[tuple[int, int], Matches], lens: CameraModel, config: SfmConfig
 ) -> list[tuple[tuple[int, int], FloatArray]]:
     """Pairs with the pose of the second relative to the first, best first: many points at a wide angle."""
     most = sorted(matches, key=lambda pair: -len(matches[pair]))
     # Neighbours in a video have most matches, but narrow angles.
-    half = INITIAL_PAIRS // 2
-    rest = [pair for pair in most[half:] if len(matches[pair]) >= 2 * MIN_INITIAL]
+    half = config.initial_pairs // 2
+    rest = [pair for pair in most[half:] if len(matches[pair]) >= 2 * config.min_initial]
     found = []
     for i, j in [*most[:half], *rest[:: max(len(rest) // half, 1)][:half]]:
         uv = features[i].uv[matches[i, j][:, 0]], features[j].uv[matches[i, j][:, 1]]
         relative = relative_pose(lens, *uv)
-        if relative is None or relative.angle_deg < NARROW_DEG or relative.inliers.sum() < MIN_INITIAL:
+        if relative is None or relative.angle_deg < config.min_deg or relative.inliers.sum() < config.min_initial:
             continue
-        score = float(relative.inliers.sum()) * min(relative.angle_deg, WIDE_DEG)
+        score = float(relative.inliers.sum()) * min(relative.angle_deg, config.wide_deg)
         found.append((score, (i, j), relative.T_second_first))
     found.sort(key=lambda each: -each[0])
-    return [(pair, T) for _, pair, T in found[:ATTEMPTS]]
+    return [(pair, T) for _, pair, T in found[: config.max_initial]]
 
 
 class _Mapper:
     """State of one reconstruction."""
 
-    def __init__(self, features: Sequence[Features], tracks: Tracks, lens: CameraModel, known_intrinsics: bool) -> None:
-        self._lens, self._known = lens, known_intrinsics
+    def __init__(
+        self,
+        features: Sequence[Features],
+        tracks: Tracks,
+        lens: CameraModel,
+        known_intrinsics: bool,
+        config: SfmConfig,
+    ) -> None:
+        self._lens, self._known, self._config = lens, known_intrinsics, config
         starts = np.cumsum([0, *(len(f) for f in features)])
         uv = np.concatenate([f.uv for f in features]).astype(np.float64)
         self._seen = Observations(tracks.keyframe, tracks.track, uv[starts[tracks.keyframe] + tracks.feature])
@@ -126,7 +143,9 @@ class _Mapper:
         self._points = np.full((len(tracks), 3), np.nan)
         self._good = np.zeros(len(self._seen), bool)
         """Observations of triangulated points with a small error."""
-        self._priors = Priors(focal=lens.focal, log_focal_sigma=LOG_FOCAL_SIGMA, known_intrinsics=known_intrinsics)
+        self._priors = Priors(
+            focal=lens.focal, log_focal_sigma=config.log_focal_sigma, known_intrinsics=known_intrinsics
+        )
 
     def run(self, pair: tuple[int, int], T_second_first: FloatArray) -> Reconstruction:
         """Register as many keyframes as possible, beginning with a pair."""
@@ -140,7 +159,7 @@ class _Mapper:
             if not self._register_next():
                 break
             count = int(self._registered.sum())
-            if count >= min(GROWTH * adjusted, adjusted + 12):
+            if count >= min(self._config.growth * adjusted, adjusted + 12):
                 self._adjust(2.0)
                 adjusted = count
         for loss_px in (2.0, 1.0, 1.0):
@@ -159,8 +178,10 @@ class _Mapper:
         for k in np.flatnonzero(~self._registered).tolist():
             rows = self._of_keyframe[k]
             rows = rows[known[self._seen.point[rows]]]
-            if len(rows) >= MIN_REGISTERED:
-                cells = (self._seen.pixel[rows] / (2 * self._lens.cx, 2 * self._lens.cy) * CELLS).astype(int)
+            if len(rows) >= self._config.min_registered:
+                cells = (self._seen.pixel[rows] / (2 * self._lens.cx, 2 * self._lens.cy) * self._config.cells).astype(
+                    int
+                )
                 scores[k] = len(np.unique(cells, axis=0)) * np.sqrt(len(rows))
         return any(self._register(k, known) for k in sorted(scores, key=lambda k: -scores[k]))
 
@@ -169,22 +190,22 @@ class _Mapper:
         rows = rows[known[self._seen.point[rows]]]
         xyz, uv = self._points[self._seen.point[rows]], self._seen.pixel[rows]
         plane = self._lens.unproject(uv)[:, :2]
-        limit = PNP_PX / self._lens.focal
+        limit = self._config.pnp_px / self._lens.focal
         try:
             found, rotation, translation, inliers = cv2.solvePnPRansac(
                 xyz, plane, np.eye(3), None, iterationsCount=500, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
             )
         except cv2.error:
             return False
-        if not found or inliers is None or len(inliers) < MIN_REGISTERED:
+        if not found or inliers is None or len(inliers) < self._config.min_registered:
             return False
         T = np.eye(4)
         T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation[:, 0]
         estimate = pose_only_ba(
             invert_pose(T), xyz, uv, np.ones(len(uv)), self._lens, LossSchedule((4.0, 2.0), iterations=10)
         )
-        near = estimate.distances < REGISTERED_PX
-        if near.sum() < max(MIN_REGISTERED, MIN_REGISTERED_SHARE * len(rows)):
+        near = estimate.distances < self._config.registered_px
+        if near.sum() < max(self._config.min_registered, self._config.min_registered_share * len(rows)):
             return False
         self._T[k], self._registered[k] = estimate.T_world_camera, True
         self._good[rows] = near
@@ -207,9 +228,9 @@ class _Mapper:
                 return
             seen = replace(self._seen.take(rows), point=point)
             found = triangulate(self._T, self._lens, seen, len(chosen), loss_scale=2.0)
-            sure = found.in_front & (found.angle_deg > POINT_DEG) & (found.views >= 2)
+            sure = found.in_front & (found.angle_deg > self._config.point_deg) & (found.views >= 2)
             self._points[chosen] = np.where(sure[:, None], found.points, np.nan)
-            near = self._errors(rows) < POINT_PX
+            near = self._errors(rows) < self._config.point_px
             rows = rows[near]
         views = np.bincount(self._seen.point[rows], minlength=len(self._points))
         self._points[tracks[views[tracks] < 2]] = np.nan
@@ -226,7 +247,7 @@ class _Mapper:
         """Adjust all registered keyframes and points, and drop observations of large error."""
         rows = np.flatnonzero(self._good)
         cameras = np.flatnonzero(self._registered)
-        if len(rows) < 2 * MIN_REGISTERED:
+        if len(rows) < 2 * self._config.min_registered:
             return
         used, point = np.unique(self._seen.point[rows], return_inverse=True)
         seen = replace(self._seen.take(rows), camera=np.searchsorted(cameras, self._seen.camera[rows]), point=point)
@@ -237,7 +258,7 @@ class _Mapper:
         problem = Problem(scene, seen, None, None, enough, free_k1 and free, priors=self._priors)
         found = adjust(problem, loss_scale=loss_px, iterations=15, tolerance=1e-3).scene
         self._T[cameras], self._points[used], self._lens = found.T_world_camera, found.points, found.lens
-        near = self._errors(rows) < POINT_PX
+        near = self._errors(rows) < self._config.point_px
         self._good[rows] = near
         views = np.bincount(self._seen.point[rows[near]], minlength=len(self._points))
         self._points[used[views[used] < 2]] = np.nan

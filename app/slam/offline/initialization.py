@@ -13,44 +13,59 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Observations, Priors, RelativePoses, rows_by
-from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
+from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BAState, SolveOptions
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.matching.relative_poses import Edge
 from stream_recon.app.slam.offline import hierarchical_ba, lens_selection
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
+from stream_recon.app.slam.offline.lens_selection import DISTORTION, DistortionConfig
 from stream_recon.app.slam.offline.report import InitialPoses
 
-EXPLAINED = 0.7
-"""Share of observations explained from the given poses, below which initialization from matches is tried."""
-CLOSED_PX = 12.0
-"""Median reprojection error of a loop's matches up to which it is closed; depth alone causes some pixels."""
-OPEN_PX = 40.0
-"""Median reprojection error from which a loop is open."""
-FEW_OPEN = 0.25
-"""Share of the loops that may have small gaps."""
-STILL = 0.003
-"""Translation, as a share of the depth, below which tracks have no parallax and the network's translation is used."""
-PROBED = 30
-"""Keyframes by which the lens is chosen; bounds the time."""
-DEPTH_SCALE_SIGMA = 0.1
-"""Of log depth scales about the network's common scale."""
-FREE_DEPTH_SCALE_SIGMA = 0.5
-"""Of log depth scales after initialization from matches, where each depth map may have another scale."""
-SURE_FOCAL = 0.01
-"""Relative error of the focal length by the matches up to which it may be far from the network's: 0.001 on turntables,
-0.027 to 0.16 where a map follows a moving object."""
-SAME_FOCAL = 0.02
-"""Relative difference of focal lengths that is too small for another adjustment."""
+
+@dataclass(frozen=True)
+class StartConfig:
+    """From where keyframes are adjusted, and with which priors."""
+
+    min_explained: float = 0.7
+    """Share of observations explained from the given poses, below which initialization from matches is tried."""
+    closed_px: float = 12.0
+    """Median reprojection error of a loop's matches up to which it is closed; depth alone causes some pixels."""
+    open_px: float = 40.0
+    """Median reprojection error from which a loop is open."""
+    max_open_share: float = 0.25
+    """Share of the loops that may have small gaps."""
+    still: float = 0.003
+    """Translation, as a share of the depth, below which tracks have no parallax and the network's translation is
+    used."""
+    max_probed: int = 30
+    """Keyframes by which the lens is chosen; bounds the time."""
+    depth_scale_sigma: float = 0.1
+    """Of log depth scales about the network's common scale."""
+    free_depth_scale_sigma: float = 0.5
+    """Of log depth scales after initialization from matches, where each depth map may have another scale."""
+    sure_focal: float = 0.01
+    """Relative error of the focal length by the matches up to which it may be far from the network's: 0.001 on
+    turntables, 0.027 to 0.16 where a map follows a moving object."""
+    same_focal: float = 0.02
+    """Relative difference of focal lengths that is too small for another adjustment."""
+    squared_loss_scale: float = 100.0
+    """Scale of a loss, in sigmas, that is squared for all errors that occur."""
+    min_depths: int = 10
+    """Least number of points of a keyframe from which its depth scale is taken."""
+    adjustment: AdjustmentConfig = ADJUSTMENT
+    hierarchy: HierarchyConfig = HIERARCHY
+    distortion: DistortionConfig = DISTORTION
+
+
+START = StartConfig()
+
 
 AFTER_SFM_ROUNDS = (robust_ba.BARound(6, 20), *robust_ba.FINE_ROUNDS)
 """Rounds from structure from motion, whose poses are nearly exact."""
-NORMAL = 100.0
-"""Scale of a loss, in sigmas, that is squared for all errors that occur."""
-MIN_DEPTHS = 10
-"""Least number of points of a keyframe from which its depth scale is taken."""
 
 Start = Literal["network", "stream", "matches"]
 
@@ -86,6 +101,7 @@ class Initializer:
     """[N], segment of each keyframe; None: one."""
     online: InitialPoses | None = None
     """Online poses of the keyframes, approximately in the network's world and scale."""
+    config: StartConfig = START
 
     @property
     def before_px(self) -> float:
@@ -99,7 +115,7 @@ class Initializer:
 
     def from_poses(self) -> InitialCandidate:
         """Candidate from the network's or the online poses, without radial distortion."""
-        priors = robust_ba.first_pass_priors(self.lens.focal, DEPTH_SCALE_SIGMA, self.known_intrinsics)
+        priors = self._priors(self.lens, self.config.depth_scale_sigma)
         name: Start = "stream" if self.from_online else "network"
         return self._adjusted(name, self._initial, self.network_motions(), self._rounds, priors)
 
@@ -112,26 +128,31 @@ class Initializer:
             return None
         scene = candidate.fit.scene
         begin = scene if candidate.start == "matches" else self._initial.scene
-        part = _part(held_out, len(self.features))
+        part = _part(held_out, len(self.features), self.config)
         best = lens_selection.best_lens(
             hierarchical_ba.subset(self._state(begin, replace(scene.lens, k1=0.0)), part),
-            hierarchical_ba.composed(candidate.motions, part),
+            hierarchical_ba.composed(candidate.motions, part, self.config.hierarchy),
             candidate.priors,
             (round(2 * self.lens.cx), round(2 * self.lens.cy)),
+            self.config.distortion,
         )
         if best is None:
             return None
         lens, change = best.state.scene.lens, abs(float(np.log(best.state.scene.lens.focal / scene.lens.focal)))
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
-            error = lens_selection.focal_error(best.state, best.priors)
-            if error is None or error > lens_selection.MEASURED or change < SAME_FOCAL + 2 * error:
+            error = lens_selection.focal_error(best.state, best.priors, self.config.distortion)
+            if (
+                error is None
+                or error > self.config.distortion.max_focal_error
+                or change < self.config.same_focal + 2 * error
+            ):
                 return None
         own, priors = replace(self, lens=lens), best.priors
         if candidate.start != "matches":
             # Far from the solution, the focal length would follow errors of the poses.
             fixed = SolveOptions(free_focal=False)
             rounds = [r for r in self._rounds if r not in robust_ba.FINE_ROUNDS]
-            begin = hierarchical_ba.solve(self._state(begin, lens), candidate.motions, rounds, priors, fixed).scene
+            begin = self._solve(self._state(begin, lens), candidate.motions, rounds, priors, fixed).scene
         start = robust_ba.retriangulated(self._state(begin, lens))
         found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
         return replace(found, untied=candidate.untied)
@@ -145,11 +166,14 @@ class Initializer:
         candidate's motions are those that weigh as much next to observations of their own standard deviation, of
         ``least_px`` at least.
         """
-        scene, priors = candidate.fit.scene, replace(candidate.priors, relative_loss_scale=NORMAL)
+        scene, priors = (
+            candidate.fit.scene,
+            replace(candidate.priors, relative_loss_scale=self.config.squared_loss_scale),
+        )
         start = self.state_of(replace(self._initial.scene, lens=scene.lens, log_depth_scale=scene.log_depth_scale))
-        fit = hierarchical_ba.solve(start, motions, AFTER_SFM_ROUNDS, priors, SolveOptions(candidate.free_focal))
+        fit = self._solve(start, motions, AFTER_SFM_ROUNDS, priors, SolveOptions(candidate.free_focal))
         share = len(fit.observations) / max(len(self.tracks.track), 1)
-        sigma = min(max(float(np.sqrt(robust_ba.variance(fit))), least_px), 1.0)
+        sigma = min(max(float(np.sqrt(robust_ba.variance(fit, self.config.adjustment))), least_px), 1.0)
         rotation, translation = motions.rotation_sigma / sigma, motions.translation_sigma / sigma
         weighed = replace(motions, rotation_sigma=rotation, translation_sigma=translation)
         return replace(candidate, fit=fit, motions=weighed, share=share)
@@ -166,7 +190,7 @@ class Initializer:
         """Candidate from relative poses by matches; ``depths``: [N], median depth of each keyframe."""
         edges = relative_poses.estimate_relative_poses(self.features, self.lens, matches)
         T, log_scale = relative_poses.pose_graph_initialization(self.T_network, edges, depths)
-        priors = robust_ba.first_pass_priors(self.lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
+        priors = self._priors(self.lens, self.config.free_depth_scale_sigma)
         start = initial_state(T, self.lens, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
@@ -180,10 +204,10 @@ class Initializer:
         kept = found.registered
         loose = {pair: m for pair, m in matches.items() if not kept[list(pair)].all()}
         edges = relative_poses.estimate_relative_poses(self.features, found.lens, loose)
-        placed = depth_aligned(found, self.features, edges, T_otherwise)
+        placed = depth_aligned(found, self.features, edges, T_otherwise, self.config)
         lens = found.lens
         start = initial_state(placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale))
-        priors = robust_ba.first_pass_priors(lens.focal, FREE_DEPTH_SCALE_SIGMA, self.known_intrinsics)
+        priors = self._priors(lens, self.config.free_depth_scale_sigma)
         # Where matches give no pose, the network's motion is all there is.
         motions = self.network_motions()
         free = ~found.registered[motions.first] | ~found.registered[motions.second]
@@ -193,13 +217,30 @@ class Initializer:
         tied[[k for pair in edges for k in pair]] = True
         return replace(fit, untied=~tied)
 
+    def _priors(self, lens: CameraModel, log_depth_scale_sigma: float) -> Priors:
+        return robust_ba.first_pass_priors(
+            lens.focal, log_depth_scale_sigma, self.known_intrinsics, self.config.adjustment
+        )
+
+    def _solve(
+        self,
+        start: BAState,
+        motions: RelativePoses | None,
+        rounds: Sequence[robust_ba.BARound],
+        priors: Priors,
+        options: SolveOptions | None = None,
+    ) -> BAState:
+        return hierarchical_ba.solve(start, motions, rounds, priors, options, self.config.hierarchy)
+
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
             gaps = np.array(list(self._gaps(self._initial.scene)))
-            if (gaps < CLOSED_PX).all():
+            if (gaps < self.config.closed_px).all():
                 return robust_ba.CLOSED_LOOP_ROUNDS + robust_ba.FINE_ROUNDS
-            if (gaps < OPEN_PX).all() and (gaps >= CLOSED_PX).mean() <= FEW_OPEN:
+            if (gaps < self.config.open_px).all() and (
+                gaps >= self.config.closed_px
+            ).mean() <= self.config.max_open_share:
                 return robust_ba.SMALL_GAP_ROUNDS + robust_ba.FINE_ROUNDS
         return robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS if self.loops else robust_ba.STANDARD_ROUNDS
 
@@ -227,7 +268,10 @@ class Initializer:
 
     def network_motions(self) -> RelativePoses:
         """The network's motions from keyframe to keyframe, as weak priors."""
-        return replace(robust_ba.network_motion_priors(self.T_network, segment=self.segment), still=STILL)
+        return replace(
+            robust_ba.network_motion_priors(self.T_network, self.segment, self.config.adjustment),
+            still=self.config.still,
+        )
 
     def _adjusted(
         self,
@@ -237,30 +281,31 @@ class Initializer:
         rounds: Sequence[robust_ba.BARound],
         priors: Priors,
     ) -> InitialCandidate:
-        found, free = hierarchical_ba.solve(start, motions, rounds, priors), True
+        found, free = self._solve(start, motions, rounds, priors), True
         if self._is_implausible(found, priors):
             # A moving object, or a motion that does not determine the focal length.
             start, options = replace(start, scene=replace(start.scene, lens=self.lens)), SolveOptions(free_focal=False)
-            found, free = hierarchical_ba.solve(start, motions, rounds, priors, options), False
+            found, free = self._solve(start, motions, rounds, priors, options), False
         share = len(found.observations) / max(len(self.tracks.track), 1)
         return InitialCandidate(name, found, priors, motions, free, share)
 
     def _is_implausible(self, fit: BAState, priors: Priors) -> bool:
         """Whether the focal length is far from the network's without the matches determining it."""
-        if abs(np.log(fit.scene.lens.focal / self.lens.focal)) <= robust_ba.MAX_FOCAL_CHANGE:
+        if abs(np.log(fit.scene.lens.focal / self.lens.focal)) <= self.config.adjustment.max_focal_change:
             return False
-        error = lens_selection.focal_error(fit, priors)
-        return error is None or error > SURE_FOCAL
+        error = lens_selection.focal_error(fit, priors, self.config.distortion)
+        return error is None or error > self.config.sure_focal
 
 
-def _part(held_out: lens_selection.Held, count: int) -> NDArray[np.intp]:
-    """Indices, ascending, of at most `PROBED` of ``count`` keyframes that share many matches, from the middle on."""
+def _part(held_out: lens_selection.Held, count: int, config: StartConfig) -> NDArray[np.intp]:
+    """Indices, ascending, of at most `max_probed` of ``count`` keyframes that share many matches, from the middle
+    on."""
     shared = np.zeros((count, count), np.int64)
     for (i, j), matches in held_out.items():
         shared[i, j] = shared[j, i] = len(matches)
     chosen = np.zeros(count, bool)
     chosen[count // 2] = True
-    while chosen.sum() < min(PROBED, count):
+    while chosen.sum() < min(config.max_probed, count):
         links = np.where(chosen, -1, shared[chosen].sum(axis=0))
         chosen[int(links.argmax())] = True
     return np.flatnonzero(chosen)
@@ -286,7 +331,11 @@ def initial_state(
 
 
 def depth_aligned(
-    found: Reconstruction, features: Sequence[Features], edges: Mapping[tuple[int, int], Edge], T_otherwise: FloatArray
+    found: Reconstruction,
+    features: Sequence[Features],
+    edges: Mapping[tuple[int, int], Edge],
+    T_otherwise: FloatArray,
+    config: StartConfig = START,
 ) -> InitialPoses:
     """Poses of all keyframes in the network's unit, and scales of their depth maps.
 
@@ -300,7 +349,7 @@ def depth_aligned(
     for k, rows in enumerate(rows_by(seen.camera, len(features))):
         z = features[k].z[found.feature[rows]].astype(np.float64)
         usable = (z > 0) & (depth[rows] > 0)
-        if usable.sum() >= MIN_DEPTHS:
+        if usable.sum() >= config.min_depths:
             log_scale[k] = np.median(np.log(depth[rows][usable] / z[usable]))
     common = float(np.nanmedian(log_scale)) if np.isfinite(log_scale).any() else 0.0
     scale = np.exp(np.nan_to_num(log_scale - common))

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.frame_data import DepthOf, FrameData
+from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
 from stream_recon.app.slam.matching.features import COUNT, NO_FEATURES, Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import segments
+from stream_recon.app.slam.offline.segments import SEGMENTS, SegmentConfig
 
 Grey = NDArray[np.uint8]
 
@@ -54,6 +55,11 @@ class VideoData:
     @cached_property
     def keyframe_views(self) -> list[FrameData]:
         return [self.views[k] for k in self.keyframes]
+
+    @property
+    def keyframe_grids(self) -> list[DepthGrid]:
+        """The network's depth of the keyframes."""
+        return [view.grid for view in self.keyframe_views]
 
     @property
     def T_keyframes(self) -> FloatArray:
@@ -95,14 +101,14 @@ def detect_features(
     return found
 
 
-def align_segments(data: VideoData, lens: CameraModel, workers: int) -> VideoData:
+def align_segments(data: VideoData, lens: CameraModel, workers: int, config: SegmentConfig = SEGMENTS) -> VideoData:
     """The video with segments merged where matches tie them."""
     if len(np.unique(data.keyframe_segment)) < 2:
         return data
     pairs = covisibility.cross_segment_pairs(data.keyframe_views, similarity_matrix(data.features))
     found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers).matches
     edges = relative_poses.estimate_relative_poses(data.features, lens, found)
-    ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, found)
+    ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, found, config)
     scale = np.array([ties[view.segment][1].scale for view in data.views])
     factors = scale[data.keyframes].tolist()
     aligned = replace(

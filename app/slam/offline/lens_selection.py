@@ -15,7 +15,7 @@ from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, Problem, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
+from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BARound, BAState, SolveOptions
 from stream_recon.app.slam.ba.triangulation import triangulate
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import hierarchical_ba
@@ -23,10 +23,6 @@ from stream_recon.app.slam.offline import hierarchical_ba
 Held = Mapping[tuple[int, int], Matches]
 """Matches of held-out features by pair of keyframes."""
 
-LOG_FOCAL_SIGMA = 0.5
-"""Of the log of the network's focal length: wide, since a lens that bends lines misleads the network."""
-PERSPECTIVE_SIGMAS, FISHEYE_SIGMAS = (0.2, 0.1), (0.05, 0.02)
-"""Of k1 and k2, about 0."""
 COARSE_ROUNDS = (BARound(30, None), BARound(10, 60), BARound(4, 20), BARound(2, 8, 20))
 """Rounds with the lens fixed: far from the solution, the focal length would follow errors of the poses."""
 FINE_ROUNDS = (
@@ -35,28 +31,43 @@ FINE_ROUNDS = (
     BARound(1, 4, 60, free_k1=True, tolerance=1e-5),
 )
 """Rounds with the lens free, to convergence: it exchanges with the shape of the scene along a narrow valley."""
-HELD_OUT = 4
-"""Every 4th track is excluded from the fits, to test them."""
-TEST_PX = 2.0
-"""Reprojection error with loss 1/2; the loss is bounded by 1."""
-MOST_OBSERVATIONS = 4000
-"""Observations that are fitted; bounds the time."""
-MIN_OBSERVATIONS = 400
-"""Least number of observations from which a lens is chosen."""
-SURE = 3.0
-"""Standard errors by which a lens with more terms must be better."""
-LEAST_GAIN = 0.01
-"""Least relative gain; a smaller one is not worth another term."""
-OUTLYING = 2.0
-"""Multiple of the median absolute difference of losses to which the differences are clipped."""
-CORRELATED = 2
-"""Keyframes whose losses count as one sample, since they share tracks."""
-INDEPENDENT = 0.02
-"""Share of observations that count as independent, as in `robust_ba`."""
-MEASURED = 0.1
-"""Relative standard deviation of the focal length from which the images do not measure it."""
-MOST_KEYFRAMES = 200
-"""Keyframes by which the error of the focal length is estimated; bounds the time."""
+
+
+@dataclass(frozen=True)
+class DistortionConfig:
+    """How distortion is found, and when it is believed."""
+
+    log_focal_sigma: float = 0.5
+    """Of the log of the network's focal length: wide, since a lens that bends lines misleads the network."""
+    perspective_sigmas: tuple[float, float] = (0.2, 0.1)
+    fisheye_sigmas: tuple[float, float] = (0.05, 0.02)
+    """Of k1 and k2, about 0."""
+    coarse_rounds: tuple[BARound, ...] = COARSE_ROUNDS
+    fine_rounds: tuple[BARound, ...] = FINE_ROUNDS
+    held_out_every: int = 4
+    """Every 4th track is excluded from the fits, to test them."""
+    test_px: float = 2.0
+    """Reprojection error with loss 1/2; the loss is bounded by 1."""
+    max_observations: int = 4000
+    """Observations that are fitted; bounds the time."""
+    min_observations: int = 400
+    """Least number of observations from which a lens is chosen."""
+    sure: float = 3.0
+    """Standard errors by which a lens with more terms must be better."""
+    min_gain: float = 0.01
+    """Least relative gain; a smaller one is not worth another term."""
+    outlying: float = 2.0
+    """Multiple of the median absolute difference of losses to which the differences are clipped."""
+    correlated: int = 2
+    """Keyframes whose losses count as one sample, since they share tracks."""
+    max_focal_error: float = 0.1
+    """Relative standard deviation of the focal length from which the images do not measure it."""
+    max_keyframes: int = 200
+    """Keyframes by which the error of the focal length is estimated; bounds the time."""
+    adjustment: AdjustmentConfig = ADJUSTMENT
+
+
+DISTORTION = DistortionConfig()
 
 
 @dataclass(frozen=True)
@@ -66,26 +77,37 @@ class LensFit:
     state: BAState
     priors: Priors
     losses: FloatArray  # [N], of each keyframe's held-out observations
+    config: DistortionConfig = DISTORTION
 
     def is_better(self, other: "LensFit") -> bool:
         """Whether the losses are lower by more than chance."""
-        gain = other.losses - self.losses
+        gain, config = other.losses - self.losses, self.config
         # A few keyframes whose poses went astray must not decide.
-        most = OUTLYING * float(np.median(np.abs(gain)))
+        most = config.outlying * float(np.median(np.abs(gain)))
         gain = gain.clip(-most, most)
-        error = float(gain.std(ddof=1)) * np.sqrt(CORRELATED / len(gain)) if len(gain) > CORRELATED else np.inf
-        return bool(gain.mean() > max(SURE * error, LEAST_GAIN * other.losses.mean()))
+        error = (
+            float(gain.std(ddof=1)) * np.sqrt(config.correlated / len(gain))
+            if len(gain) > config.correlated
+            else np.inf
+        )
+        return bool(gain.mean() > max(config.sure * error, config.min_gain * other.losses.mean()))
 
 
-def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> LensFit | None:
+def best_lens(
+    start: BAState,
+    motions: RelativePoses | None,
+    priors: Priors,
+    size: tuple[int, int],
+    config: DistortionConfig = DISTORTION,
+) -> LensFit | None:
     """The fit of the lens that the test prefers; None with few observations or where no fit succeeds.
 
     ``start``: state before adjustment, with a lens without distortion; ``size``: width and height of the working image.
     """
-    if len(start.observations) < MIN_OBSERVATIONS:
+    if len(start.observations) < config.min_observations:
         return None
     try:
-        return _LensSelection(start, motions, priors, size).best()
+        return _LensSelection(start, motions, priors, size, config).best()
     except (SingularError, np.linalg.LinAlgError):
         return None
 
@@ -93,19 +115,29 @@ def best_lens(start: BAState, motions: RelativePoses | None, priors: Priors, siz
 class _LensSelection:
     """Fits and tests of lenses by the tracks of some keyframes."""
 
-    def __init__(self, start: BAState, motions: RelativePoses | None, priors: Priors, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        start: BAState,
+        motions: RelativePoses | None,
+        priors: Priors,
+        size: tuple[int, int],
+        config: DistortionConfig,
+    ) -> None:
         point = start.observations.point
-        held_out = point % HELD_OUT == 0
+        held_out = point % config.held_out_every == 0
         # Long tracks say more than short ones.
         order = np.argsort(-np.bincount(point[~held_out], minlength=len(start.scene.points)), kind="stable")
         fitted = np.zeros(len(order), bool)
-        fitted[order[np.cumsum(np.bincount(point[~held_out], minlength=len(order))[order]) <= MOST_OBSERVATIONS]] = True
+        fitted[
+            order[np.cumsum(np.bincount(point[~held_out], minlength=len(order))[order]) <= config.max_observations]
+        ] = True
         self._start, self._test = _tracks(start, ~held_out & fitted[point]), _tracks(start, held_out)
-        self._motions, self._priors, self._size = motions, replace(priors, log_focal_sigma=LOG_FOCAL_SIGMA), size
+        self._config = config
+        self._motions, self._priors, self._size = motions, replace(priors, log_focal_sigma=config.log_focal_sigma), size
 
     def best(self) -> LensFit:
         lens = self._start.scene.lens
-        bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1)
+        bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1, config=self._config)
         begun = self._coarse(lens)
         best = self._fitted(begun, lens, self._priors)
         one = self._fitted(best.state.scene, lens, one_term)
@@ -114,17 +146,21 @@ class _LensSelection:
             one = self._fitted(begun, lens, one_term)
         if not one.is_better(best):
             # One term of a plain lens is too far from a fish-eye lens where the motion follows the lens, as in turns.
-            one = self._fitted(self._coarse(bowl), bowl, with_lens(self._priors, bowl, terms=1))
+            one = self._fitted(self._coarse(bowl), bowl, with_lens(self._priors, bowl, terms=1, config=self._config))
         if not one.is_better(best):
             return best
         # The simpler lens, too, may fit better from there.
         again = self._fitted(one.state.scene, lens, self._priors)
         best = again if again.losses.mean() < best.losses.mean() else best
         begin = one.state.scene
-        two = self._fitted(begin, begin.lens, with_lens(self._priors, begin.lens, terms=2))
+        two = self._fitted(begin, begin.lens, with_lens(self._priors, begin.lens, terms=2, config=self._config))
         wide = min(one, two, key=_mean_loss).state.scene
         fisheye = [
-            self._fitted(scene, replace(bowl, focal=scene.lens.focal), with_lens(self._priors, bowl, terms=1))
+            self._fitted(
+                scene,
+                replace(bowl, focal=scene.lens.focal),
+                with_lens(self._priors, bowl, terms=1, config=self._config),
+            )
             for scene in (wide, self._coarse(bowl))
         ]
         # Two terms come last: a fish-eye lens with one explains as much with less.
@@ -138,25 +174,31 @@ class _LensSelection:
         start = self._start
         begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
         fixed = SolveOptions(free_focal=False)
-        return robust_ba.solve(begin, self._motions, COARSE_ROUNDS, self._priors, fixed).scene
+        return robust_ba.solve(begin, self._motions, self._config.coarse_rounds, self._priors, fixed).scene
 
     def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
         seen, feature = self._start.observations, self._start.feature
         scene = replace(begin, lens=lens, points=self._start.scene.points)
         scene = replace(scene, points=robust_ba.backprojected(scene, seen))
         state = robust_ba.retriangulated(robust_ba.with_errors(scene, seen, feature))
-        found = robust_ba.solve(state, self._motions, FINE_ROUNDS, priors)
-        return LensFit(found, priors, self._losses(found.scene))
+        found = robust_ba.solve(state, self._motions, self._config.fine_rounds, priors)
+        return LensFit(found, priors, self._losses(found.scene), self._config)
 
     def _losses(self, scene: BAScene) -> FloatArray:
         seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
         by_depth = robust_ba.backprojected(replace(scene, points=self._test.scene.points), self._test.observations)
         found = triangulate(
-            scene.T_world_camera, scene.lens, seen, len(by_depth), loss_scale=TEST_PX, iterations=10, otherwise=by_depth
+            scene.T_world_camera,
+            scene.lens,
+            seen,
+            len(by_depth),
+            loss_scale=self._config.test_px,
+            iterations=10,
+            otherwise=by_depth,
         )
         errors = robust_ba.with_errors(replace(scene, points=found.points), seen, self._test.feature).errors
         squared = np.square(np.minimum(errors, 1e3))
-        total = np.bincount(seen.camera, squared / (squared + TEST_PX**2), count)
+        total = np.bincount(seen.camera, squared / (squared + self._config.test_px**2), count)
         return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
 
 
@@ -164,22 +206,26 @@ def _mean_loss(fit: LensFit) -> float:
     return float(fit.losses.mean())
 
 
-def with_lens(priors: Priors, lens: CameraModel, terms: int) -> Priors:
+def with_lens(priors: Priors, lens: CameraModel, terms: int, config: DistortionConfig = DISTORTION) -> Priors:
     """Priors under which the first ``terms`` radial terms of a lens are free."""
-    k1, k2 = FISHEYE_SIGMAS if lens.fisheye else PERSPECTIVE_SIGMAS
-    return replace(priors, k1_sigma=k1, k2_sigma=k2 if terms > 1 else None, log_focal_sigma=LOG_FOCAL_SIGMA)
+    k1, k2 = config.fisheye_sigmas if lens.fisheye else config.perspective_sigmas
+    return replace(priors, k1_sigma=k1, k2_sigma=k2 if terms > 1 else None, log_focal_sigma=config.log_focal_sigma)
 
 
-def focal_error(fit: BAState, priors: Priors) -> float | None:
+def focal_error(fit: BAState, priors: Priors, config: DistortionConfig = DISTORTION) -> float | None:
     """Relative standard deviation of the focal length by the observations alone; None where they say nothing."""
-    if len(fit.scene.T_world_camera) > MOST_KEYFRAMES:
-        fit = hierarchical_ba.subset(fit, np.arange(MOST_KEYFRAMES))
+    if len(fit.scene.T_world_camera) > config.max_keyframes:
+        fit = hierarchical_ba.subset(fit, np.arange(config.max_keyframes))
     if not len(fit.observations):
         return None
     known = lens_information(Problem(fit.scene, fit.observations, priors=priors))
     bent = not fit.scene.lens.is_straight
-    information = INDEPENDENT * known.log_focal(priors.k1_sigma if bent else None, priors.k2_sigma if bent else None)
-    return float(np.sqrt(max(known.variance, robust_ba.LEAST_VARIANCE) / information)) if information > 0 else None
+    information = config.adjustment.independent * known.log_focal(
+        priors.k1_sigma if bent else None, priors.k2_sigma if bent else None
+    )
+    return (
+        float(np.sqrt(max(known.variance, config.adjustment.min_variance) / information)) if information > 0 else None
+    )
 
 
 def _tracks(fit: BAState, kept: Mask) -> BAState:

@@ -16,16 +16,32 @@ from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
-from stream_recon.app.slam.offline.half_maps import MOST, half_maps
+from stream_recon.app.slam.offline.half_maps import HALVES, HalvesConfig, half_maps
 from stream_recon.app.slam.offline.initialization import InitialCandidate
 
-LEAST_SHARE = 0.2
-"""Least share of the squared difference that is the network's: two estimates from 20 motions are no surer."""
-RELEVANT = 0.02
-"""Share of the map's variance from which the network's motions are relevant: with 0.03 and more, paths that weigh them
-were more accurate by up to nine tenths, with less than 0.015 often less accurate."""
-FEWEST = 6
-"""Least number of motions that tell their errors."""
+
+@dataclass(frozen=True)
+class MotionConfig:
+    """When errors of the network's motions are known, and relevant."""
+
+    min_share: float = 0.2
+    """Least share of the squared difference that is the network's: two estimates from 20 motions are no surer."""
+    relevant: float = 0.02
+    """Share of the map's variance from which the network's motions are relevant: with 0.03 and more, paths that weigh
+    them were more accurate by up to nine tenths, with less than 0.015 often less accurate."""
+    min_motions: int = 6
+    """Least number of motions that tell their errors."""
+    max_adjustments: int = 2
+    """Adjustments that turn away from what moves; errors of the network's motions are known better after the first
+    one."""
+    min_turned: float = 0.5
+    """Least ratio of the observations that are explained after and before: 0.7 and more where a map followed an object
+    for a while, 0.3 where the network is blind."""
+    halves: HalvesConfig = HALVES
+
+
+MOTIONS = MotionConfig()
+
 MEDIAN_OF_SQUARES = 2.366
 """Median of the sum of the squares of three standard normal variables."""
 
@@ -37,14 +53,13 @@ class MotionErrors:
     motions: RelativePoses
     share: float
     """Variance of the map's rotations from keyframe to keyframe, as a share of that of both."""
-
-    @property
-    def is_relevant(self) -> bool:
-        """Whether the network's motions tell more than the map does already."""
-        return self.share > RELEVANT
+    is_relevant: bool
+    """Whether the network's motions tell more than the map does already."""
 
 
-def motion_errors(start: BAState, candidate: InitialCandidate, weak: RelativePoses) -> MotionErrors | None:
+def motion_errors(
+    start: BAState, candidate: InitialCandidate, weak: RelativePoses, config: MotionConfig = MOTIONS
+) -> MotionErrors | None:
     """Errors of the network's motions, by a map; None where too few tell them.
 
     Args:
@@ -52,13 +67,13 @@ def motion_errors(start: BAState, candidate: InitialCandidate, weak: RelativePos
         candidate: the map.
         weak: the network's motions with wide sigmas.
     """
-    first = np.arange(min(len(start.scene.T_world_camera), MOST))
-    motions = hierarchical_ba.composed(weak, first)
-    if motions is None or len(motions.first) < FEWEST:
+    first = np.arange(min(len(start.scene.T_world_camera), config.halves.max_keyframes))
+    motions = hierarchical_ba.composed(weak, first, config.halves.hierarchy)
+    if motions is None or len(motions.first) < config.min_motions:
         return None
     part = hierarchical_ba.subset(start, first)
     try:
-        one, two = half_maps(part, candidate, motions if candidate.motions else None)
+        one, two = half_maps(part, candidate, motions if candidate.motions else None, config=config.halves)
     except (SingularError, np.linalg.LinAlgError):
         return None
     T = motions.T_first_second
@@ -66,10 +81,11 @@ def motion_errors(start: BAState, candidate: InitialCandidate, weak: RelativePos
     length = np.maximum(np.linalg.norm(T[:, :3, 3], axis=1), motions.still * float(np.median(start.depth)))
     between = _variances(_motions(one, motions), _motions(two, motions), length)
     total = _variances(network, mapped, length)
-    sigmas = [np.sqrt(max(both - own / 4, LEAST_SHARE * both)) for both, own in zip(total, between, strict=True)]
+    sigmas = [np.sqrt(max(both - own / 4, config.min_share * both)) for both, own in zip(total, between, strict=True)]
     every = np.ones(len(weak.first))
     known = replace(weak, rotation_sigma=sigmas[0] * every, translation_sigma=sigmas[1] * every)
-    return MotionErrors(known, between[0] / 4 / max(total[0], 1e-18))
+    share = between[0] / 4 / max(total[0], 1e-18)
+    return MotionErrors(known, share, share > config.relevant)
 
 
 _Motions = tuple[FloatArray, FloatArray]

@@ -5,33 +5,26 @@ import logging
 import numpy as np
 
 from stream_recon.app.slam.ba.levenberg import SingularError
-from stream_recon.app.slam.evidence.model_selection import SURE
 from stream_recon.app.slam.offline.held_out_test import HeldOutTest
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer
-from stream_recon.app.slam.offline.motion_errors import motion_errors
-
-MOST_MOTIONS = 2
-"""Adjustments that turn away from what moves; errors of the network's motions are known better after the first one."""
-TURNED = 0.5
-"""Least ratio of the observations that are explained after and before: 0.7 and more where a map followed an object for
-a while, 0.3 where the network is blind."""
+from stream_recon.app.slam.offline.motion_errors import MOTIONS, MotionConfig, motion_errors
 
 logger = logging.getLogger(__name__)
 
 
 def with_network_motions(
-    kept: InitialCandidate, initializer: Initializer, test: HeldOutTest
+    kept: InitialCandidate, initializer: Initializer, test: HeldOutTest, config: MotionConfig = MOTIONS
 ) -> tuple[InitialCandidate, float]:
     """The map, or one that weighs the network's motions by their errors, and the network's error of a turn in degrees.
 
     Where both follow two motions, one of them is that of an object: the scene is the one on whose motion the network
     agrees. Else the result has to fit no worse.
     """
-    candidate, turn_deg = kept, 0.0
+    candidate, turn_deg, sure = kept, 0.0, test.config.sure
     try:
-        for _ in range(MOST_MOTIONS):
+        for _ in range(config.max_adjustments):
             start = initializer.state_of(candidate.fit.scene)
-            errors = motion_errors(start, candidate, initializer.network_motions())
+            errors = motion_errors(start, candidate, initializer.network_motions(), config)
             if errors is None:
                 break
             # The larger the map's own errors, the less its matches agree than their residuals say.
@@ -39,9 +32,9 @@ def with_network_motions(
             has_turned = test.follow_two_motions(other.fit, candidate.fit)
             if has_turned:
                 # Where the network is blind, little agrees with it.
-                is_kept = other.share >= TURNED * candidate.share or test.loses(candidate.fit)
+                is_kept = other.share >= config.min_turned * candidate.share or test.loses(candidate.fit)
             else:
-                is_kept = test.is_better(other.fit, candidate.fit, -SURE if errors.is_relevant else SURE)
+                is_kept = test.is_better(other.fit, candidate.fit, -sure if errors.is_relevant else sure)
             if is_kept:
                 candidate, turn_deg = other, float(np.degrees(np.sqrt(3) * errors.motions.rotation_sigma[0]))
             if not (is_kept and has_turned):

@@ -16,18 +16,28 @@ from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
-from stream_recon.app.slam.offline.half_maps import MOST, half_maps
+from stream_recon.app.slam.offline.half_maps import HALVES, HalvesConfig, half_maps
 from stream_recon.app.slam.offline.initialization import InitialCandidate
 
-SYSTEMATIC = 2.0
-"""Ratio of a map's squared error to the estimate of its random part: both halves share the lens and wrong matches. On
-generated videos of static scenes it is 1.8; the ratio of the errors has median 1.1, quantiles 0.8 (10 %) and 1.8."""
-SPLITS = 3
-"""Divisions into halves of which the median decides, where the first one speaks against the map."""
-FEWEST = 6
-"""Least number of keyframes of a segment: the path of fewer is mostly alignment."""
-ON_THE_SPOT = 0.01
-"""Spread of the positions, relative to the depth, up to which there is no path to speak of."""
+
+@dataclass(frozen=True)
+class PathConfig:
+    """How the error of a path is estimated."""
+
+    systematic: float = 2.0
+    """Ratio of a map's squared error to the estimate of its random part: both halves share the lens and wrong matches.
+    On generated videos of static scenes it is 1.8; the ratio of the errors has median 1.1, quantiles 0.8 (10 %) and
+    1.8."""
+    splits: int = 3
+    """Divisions into halves of which the median decides, where the first one speaks against the map."""
+    min_keyframes: int = 6
+    """Least number of keyframes of a segment: the path of fewer is mostly alignment."""
+    on_the_spot: float = 0.01
+    """Spread of the positions, relative to the depth, up to which there is no path to speak of."""
+    halves: HalvesConfig = HALVES
+
+
+PATH = PathConfig()
 
 
 @dataclass(frozen=True)
@@ -38,11 +48,12 @@ class PathError:
     """Random error of the map."""
     difference: float
     """Between the paths of map and network."""
+    systematic: float = PATH.systematic
 
     @property
     def is_larger(self) -> bool:
         """Whether the map's error is larger than the network's."""
-        return 2 * SYSTEMATIC * self.random**2 > self.difference**2
+        return 2 * self.systematic * self.random**2 > self.difference**2
 
     @property
     def reason(self) -> str:
@@ -54,7 +65,11 @@ class PathError:
 
 
 def path_error(
-    start: BAState, candidate: InitialCandidate, T_network: FloatArray, segment: NDArray[np.integer]
+    start: BAState,
+    candidate: InitialCandidate,
+    T_network: FloatArray,
+    segment: NDArray[np.integer],
+    config: PathConfig = PATH,
 ) -> PathError | None:
     """Error of the map from all tracks of ``start``; None with too few keyframes or hardly any motion.
 
@@ -64,26 +79,30 @@ def path_error(
         T_network: poses [N, 4, 4].
         segment: [N], each is aligned for itself.
     """
-    first = np.arange(min(len(T_network), MOST))
-    parts = [rows for rows in (first[segment[first] == s] for s in np.unique(segment[first])) if len(rows) >= FEWEST]
-    if not parts or _turns_on_the_spot(start, parts):
+    first = np.arange(min(len(T_network), config.halves.max_keyframes))
+    parts = [
+        rows
+        for rows in (first[segment[first] == s] for s in np.unique(segment[first]))
+        if len(rows) >= config.min_keyframes
+    ]
+    if not parts or _turns_on_the_spot(start, parts, config=config):
         return None
     part = hierarchical_ba.subset(start, first)
-    motions = hierarchical_ba.composed(candidate.motions, first)
+    motions = hierarchical_ba.composed(candidate.motions, first, config.halves.hierarchy)
     mapped = start.scene.T_world_camera
     difference = _difference(T_network, mapped, parts)
 
     def between_halves(split: int) -> float:
         """Difference between maps from two halves of the tracks, a different division for each ``split``."""
-        one, two = half_maps(part, candidate, motions, split)
+        one, two = half_maps(part, candidate, motions, split, config.halves)
         return _difference(one.scene.T_world_camera, two.scene.T_world_camera, parts)
 
     try:
-        found = PathError(0.5 * between_halves(0), difference)
+        found = PathError(0.5 * between_halves(0), difference, config.systematic)
         if found.is_larger:
             # One division may be unlucky.
-            others = [0.5 * between_halves(split) for split in range(1, SPLITS)]
-            found = PathError(float(np.median([found.random, *others])), difference)
+            others = [0.5 * between_halves(split) for split in range(1, config.splits)]
+            found = PathError(float(np.median([found.random, *others])), difference, config.systematic)
     except (SingularError, np.linalg.LinAlgError):
         return None
     return found
@@ -100,7 +119,7 @@ def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.i
     return float(np.mean(found))
 
 
-def _turns_on_the_spot(fit: BAState, parts: list[NDArray[np.intp]]) -> bool:
+def _turns_on_the_spot(fit: BAState, parts: list[NDArray[np.intp]], config: PathConfig) -> bool:
     depth = float(np.median(fit.depth)) if len(fit.depth) else 0.0
     spread = [float(np.sqrt(fit.scene.T_world_camera[rows, :3, 3].var(axis=0).sum())) for rows in parts]
-    return max(spread) <= ON_THE_SPOT * depth
+    return max(spread) <= config.on_the_spot * depth

@@ -13,7 +13,7 @@ from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.features import Features
 
 
-@dataclass
+@dataclass(frozen=True)
 class RefinementReport:
     """Figures of a refinement; its fields are keys of ``run.json``."""
 

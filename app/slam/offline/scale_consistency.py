@@ -18,36 +18,40 @@ from scipy.sparse.linalg import spsolve
 
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
-from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.evidence.depth_scales import (
-    GOOD_PX,
-    INDEPENDENT,
-    MIN_VIEWS,
-    PIXEL_SIGMA,
-    parallax_px,
-    point_scales,
-)
-from stream_recon.app.slam.evidence.scale_edges import EDGE_SIGMA, Pairs, ScaleEdges, measure_edges
+from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BAState
+from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig, parallax_px, point_scales
+from stream_recon.app.slam.evidence.scale_edges import EDGES, EdgeConfig, Pairs, ScaleEdges, measure_edges
 from stream_recon.app.slam.frame_data import DepthGrid
 
-HOPS = (1, 2)
-"""Distances of keyframes in order that have an edge, beside pairs that share points."""
-MOST_PAIRS = 3
-"""Pairs of each keyframe that share most points; bounds the time."""
-MIN_POINTS = 5
-"""Least number of points of a keyframe's depth scale."""
-SCALE_SIGMA = 0.03
-"""Of the log depth scales of keyframes about those that depth maps agree on."""
-POINT_SIGMA = 0.01
-"""Least standard deviation of a depth scale by points."""
-SMOOTH_SIGMA = 0.3
-"""Of the change of log scales between neighbours; only keyframes without points and edges depend on it."""
-ROUNDS = 10
-"""Iterations of the reweighted solution; it has converged by then."""
-LOSS = 2.0
-"""Scale of the Cauchy loss, in standard deviations."""
-JUMP = 0.1
-"""Relative change of the map's scale that counts as a jump; smaller ones are within the error of depth maps."""
+
+@dataclass(frozen=True)
+class ScaleConfig:
+    """How the scales of keyframes are made alike."""
+
+    hops: tuple[int, int] = (1, 2)
+    """Distances of keyframes in order that have an edge, beside pairs that share points."""
+    max_pairs: int = 3
+    """Pairs of each keyframe that share most points; bounds the time."""
+    min_points: int = 5
+    """Least number of points of a keyframe's depth scale."""
+    scale_sigma: float = 0.03
+    """Of the log depth scales of keyframes about those that depth maps agree on."""
+    point_sigma: float = 0.01
+    """Least standard deviation of a depth scale by points."""
+    smooth_sigma: float = 0.3
+    """Of the change of log scales between neighbours; only keyframes without points and edges depend on it."""
+    rounds: int = 10
+    """Iterations of the reweighted solution; it has converged by then."""
+    loss: float = 2.0
+    """Scale of the Cauchy loss, in standard deviations."""
+    min_jump: float = 0.1
+    """Relative change of the map's scale that counts as a jump; smaller ones are within the error of depth maps."""
+    points: PointConfig = POINTS
+    edges: EdgeConfig = EDGES
+    adjustment: AdjustmentConfig = ADJUSTMENT
+
+
+SCALES = ScaleConfig()
 
 
 @dataclass(frozen=True)
@@ -60,20 +64,24 @@ class Scales:
     """Log factor of lengths of the map around each keyframe."""
 
 
-def depth_scales(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> FloatArray:
+def depth_scales(
+    fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer], config: ScaleConfig = SCALES
+) -> FloatArray:
     """Depth scales [K] of the keyframes' depth maps in a map that stays as it is.
 
     ``segment``: [K]; depth maps of different segments are not compared.
     """
-    solved = _Estimate.of(fit, grids, segment)
+    solved = _Estimate.of(fit, grids, segment, config)
     return np.exp(solved.solve(rigid=True).depth)
 
 
-def jumps(fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> list[tuple[int, float]]:
-    """Keyframes at which depth maps contradict the map's scale by more than `JUMP`, and by which factor."""
-    correction = _Estimate.of(fit, grids, segment).solve().correction
+def jumps(
+    fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer], config: ScaleConfig = SCALES
+) -> list[tuple[int, float]]:
+    """Keyframes at which depth maps contradict the map's scale by more than `min_jump`, and by which factor."""
+    correction = _Estimate.of(fit, grids, segment, config).solve().correction
     change = np.exp(-np.diff(correction))
-    large = (np.maximum(change, 1 / change) > 1 + JUMP) & (segment[:-1] == segment[1:])
+    large = (np.maximum(change, 1 / change) > 1 + config.min_jump) & (segment[:-1] == segment[1:])
     return [(int(k) + 1, float(change[k])) for k in np.flatnonzero(large)]
 
 
@@ -106,26 +114,30 @@ class ScaleTie:
         return replace(fit, scene=scene, observations=replace(seen, depth=depth, depth_sigma=None))
 
 
-def tie(start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> ScaleTie | None:
+def tie(
+    start: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer], config: ScaleConfig = SCALES
+) -> ScaleTie | None:
     """One scale for the parts of a map that points do not tie to one another; None where these agree on it.
 
     ``segment``: [K]; different segments are not tied.
     """
     seen = start.observations
     assert seen.depth is not None
-    estimate = _Estimate.of(start, grids, segment)
+    estimate = _Estimate.of(start, grids, segment, config)
     part = estimate.part
     size = np.bincount(part[seen.camera], minlength=part.max() + 1)
     scales = estimate.solve()
     correction = float(np.exp(np.ptp(scales.correction)))
-    if (size > 0).sum() < 2 or correction < 1 + EDGE_SIGMA:
+    if (size > 0).sum() < 2 or correction < 1 + config.edges.min_sigma:
         return None
     T = _rescaled(start.scene.T_world_camera, scales.correction, estimate.shared)
     count = len(T)
     depth = seen.depth * np.exp(scales.depth[seen.camera])
     # Each part as a whole is tied to its depth.
     sigma = np.clip(
-        EDGE_SIGMA * np.sqrt(size[part[seen.camera]]), robust_ba.DEPTH_SIGMA, robust_ba.SECOND_PASS_DEPTH_SIGMA
+        config.edges.min_sigma * np.sqrt(size[part[seen.camera]]),
+        config.adjustment.depth_sigma,
+        config.adjustment.second_pass_depth_sigma,
     )
     observations = replace(seen, depth=depth, depth_sigma=sigma)
     scene = replace(start.scene, T_world_camera=T, log_depth_scale=np.zeros(count))
@@ -146,18 +158,21 @@ class _Estimate:
     shared: csr_matrix  # [K, K], information of shared points on the relative scale of two keyframes
     segment: NDArray[np.integer]  # [K]
     part: NDArray[np.intp]  # [K], numbers of the parts that points tie
+    config: ScaleConfig
 
     @classmethod
-    def of(cls, fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer]) -> "_Estimate":
+    def of(
+        cls, fit: BAState, grids: Sequence[DepthGrid], segment: NDArray[np.integer], config: ScaleConfig = SCALES
+    ) -> "_Estimate":
         count = len(grids)
-        value, sigma = point_scales(fit, count, MIN_POINTS)
-        sigma = np.hypot(sigma, POINT_SIGMA)
+        value, sigma = point_scales(fit, count, config.min_points, config.points)
+        sigma = np.hypot(sigma, config.point_sigma)
         adjusted = fit.scene.log_depth_scale
         start = np.where(np.isfinite(value), value, 0.0 if adjusted is None else adjusted)
-        shared = _shared_information(fit, count)
-        pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0)
-        edges = measure_edges(fit.scene.lens, fit.scene.T_world_camera, grids, start, pairs)
-        return cls(value, sigma, start, edges, shared, segment, _parts(shared))
+        shared = _shared_information(fit, count, config=config)
+        pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0, config=config)
+        edges = measure_edges(fit.scene.lens, fit.scene.T_world_camera, grids, start, pairs, config.edges)
+        return cls(value, sigma, start, edges, shared, segment, _parts(shared, config), config)
 
     def solve(self, *, rigid: bool = False) -> Scales:
         """Least robust cost; ``rigid``: without correction of the map."""
@@ -177,7 +192,7 @@ class _Estimate:
                 self.start[self.edges.first] - self.start[self.edges.second] - self.edges.excess,
                 self.edges.sigma,
             ),
-            _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), SMOOTH_SIGMA)),
+            _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), self.config.smooth_sigma)),
         ]
         robust = [True, True, False, False]
         rows, columns = held.row[upper], held.col[upper]
@@ -203,12 +218,12 @@ class _Estimate:
         prior = np.concatenate([np.full(count, 1e-4), np.full(count, 1e8 if rigid else 1e-2)])
         x: FloatArray = np.concatenate([self.start, np.zeros(count)])
         weight = sigma**-2
-        for _ in range(ROUNDS):
+        for _ in range(self.config.rounds):
             weighted = A.multiply(weight[:, None]).tocsr()
             normal = (A.T @ weighted + coo_matrix((prior, (np.arange(2 * count),) * 2))).tocsc()
             x = np.asarray(spsolve(normal, weighted.T @ target + prior * np.concatenate([self.start, np.zeros(count)])))
             residual = (A @ x - target) / sigma
-            weight = np.where(lossy, 1 / (1 + (residual / LOSS) ** 2), 1.0) / sigma**2
+            weight = np.where(lossy, 1 / (1 + (residual / self.config.loss) ** 2), 1.0) / sigma**2
         correction = x[count:] - np.median(x[count:])
         return Scales(x[:count] + correction - x[count:], correction)
 
@@ -223,34 +238,34 @@ class _Rows:
     sigma: FloatArray
 
 
-def _shared_information(fit: BAState, count: int) -> csr_matrix:
+def _shared_information(fit: BAState, count: int, config: ScaleConfig) -> csr_matrix:
     """Information [K, K] of points on the relative scale of keyframes that see them; a point needs three views."""
     seen = fit.observations
-    usable = (fit.errors < GOOD_PX) & (fit.views_of_points[seen.point] >= MIN_VIEWS)
-    sure = INDEPENDENT / (PIXEL_SIGMA / np.maximum(parallax_px(fit), 1e-6)) ** 2
+    usable = (fit.errors < config.points.good_px) & (fit.views_of_points[seen.point] >= config.points.min_views)
+    sure = config.points.independent / (config.points.pixel_sigma / np.maximum(parallax_px(fit), 1e-6)) ** 2
     shape = (count, len(fit.scene.points))
     weighted = coo_matrix((sure[usable], (seen.camera[usable], seen.point[usable])), shape).tocsr()
     visible = coo_matrix((np.ones(usable.sum()), (seen.camera[usable], seen.point[usable])), shape).tocsr()
     return csr_matrix(weighted @ visible.T)
 
 
-def _parts(shared: csr_matrix) -> NDArray[np.intp]:
+def _parts(shared: csr_matrix, config: ScaleConfig) -> NDArray[np.intp]:
     """Numbers [K] of the parts that points tie as firmly as an edge."""
     firm = shared.copy()
-    firm.data = (firm.data >= EDGE_SIGMA**-2).astype(np.int8)
+    firm.data = (firm.data >= config.edges.min_sigma**-2).astype(np.int8)
     firm.eliminate_zeros()
     return np.asarray(connected_components(firm, directed=False)[1], np.intp)
 
 
-def _pairs(shared: csr_matrix, segment: NDArray[np.integer], used: NDArray[np.bool_]) -> Pairs:
+def _pairs(shared: csr_matrix, segment: NDArray[np.integer], used: NDArray[np.bool_], config: ScaleConfig) -> Pairs:
     """Pairs of neighbours, and of keyframes that share most points, within segments."""
     count = len(segment)
-    pairs = {(k, k + hop) for hop in HOPS for k in range(count - hop)}
+    pairs = {(k, k + hop) for hop in config.hops for k in range(count - hop)}
     for k in range(count):
         row = shared.getrow(k).tocoo()
         order = np.argsort(-row.data)
-        partners = [int(j) for j in row.col[order] if abs(int(j) - k) > max(HOPS)]
-        pairs |= {(min(j, k), max(j, k)) for j in partners[:MOST_PAIRS]}
+        partners = [int(j) for j in row.col[order] if abs(int(j) - k) > max(config.hops)]
+        pairs |= {(min(j, k), max(j, k)) for j in partners[: config.max_pairs]}
     return {(i, j) for i, j in pairs if segment[i] == segment[j] and used[i] and used[j]}
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align_poses, invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.robust_ba import BAState, with_errors
-from stream_recon.app.slam.evidence.depth_scales import GOOD_PX
+from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig
 from stream_recon.app.slam.frame_data import FrameData
 from stream_recon.app.slam.matching.relative_poses import Edge
 
@@ -19,14 +19,23 @@ Labels = NDArray[np.intp]
 Alignments = dict[int, tuple[int, Similarity]]
 """For each segment the first one that it is aligned with, and the similarity from the network's poses to there."""
 
-AGREEING = 2
-"""Least number of keyframe pairs that agree on an alignment; a single one may be of two things that look alike."""
-SAME_DEG = 10.0
-"""Largest rotation between agreeing alignments."""
-SAME_DISTANCE = 0.2
-"""Largest distance between agreeing alignments, as a share of the depth."""
-SAME_SCALE = 1.25
-"""Largest ratio of scales of agreeing alignments."""
+
+@dataclass(frozen=True)
+class SegmentConfig:
+    """When alignments of segments agree."""
+
+    min_agreeing: int = 2
+    """Least number of keyframe pairs that agree on an alignment; a single one may be of two things that look alike."""
+    same_deg: float = 10.0
+    """Largest rotation between agreeing alignments."""
+    same_distance: float = 0.2
+    """Largest distance between agreeing alignments, as a share of the depth."""
+    same_scale: float = 1.25
+    """Largest ratio of scales of agreeing alignments."""
+    points: PointConfig = POINTS
+
+
+SEGMENTS = SegmentConfig()
 
 
 def numbered(views: Sequence[FrameData]) -> list[FrameData]:
@@ -50,6 +59,7 @@ def align(
     depths: FloatArray,
     edges: Mapping[tuple[int, int], Edge],
     matched: Collection[tuple[int, int]] = (),
+    config: SegmentConfig = SEGMENTS,
 ) -> Alignments:
     """Alignments of segments by relative poses of their keyframes.
 
@@ -62,7 +72,7 @@ def align(
         matched: all pairs of keyframes in different segments with verified matches.
     """
     found = {int(number): (int(number), Similarity.identity()) for number in np.unique(segment)}
-    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges, found)
+    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges, found, config)
     done: set[int] = set()
     for root in sorted(found):
         if root in done:
@@ -74,13 +84,13 @@ def align(
             best = max(votes, key=lambda n: votes[n][0], default=None)
             if best is None:
                 break
-            if votes[best][0] >= AGREEING:
+            if votes[best][0] >= config.min_agreeing:
                 found[best] = (root, votes[best][1])
             else:
                 pairs = _pairs_into(segment, matched, group)
                 seen = {n: [inside for inside, outside in pairs if outside == n] for n in votes}
                 best = max(seen, key=lambda n: len(seen[n]))
-                if len(seen[best]) < AGREEING:
+                if len(seen[best]) < config.min_agreeing:
                     break
                 found[best] = (root, found[seen[best][0]][1])
             group.add(best)
@@ -103,6 +113,7 @@ class _SegmentAlignment:
     depths: FloatArray
     edges: Mapping[tuple[int, int], Edge]
     found: Alignments
+    config: SegmentConfig
 
     def best_for(self, number: int, group: set[int]) -> tuple[int, Similarity]:
         """Number of relative poses that agree on a segment's alignment with an aligned group, and that alignment."""
@@ -118,19 +129,19 @@ class _SegmentAlignment:
         best: tuple[int, Similarity] = (0, self.found[number][1])
         for j, target in votes:
             candidate = Similarity.of_matrix(target @ np.linalg.inv(self.T[j]))
-            agree = sum(_agrees(candidate.matrix @ self.T[k], other, self.depths[k]) for k, other in votes)
+            agree = sum(_agrees(candidate.matrix @ self.T[k], other, self.depths[k], self.config) for k, other in votes)
             if agree > best[0]:
                 best = agree, candidate
         return best
 
 
-def _agrees(first: FloatArray, second: FloatArray, depth: float) -> bool:
+def _agrees(first: FloatArray, second: FloatArray, depth: float, config: SegmentConfig) -> bool:
     """Whether two similarities [4, 4] from a camera to the world are nearly equal."""
     a, b = Similarity.of_matrix(first), Similarity.of_matrix(second)
     distance = float(np.linalg.norm(a.translation - b.translation)) / (b.scale * depth)
     ratio = max(a.scale / b.scale, b.scale / a.scale)
     angle_deg = rotation_angle_deg(a.rotation.T @ b.rotation)
-    return bool(angle_deg < SAME_DEG and distance < SAME_DISTANCE and ratio < SAME_SCALE)
+    return bool(angle_deg < config.same_deg and distance < config.same_distance and ratio < config.same_scale)
 
 
 def moved(view: FrameData, alignment: tuple[int, Similarity]) -> FrameData:
@@ -141,7 +152,11 @@ def moved(view: FrameData, alignment: tuple[int, Similarity]) -> FrameData:
 
 
 def with_network_layout(
-    fit: BAState, segment: Labels, T_network: FloatArray, fallback: NDArray[np.bool_] | None = None
+    fit: BAState,
+    segment: Labels,
+    T_network: FloatArray,
+    fallback: NDArray[np.bool_] | None = None,
+    config: SegmentConfig = SEGMENTS,
 ) -> BAState:
     """The solution with each segment moved so that the motion over the gap before it is the network's.
 
@@ -156,7 +171,7 @@ def with_network_layout(
     scene, seen = fit.scene, fit.observations
     assert scene.log_depth_scale is not None and seen.depth is not None
     T, points, log_scale = scene.T_world_camera.copy(), scene.points.copy(), scene.log_depth_scale.copy()
-    sure = (seen.depth > 0) & (fit.depth > 0) & (fit.errors < GOOD_PX)
+    sure = (seen.depth > 0) & (fit.depth > 0) & (fit.errors < config.points.good_px)
     kept = np.ones(len(T), bool) if fallback is None else ~fallback
     done = np.zeros(len(T), bool)
     # In the order of their first keyframes.

@@ -37,7 +37,7 @@ class Schedule:
     """Rounds of an adjustment, and the sigma of the log of the network's depth in it."""
 
     rounds: Sequence[BARound]
-    depth_sigma: float = robust_ba.DEPTH_SIGMA
+    depth_sigma: float = robust_ba.ADJUSTMENT.depth_sigma
 
 
 GROWING = Schedule(ROUNDS)

@@ -35,7 +35,9 @@ uncertainty: errors of such tracks are correlated, so that many constrain little
 CERTAIN = 1.5
 """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
 mixed in."""
-PRIORS = Priors(log_depth_scale_sigma=0.03, depth_sigma=robust_ba.DEPTH_SIGMA, k1_sigma=robust_ba.K1_SIGMA)
+PRIORS = Priors(
+    log_depth_scale_sigma=0.03, depth_sigma=robust_ba.ADJUSTMENT.depth_sigma, k1_sigma=robust_ba.ADJUSTMENT.k1_sigma
+)
 """Priors without a focal length; a keyframe's log depth scale is about `_consistent_scales`."""
 PRESENT_SIGMA = 0.3
 """Of a keyframe's present log scale, in relation to the standard deviations of edges."""
@@ -108,7 +110,7 @@ def adjust_window(
     lens: CameraModel,
     rounds: Sequence[BARound],
     options: SolveOptions,
-    depth_sigma: float = robust_ba.DEPTH_SIGMA,
+    depth_sigma: float = robust_ba.ADJUSTMENT.depth_sigma,
 ) -> BAResult | None:
     """Adjusted keyframes, points and, if free, focal length; None with too few observations.
 
@@ -157,7 +159,7 @@ def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] 
     known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=PRIORS))
     information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
     prior = FOCAL_SIGMA**-2
-    limit = robust_ba.MAX_FOCAL_CHANGE
+    limit = robust_ba.ADJUSTMENT.max_focal_change
     change = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -limit, limit))
     return focal_network * float(np.exp(change * information / (information + prior)))
 
@@ -227,8 +229,8 @@ def network_motion_priors(keyframes: Sequence[Keyframe], prior_scale: FloatArray
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
     share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / UNCERTAIN, 1.0)
-    rotation = robust_ba.ROTATION_SIGMA * share * np.sqrt(second - first)
-    return RelativePoses(first, second, relative, rotation, robust_ba.TRANSLATION_SIGMA * share)
+    rotation = robust_ba.ADJUSTMENT.rotation_sigma * share * np.sqrt(second - first)
+    return RelativePoses(first, second, relative, rotation, robust_ba.ADJUSTMENT.translation_sigma * share)
 
 
 def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray) -> BAResult:
@@ -242,7 +244,7 @@ def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatAr
         depths[fitted.feature[mine]] = fitted.depth[mine]
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
-        if known.sum() >= depth_scales.MIN_POINTS:
+        if known.sum() >= depth_scales.POINTS.min_points:
             by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
             log_scale[k] += min(CERTAIN / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
     error = float(np.median(fitted.errors))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.evidence.held_out_error import PARTS, HeldOutError, PoseCandidate, medians_by
+from stream_recon.app.slam.evidence.held_out_error import HELD_OUT, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
@@ -113,7 +113,7 @@ class DynamicSceneTest:
 
 def moving_share(uv: NDArray[np.floating], residuals: FloatArray, side: float) -> float:
     """Share of the image's parts whose tracks at ``uv`` [N, 2] have similar, large ``residuals`` [N, 2] in pixels."""
-    part = np.unique(uv // (side / PARTS), axis=0, return_inverse=True)[1].reshape(-1)
+    part = np.unique(uv // (side / HELD_OUT.parts), axis=0, return_inverse=True)[1].reshape(-1)
     seen = np.isfinite(residuals).all(axis=1)
     part, residuals = part[seen], residuals[seen]
     used, part, count = np.unique(part, return_inverse=True, return_counts=True)

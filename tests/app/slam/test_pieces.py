@@ -16,7 +16,7 @@ from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.offline import all_frames
 from stream_recon.app.slam.offline.initialization import initial_state
-from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
+from stream_recon.app.slam.offline.keyframe_selection import KeyframeConfig, choose_keyframes
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, look_down, walk
 
 LENS = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
@@ -141,7 +141,7 @@ def test_keyframes_follow_the_motion_and_never_exceed_their_number() -> None:
     views = video.views()
     chosen = choose_keyframes(views, SIZE)
     assert chosen[0] == 0 and chosen[-1] == 59 and chosen == sorted(set(chosen))
-    assert len(choose_keyframes(views, SIZE, most=12)) <= 12
+    assert len(choose_keyframes(views, SIZE, KeyframeConfig(max_keyframes=12))) <= 12
     still = [replace(view, T_world_camera=truth[0]) for view in views]
     assert len(choose_keyframes(still, SIZE)) < 12
 

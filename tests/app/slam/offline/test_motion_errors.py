@@ -11,7 +11,7 @@ from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Tracks
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer
-from stream_recon.app.slam.offline.motion_errors import FEWEST, LEAST_SHARE, MotionErrors, motion_errors
+from stream_recon.app.slam.offline.motion_errors import MotionConfig, MotionErrors, motion_errors
 from tests.app.slam.room import drifting
 from tests.app.slam.synthetic import World, walk
 
@@ -99,6 +99,6 @@ def test_errors_have_a_floor_and_need_motions() -> None:
     _, initializer, candidate = mapped(1.0, 0.0, 0.0, seed=5)
     found = errors_of(initializer, candidate)
     assert found.motions.rotation_sigma[0] > 0 and found.motions.translation_sigma[0] > 0
-    few = initializer.network_motions().take(np.arange(FEWEST - 1))
-    assert motion_errors(initializer.state_of(candidate.fit.scene), candidate, few) is None
-    assert 0 < LEAST_SHARE < 1
+    few = initializer.network_motions().take(np.arange(5))
+    start, config = initializer.state_of(candidate.fit.scene), MotionConfig(min_motions=6)
+    assert motion_errors(start, candidate, few, config) is None

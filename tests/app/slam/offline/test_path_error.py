@@ -78,5 +78,5 @@ def test_there_is_no_path_of_few_keyframes_or_of_turns_on_the_spot() -> None:
 
 
 def test_twice_the_squared_random_error_is_systematic_and_random() -> None:
-    assert PathError(random=0.01, difference=0.019).is_larger
-    assert not PathError(random=0.01, difference=0.021).is_larger
+    assert PathError(random=0.01, difference=0.019, systematic=2.0).is_larger
+    assert not PathError(random=0.01, difference=0.021, systematic=2.0).is_larger

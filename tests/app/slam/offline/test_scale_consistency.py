@@ -75,9 +75,9 @@ def test_segments_without_a_known_relative_pose_are_not_tied() -> None:
 def test_depth_maps_give_the_scale_of_a_keyframe_with_hardly_any_points() -> None:
     start, grids, _ = parted(1.0)
     grids[3] = grids[3].scaled(0.5)
-    few = np.flatnonzero(start.observations.camera == 3)[: scale_consistency.MIN_POINTS - 1]
+    few = np.flatnonzero(start.observations.camera == 3)[:4]
     keep = (start.observations.camera != 3) | np.isin(np.arange(len(start.observations)), few)
     seen = start.observations.take(keep)
     without = robust_ba.with_errors(start.scene, seen, start.feature[keep])
-    scales = scale_consistency.depth_scales(without, grids, ONE)
+    scales = scale_consistency.depth_scales(without, grids, ONE, scale_consistency.ScaleConfig(min_points=5))
     assert scales[3] == pytest.approx(2.0, rel=0.05) and scales[[2, 4]] == pytest.approx(1.0, rel=0.05)

@@ -18,59 +18,69 @@ from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.evidence.held_out_error import Agreement, HeldOutError, Pairs
+from stream_recon.app.slam.evidence.held_out_error import HELD_OUT, Agreement, HeldOutConfig, HeldOutError, Pairs
 
 Explained = Mapping[tuple[int, int], tuple[int, int]]
 """Numbers of matches that the map explains, and of all that it was fitted to, by pair."""
 
-DECISIVE = 0.3
-"""Difference of losses from which a part of the image is explained by one side only."""
-MAX_LOST = 0.053
-"""Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and drone
-photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
-SECOND_MOTION = 0.03
-"""Least share of the matched image that only one of two solutions explains, where they follow two motions: 0.037 and
-more where one follows a moving object, at most 0.013 in static scenes."""
-BETTER = 2.0
-"""Standard errors by which the evidence for a map must be above 0: with few or noisy matches, maps worse than the
-network by a factor of ten have up to 1.9, maps that are better have 2.8 and more."""
-SURE = 3.0
-"""Standard errors by which a run of keyframes must agree better with the network to fall back."""
-MARGIN = 0.1
-"""Share of the image; smaller differences are not worth the seams of a run that falls back: at 0.05 a run of three
-keyframes tripled the error of a walk."""
-AS_GOOD = 0.02
-"""Share of the image by which a joint adjustment of refined parts may be worse than these: each part alone fits its own
-matches a little better, by 0.0005 to 0.0015 in real halves, and by 0.011 where neither measured its focal length: there
-the joint one took four fifths of the seam between the parts away."""
-MAJORITY = 0.5
-"""Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
-ONE_SIDED = 0.03
-"""Largest ratio of what only the network explains by epipolar lines to what only the map explains, from which matches
-alone decide: 0.02 on turntables, 0.05 beside a moving object."""
-SAME_DIRECTION_DEG = 10.0
-"""Median angle between the map's and the network's motions up to which both follow the same scene: 4 to 5 degrees on
-turntables, 18 and more where the map follows a moving object."""
-CORRELATED = 5
-"""Keyframes whose evidence counts as one sample, since they share pairs."""
-BROKEN = 0.15
-"""Difference of held-out errors of neighbours from which the map is broken between them."""
-BROKEN_DEPTH = 0.5
-"""Ratio of depth agreement to the network's below which the map is broken between keyframes matched across; where few
-matches tie them, least agreement."""
-CLOSE_BY = 3
-"""Intervals of keyframes that count as close."""
-LOOSE = 0.25
-"""Ratio of explained matches across a step to the usual number below which the step may be wrong; and less than
-`MIN_TIES`."""
-TIED = 0.8
-"""Ratio of explained matches to the usual share, from which parts on both sides of a break belong together; by chance a
-pair can explain half."""
-MIN_TIES = 30
-"""Least number of explained matches that tie two parts."""
+
+@dataclass(frozen=True)
+class JudgeConfig:
+    """When the map is taken, and when the network's poses."""
+
+    decisive: float = 0.3
+    """Difference of losses from which a part of the image is explained by one side only."""
+    max_lost: float = 0.053
+    """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and
+    drone photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
+    second_motion: float = 0.03
+    """Least share of the matched image that only one of two solutions explains, where they follow two motions: 0.037
+    and more where one follows a moving object, at most 0.013 in static scenes."""
+    better: float = 2.0
+    """Standard errors by which the evidence for a map must be above 0: with few or noisy matches, maps worse than the
+    network by a factor of ten have up to 1.9, maps that are better have 2.8 and more."""
+    sure: float = 3.0
+    """Standard errors by which a run of keyframes must agree better with the network to fall back."""
+    margin: float = 0.1
+    """Share of the image; smaller differences are not worth the seams of a run that falls back: at 0.05 a run of three
+    keyframes tripled the error of a walk."""
+    as_good: float = 0.02
+    """Share of the image by which a joint adjustment of refined parts may be worse than these: each part alone fits its
+    own matches a little better, by 0.0005 to 0.0015 in real halves, and by 0.011 where neither measured its focal
+    length: there the joint one took four fifths of the seam between the parts away."""
+    majority: float = 0.5
+    """Least share of the keyframes that a map must keep; the seams of less are worse than the network alone."""
+    one_sided: float = 0.03
+    """Largest ratio of what only the network explains by epipolar lines to what only the map explains, from which
+    matches alone decide: 0.02 on turntables, 0.05 beside a moving object."""
+    same_direction_deg: float = 10.0
+    """Median angle between the map's and the network's motions up to which both follow the same scene: 4 to 5 degrees
+    on turntables, 18 and more where the map follows a moving object."""
+    correlated: int = 5
+    """Keyframes whose evidence counts as one sample, since they share pairs."""
+    broken: float = 0.15
+    """Difference of held-out errors of neighbours from which the map is broken between them."""
+    broken_depth: float = 0.5
+    """Ratio of depth agreement to the network's below which the map is broken between keyframes matched across; where
+    few matches tie them, least agreement."""
+    close_by: int = 3
+    """Intervals of keyframes that count as close."""
+    loose: float = 0.25
+    """Ratio of explained matches across a step to the usual number below which the step may be wrong; and less than
+    `min_ties`."""
+    tied: float = 0.8
+    """Ratio of explained matches to the usual share, from which parts on both sides of a break belong together; by
+    chance a pair can explain half."""
+    min_ties: int = 30
+    """Least number of explained matches that tie two parts."""
+    min_run: int = 3
+    """Least number of keyframes that fall back to the network together."""
+    errors: HeldOutConfig = HELD_OUT
+
+
+JUDGE = JudgeConfig()
+
 UNTIED = "no matches tie these frames to the others"
-SHORTEST = 3
-"""Least number of keyframes that fall back to the network together."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Evidence:
     """Share of the matched parts that only the map explains."""
     lines_only: bool = False
     """Whether all of it is by epipolar lines, see `by_lines`."""
+    config: JudgeConfig = JUDGE
 
     @property
     def total(self) -> FloatArray:
@@ -100,7 +111,7 @@ class Evidence:
 
     def standard_error(self, keyframes: int) -> float:
         """Of the mean over consecutive keyframes."""
-        return self.sigma * float(np.sqrt(CORRELATED / max(keyframes, 1)))
+        return self.sigma * float(np.sqrt(self.config.correlated / max(keyframes, 1)))
 
     def lost_share(self, among: NDArray[np.bool_]) -> float:
         """Share of the matched image that the map loses at keyframes in a mask [N]."""
@@ -108,32 +119,44 @@ class Evidence:
 
     @classmethod
     def compare(
-        cls, network: HeldOutError, mapped: HeldOutError, agreement: Agreement, pairs: Pairs, size: tuple[int, int]
+        cls,
+        network: HeldOutError,
+        mapped: HeldOutError,
+        agreement: Agreement,
+        pairs: Pairs,
+        size: tuple[int, int],
+        config: JudgeConfig = JUDGE,
     ) -> "Evidence":
         """Evidence by both candidates' errors, and by their depth agreement in ``pairs``.
 
         ``size``: number of keyframes, and of the parts of an image, with or without matches.
         """
-        matches, lost, won = cls.by_matches(network, mapped, size, lines_only=False)
+        matches, lost, won = cls.by_matches(network, mapped, size, False, config)
         depth, seen = np.zeros((2, size[0]))
         for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
             depth[list(pair)] += step
             seen[list(pair)] += 1
-        return cls(matches, depth / np.maximum(seen, 1), lost, won)
+        return cls(matches, depth / np.maximum(seen, 1), lost, won, config=config)
 
     @classmethod
-    def by_lines(cls, network: HeldOutError, mapped: HeldOutError, size: tuple[int, int]) -> "Evidence | None":
+    def by_lines(
+        cls, network: HeldOutError, mapped: HeldOutError, size: tuple[int, int], config: JudgeConfig = JUDGE
+    ) -> "Evidence | None":
         """Evidence by epipolar lines alone where they decide for the map nearly everywhere; None otherwise.
 
         Depth is no evidence for poses where the network's focal length is far off: its depth fits its own poses alone.
         """
-        matches, lost, won = cls.by_matches(network, mapped, size, lines_only=True)
-        is_decisive = won.mean() > MARGIN and lost.mean() < ONE_SIDED * won.mean()
-        return cls(matches, np.zeros(size[0]), lost, won, lines_only=True) if is_decisive else None
+        matches, lost, won = cls.by_matches(network, mapped, size, True, config)
+        is_decisive = won.mean() > config.margin and lost.mean() < config.one_sided * won.mean()
+        return cls(matches, np.zeros(size[0]), lost, won, True, config) if is_decisive else None
 
     @staticmethod
     def by_matches(
-        network: HeldOutError, mapped: HeldOutError, size: tuple[int, int], lines_only: bool
+        network: HeldOutError,
+        mapped: HeldOutError,
+        size: tuple[int, int],
+        lines_only: bool,
+        config: JudgeConfig = JUDGE,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """`matches`, `lost` and `won` [N] each, by epipolar lines alone or with depth."""
         count, parts = size
@@ -143,8 +166,8 @@ class Evidence:
             decisive = difference[:, 0 if lines_only else 1]
             for k in pair:
                 gain[k] += (decisive if lines_only else difference.mean(axis=1)).sum() / parts
-                lost[k] += (decisive < -DECISIVE).mean()
-                won[k] += (decisive > DECISIVE).mean()
+                lost[k] += (decisive < -config.decisive).mean()
+                won[k] += (decisive > config.decisive).mean()
                 matched[k] += 1
         matched = np.maximum(matched, 1)
         return gain / matched, lost / matched, won / matched
@@ -179,12 +202,12 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
         return Selection(every, _against(evidence, every))
     worse = worse_runs(evidence) | cut_off
     rest = ~worse
-    if rest.mean() < MAJORITY:
+    if rest.mean() < evidence.config.majority:
         return Selection(every, _in_words(evidence, worse))
     if total[rest].mean() <= least:
         return Selection(every, _against(evidence, rest))
     lost = evidence.lost_share(rest)
-    if lost > MAX_LOST:
+    if lost > evidence.config.max_lost:
         won = evidence.won[rest].mean()
         why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
         return Selection(every, f"{why}: it may follow a moving object")
@@ -212,22 +235,22 @@ def _in_words(evidence: Evidence, among: NDArray[np.bool_]) -> str:
 
 
 def worse_runs(evidence: Evidence) -> NDArray[np.bool_]:
-    """Mask [N] of runs of at least `SHORTEST` keyframes where the network is significantly better."""
-    total = evidence.total
+    """Mask [N] of runs of at least `min_run` keyframes where the network is significantly better."""
+    total, config = evidence.total, evidence.config
     count = len(total)
-    shortest = min(SHORTEST, count)
+    shortest = min(config.min_run, count)
     # Smoothed over neighbours, since a single keyframe is noisy.
     kernel = np.ones(shortest)
     smooth = np.convolve(total, kernel, "same") / np.convolve(np.ones(count), kernel, "same")
     worse = np.zeros(count, bool)
     for start, end in runs(smooth < 0):
-        limit = max(MARGIN, SURE * evidence.standard_error(end - start))
+        limit = max(config.margin, config.sure * evidence.standard_error(end - start))
         worse[start:end] = end - start >= shortest and total[start:end].mean() < -limit
     return worse
 
 
 def beyond_breaks(
-    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained
+    mapped: HeldOutError, network: HeldOutError, agreement: Agreement, explained: Explained, config: JudgeConfig = JUDGE
 ) -> NDArray[np.bool_]:
     """Mask [N] of keyframes beyond breaks of the map: all but the largest part and parts tied to it.
 
@@ -239,11 +262,11 @@ def beyond_breaks(
     for i, j in explained:
         across[i] += 1
         across[j] -= 1
-    loose = _loose(explained, len(after))
-    breaks = (np.cumsum(across)[:-1] > 0) & (after < BROKEN_DEPTH * np.where(loose, 1.0, before))
+    loose = _loose(explained, len(after), config=config)
+    breaks = (np.cumsum(across)[:-1] > 0) & (after < config.broken_depth * np.where(loose, 1.0, before))
     for k in range(len(after)):
         if (k, k + 1) in mapped.pairs:
-            breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > BROKEN
+            breaks[k] |= mapped.pairs[k, k + 1].mean() - network.pairs[k, k + 1].mean() > config.broken
     part = np.concatenate([[0], np.cumsum(breaks)])
     # By kind of pair, since fewer matches are explained between distant keyframes than between neighbours.
     near = max((j - i for i, j in mapped.pairs), default=1)
@@ -253,26 +276,30 @@ def beyond_breaks(
         fits[kind, part[i], part[j]] += kept
         of[kind, part[i], part[j]] += every
     found, usual = fits.sum(axis=0), fits.sum() / max(of.sum(), 1.0)
-    expected = sum(_usual(kept, every, usual) * every for kept, every in zip(fits, of, strict=True))
-    tied = (found >= MIN_TIES) & (found >= TIED * expected)
+    expected = sum(_usual(kept, every, usual, config=config) * every for kept, every in zip(fits, of, strict=True))
+    tied = (found >= config.min_ties) & (found >= config.tied * expected)
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
 
 
-def _loose(explained: Explained, steps: int) -> NDArray[np.bool_]:
+def _loose(explained: Explained, steps: int, config: JudgeConfig = JUDGE) -> NDArray[np.bool_]:
     """Mask [K - 1] of steps across which few matches of close keyframes are explained, as where an object appears."""
     across = np.zeros(steps)
     for (i, j), (kept, _) in explained.items():
-        if j - i <= CLOSE_BY:
+        if j - i <= config.close_by:
             across[i:j] += kept
-    return np.asarray(across < min(LOOSE * float(np.median(across)), MIN_TIES)) if steps else np.zeros(0, bool)
+    return (
+        np.asarray(across < min(config.loose * float(np.median(across)), config.min_ties))
+        if steps
+        else np.zeros(0, bool)
+    )
 
 
-def _usual(kept: FloatArray, every: FloatArray, otherwise: float) -> float:
+def _usual(kept: FloatArray, every: FloatArray, otherwise: float, config: JudgeConfig = JUDGE) -> float:
     """Share of explained matches within parts, from tables [P, P]; ``otherwise``: with too few matches."""
     inside = float(np.trace(every))
-    return float(np.trace(kept)) / inside if inside >= MIN_TIES else otherwise
+    return float(np.trace(kept)) / inside if inside >= config.min_ties else otherwise
 
 
 def motion_angle_deg(T_first: FloatArray, T_second: FloatArray) -> float:

@@ -5,9 +5,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.evidence import held_out_error
-from stream_recon.app.slam.evidence.held_out_error import HeldOutError, PoseCandidate
-from stream_recon.app.slam.evidence.model_selection import (
-    BETTER,
+from stream_recon.app.slam.evidence.held_out_error import HeldOutConfig, HeldOutError, PoseCandidate
+from stream_recon.app.slam.evidence.judgement import (
     Evidence,
     beyond_breaks,
     motion_angle_deg,
@@ -152,8 +151,9 @@ def test_distant_pairs_are_compared_with_distant_pairs() -> None:
 def test_a_match_by_chance_is_no_evidence() -> None:
     right, _, video = sides()
     found = detected(video)
-    few = {(0, 1): matching.match(found[0], found[1])[: held_out_error.MIN_MATCHES - 1]}
-    assert not HeldOutError.measure(right, found, few).pairs
+    few = {(0, 1): matching.match(found[0], found[1])[:4]}
+    assert not HeldOutError.measure(right, found, few, HeldOutConfig(min_matches=5)).pairs
+    assert HeldOutError.measure(right, found, few, HeldOutConfig(min_matches=4)).pairs
 
 
 def evidence_of(
@@ -201,7 +201,7 @@ def test_a_few_noisy_keyframes_do_not_fall_back() -> None:
 def test_a_map_must_be_better_by_more_than_chance() -> None:
     noise = np.random.default_rng(0).normal(0, 0.02, COUNT)
     little, much = (evidence_of(matches=mean + noise - noise.mean()) for mean in (0.01, 0.2))
-    limit = BETTER * little.standard_error(COUNT)
+    limit = 2.0 * little.standard_error(COUNT)
     assert 0.01 < limit < 0.2
     unsure = select(little, NOWHERE, limit)
     assert unsure.fallback.all() and "do not show it better" in unsure.reason

@@ -1,0 +1,238 @@
+"""Attempts at a map of a video's keyframes, and the choice among them.
+
+The first attempt starts from the network's or the online poses. Where matches contradict it, or it is no better than
+the network, structure from motion is tried, from images alone.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba import robust_ba
+from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.matching.covisibility import PairMatches
+from stream_recon.app.slam.matching.matching import Tracks, build_tracks
+from stream_recon.app.slam.matching.two_view import rotation_errors_deg
+from stream_recon.app.slam.offline import segments
+from stream_recon.app.slam.offline.config import RefineConfig
+from stream_recon.app.slam.offline.held_out_test import HeldOutTest, Judgement
+from stream_recon.app.slam.offline.incremental_sfm import reconstruct
+from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer, initial_state
+from stream_recon.app.slam.offline.keyframe_matching import VideoData, match_unordered
+from stream_recon.app.slam.offline.network_motions import with_network_motions
+from stream_recon.app.slam.offline.path_error import PathError, path_error
+from stream_recon.app.slam.offline.report import InitialPoses
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A map of the keyframes, what it was made from, and the test that judges it."""
+
+    data: VideoData
+    """Segments that matches tie are one."""
+    test: HeldOutTest
+    initializer: Initializer
+    candidate: InitialCandidate
+    before_px: float
+    """Median reprojection error of the network's poses and depth."""
+    config: RefineConfig
+    from_images: bool = False
+    """By structure from motion; there is nothing else to try."""
+    turn_error_deg: float | None = None
+    """The network's error of a turn between keyframes, where its motions are weighed by their errors."""
+
+    @property
+    def fit(self) -> BAState:
+        return self.candidate.fit
+
+    @property
+    def matches(self) -> PairMatches:
+        return self.test.matches
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """The map against the network."""
+        return self.test.judge(self.fit)
+
+    @cached_property
+    def is_contradicted(self) -> bool:
+        """Whether a map that starts from the network explains few matches, or matches contradict its turns.
+
+        Photographs in no order have few matches between neighbours, or several segments that show one place.
+        """
+        data, config, candidate = self.data, self.config, self.candidate
+        is_possible = not self.from_images and len(data.keyframes) <= config.max_unordered
+        if not is_possible:
+            return False
+        is_explained = candidate.share >= config.start.min_explained and candidate.start != "matches"
+        if not is_explained or len(np.unique(data.keyframe_segment)) > 1:
+            return True
+        near = {pair: m for pair, m in self.matches.matches.items() if pair[1] == pair[0] + 1}
+        if len(near) < config.tied_neighbours * (len(data.keyframes) - 1):
+            return True
+        step = max(len(data.keyframes) // config.tested_turns, 1)
+        near = {pair: m for pair, m in near.items() if pair[0] % step == 0}
+        errors = rotation_errors_deg(self.fit.scene.T_world_camera, data.features, self.fit.scene.lens, near)
+        return bool(len(errors)) and float(np.median(errors)) > config.wrong_turn_deg
+
+    @property
+    def invites_another(self) -> bool:
+        """Whether another attempt may be better."""
+        if self.is_contradicted:
+            return True
+        is_final = self.from_images or self.test.refined_before or len(self.data.keyframes) > self.config.max_unordered
+        return not is_final and bool(self.judgement.selection.fallback.all())
+
+    def is_preferred_to(self, other: "Attempt") -> bool:
+        """Whether the evidence prefers this attempt clearly to an earlier one."""
+        if other.is_contradicted:
+            return self.test.is_better(self.fit, other.fit)
+        return self.test.is_certain(self.fit)
+
+    def laid_out(self, fallback: NDArray[np.bool_] | None = None) -> "Attempt":
+        """The attempt with separate segments placed relative to each other as by the network."""
+        fit = segments.with_network_layout(
+            self.fit, self.data.keyframe_segment, self.data.T_keyframes, fallback, self.config.segments
+        )
+        return self if fit is self.fit else replace(self, candidate=replace(self.candidate, fit=fit))
+
+    def path_error(self) -> PathError | None:
+        """Error of the map's path, where the evidence for it is not clear by itself."""
+        is_clear = self.judgement.evidence.total.mean() > self.config.clear_evidence
+        if self.judgement.selection.fallback.all() or is_clear or self.test.refined_before:
+            return None
+        start = triangulated(self.fit, self.data, training_tracks(self.test))
+        T_network, segment = self.data.T_keyframes, self.data.keyframe_segment
+        return path_error(start, self.candidate, T_network, segment, self.config.path)
+
+    def with_network_motions(self) -> "Attempt":
+        """The attempt, or one that weighs the network's motions by their errors."""
+        if self.test.refined_before:
+            return self
+        candidate, error = with_network_motions(self.candidate, self.initializer, self.test, self.config.motions)
+        if candidate is self.candidate:
+            return self
+        other = replace(self, candidate=candidate, turn_error_deg=error).laid_out()
+        # From the network's poses, the adjustment may end elsewhere, with a map in parts.
+        return self if other.judgement.selection.fallback.any() else other
+
+
+@dataclass(frozen=True)
+class AttemptSource:
+    """What all attempts at a video's map are made from."""
+
+    data: VideoData
+    matches: PairMatches
+    """By order and the network's poses; none of photographs in no order."""
+    lens: CameraModel
+    """The network's."""
+    config: RefineConfig
+    online: InitialPoses | None = None
+    unordered: bool = False
+    known_intrinsics: bool = False
+    refined_before: bool = False
+    workers: int = 2
+    advance: Callable[[float], None] = lambda share: None
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Attempts, each made when it is asked for."""
+        first = None if self.unordered else self.from_poses(self.test(self.matches))
+        if first is not None:
+            yield first
+        second = self.from_images(first)
+        if second is not None:
+            yield second
+
+    def test(self, matches: PairMatches) -> HeldOutTest:
+        """Test of maps by the held-out ones of these matches."""
+        return HeldOutTest(self.data, self.lens, matches, self.refined_before, self.config.judge, self.config.scales)
+
+    def from_poses(self, test: HeldOutTest) -> Attempt | None:
+        """Attempt of least held-out error from the network's or the online poses; None with too few matches."""
+        data, tracks, config = self.data, training_tracks(test), self.config
+        if len(tracks.track) < config.min_observations:
+            return None
+        online = self.online.relative_to(data.T_keyframes[0], data.keyframes) if self.online else None
+        initializer = Initializer(
+            data.T_keyframes,
+            self.lens,
+            data.features,
+            tracks,
+            {pair: test.training_matches[pair] for pair in test.matches.loops},
+            self.known_intrinsics,
+            data.keyframe_segment.tolist(),
+            online,
+            config.start,
+        )
+        before_px, best = initializer.before_px, initializer.from_poses()
+        if initializer.from_online and best.share < config.doubtful:
+            network_only = replace(initializer, online=None)
+            other = network_only.from_poses()
+            if _agrees_better(test, other, best):
+                best, initializer = other, network_only
+        if best.share < config.start.min_explained:
+            other = initializer.from_matches(test.matches.matches, data.median_depths)
+            if _agrees_better(test, other, best):
+                best = other
+        best = _with_lens(initializer, best, test)
+        return Attempt(data, test, initializer, best, before_px, config)
+
+    def from_images(self, first: Attempt | None) -> Attempt | None:
+        """Attempt from structure from motion; None where no pair of images begins it.
+
+        Keyframes that it does not register follow the ``first`` attempt unless the network is better.
+        """
+        data, known, config = self.data, self.known_intrinsics, self.config
+        matches = match_unordered(data, self.lens, self.workers, self.advance)
+        test = self.test(matches)
+        structure = reconstruct(data.features, test.training_matches, self.lens, known, config.sfm)
+        if structure is None:
+            found = self.from_poses(test) if self.unordered else None
+            return found and replace(found, from_images=True)
+        tracks = training_tracks(test)
+        initializer = Initializer(data.T_keyframes, self.lens, data.features, tracks, {}, known, config=config.start)
+        is_followed = first is not None and first.is_contradicted
+        T_otherwise = first.fit.scene.T_world_camera if first is not None and is_followed else data.T_keyframes
+        candidate = initializer.from_reconstruction(structure, test.training_matches, T_otherwise)
+        candidate = _with_lens(initializer, candidate, test)
+        shown = {int(number) for number in data.keyframe_segment[structure.registered]}
+        joined = replace(data, views=segments.joined(data.views, shown))
+        before_px = initializer.before_px if first is None else first.before_px
+        return Attempt(joined, test, initializer, candidate, before_px, config, from_images=True)
+
+
+def choose(attempts: Iterator[Attempt]) -> Attempt | None:
+    """The attempt that the evidence prefers; a later one is only asked for where it may be better."""
+    best: Attempt | None = None
+    for attempt in attempts:
+        if best is None or attempt.is_preferred_to(best):
+            best = attempt
+        if not best.invites_another:
+            break
+    return best
+
+
+def training_tracks(test: HeldOutTest) -> Tracks:
+    """Tracks without held-out features."""
+    return build_tracks([len(features) for features in test.data.features], test.training_matches)
+
+
+def triangulated(fit: BAState, data: VideoData, tracks: Tracks) -> BAState:
+    """A map's poses, lens and depth scales with the points of all tracks, also of those that it does not explain."""
+    scene = fit.scene
+    start = initial_state(scene.T_world_camera, scene.lens, data.features, tracks, scene.log_depth_scale)
+    return robust_ba.retriangulated(start)
+
+
+def _with_lens(initializer: Initializer, candidate: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
+    """The candidate, or the one with another lens if its held-out error is smaller."""
+    other = initializer.with_lens(candidate, test.held_out)
+    return other if other is not None and _agrees_better(test, other, candidate) else candidate
+
+
+def _agrees_better(test: HeldOutTest, candidate: InitialCandidate, other: InitialCandidate) -> bool:
+    return test.error(candidate.fit).mean < test.error(other.fit).mean

@@ -1,0 +1,55 @@
+"""Tuned numbers of a refinement; each part's are described where it is."""
+
+from dataclasses import dataclass
+
+from stream_recon.app.slam.evidence.judgement import JUDGE, JudgeConfig
+from stream_recon.app.slam.matching.features import COUNT
+from stream_recon.app.slam.offline.all_frames import BETWEEN, BetweenConfig
+from stream_recon.app.slam.offline.depth_fields import FIELDS, FieldConfig
+from stream_recon.app.slam.offline.incremental_sfm import SFM, SfmConfig
+from stream_recon.app.slam.offline.initialization import START, StartConfig
+from stream_recon.app.slam.offline.keyframe_selection import KEYFRAMES, KeyframeConfig
+from stream_recon.app.slam.offline.motion_errors import MOTIONS, MotionConfig
+from stream_recon.app.slam.offline.path_error import PATH, PathConfig
+from stream_recon.app.slam.offline.scale_consistency import SCALES, ScaleConfig
+from stream_recon.app.slam.offline.segments import SEGMENTS, SegmentConfig
+
+
+@dataclass(frozen=True)
+class RefineConfig:
+    """What a refinement tries, and its parts' numbers."""
+
+    min_keyframes: int = 3
+    """Fewer give no points in three views."""
+    min_observations: int = 100
+    """Least number of observations of an adjustment."""
+    doubtful: float = 0.8
+    """Share of observations explained from the online poses, below which the network's poses are tried, too."""
+    wrong_turn_deg: float = 1.5
+    """Median error of the rotations between neighbours, by two-view geometry, from which the network's poses are
+    wrong."""
+    tested_turns: int = 60
+    """Neighbours whose rotation is tested; bounds the time."""
+    tied_neighbours: float = 0.5
+    """Share of neighbours with matches, below which keyframes are in no order."""
+    max_unordered: int = 600
+    """Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
+    min_photograph_features: int = COUNT
+    max_photograph_features: int = 3 * COUNT
+    total_photograph_features: int = 60 * COUNT
+    """Features of each photograph, and of all together as far as these limits allow; bounds the time of matching."""
+    clear_evidence: float = 0.1
+    """Evidence for the map, as a share of the image, from which its path is surely more accurate than the network's."""
+    keyframes: KeyframeConfig = KEYFRAMES
+    segments: SegmentConfig = SEGMENTS
+    start: StartConfig = START
+    sfm: SfmConfig = SFM
+    judge: JudgeConfig = JUDGE
+    path: PathConfig = PATH
+    motions: MotionConfig = MOTIONS
+    scales: ScaleConfig = SCALES
+    fields: FieldConfig = FIELDS
+    between: BetweenConfig = BETWEEN
+
+
+REFINE = RefineConfig()

@@ -1,0 +1,142 @@
+"""What the stages of a refinement found, and the report on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.evidence.judgement import Selection, runs
+from stream_recon.app.slam.frame_data import Scale
+from stream_recon.app.slam.matching.covisibility import PairMatches
+from stream_recon.app.slam.offline.attempts import Attempt
+from stream_recon.app.slam.offline.depth_fields import DepthFields
+from stream_recon.app.slam.offline.held_out_test import Judgement
+from stream_recon.app.slam.offline.keyframe_matching import VideoData
+from stream_recon.app.slam.offline.path_error import PathError
+from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.slam.offline.second_pass import SecondPass
+
+
+@dataclass(frozen=True)
+class RefinedFrames:
+    """Poses and depth of all frames."""
+
+    T_world_camera: FloatArray  # [N, 4, 4]
+    depth_scale: FloatArray  # [N]
+    fields: DepthFields
+    """Of the keyframes."""
+    scale_jumps: list[tuple[int, float]]
+    """Keyframes at which the scale changes, and the factor."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Results of the stages so far; None of those to come."""
+
+    data: VideoData
+    matches: PairMatches | None = None
+    attempt: Attempt | None = None
+    path_error: PathError | None = None
+    selection: Selection | None = None
+    """Keyframes that fall back to the network."""
+    second: SecondPass | None = None
+    frames: RefinedFrames | None = None
+    unchanged: str = ""
+    """Why the network's poses are kept; empty where they are not."""
+
+
+def report_on(
+    found: Findings, lens: CameraModel, scale: Scale, seconds: Mapping[str, float], max_focal_error: float
+) -> RefinementReport:
+    """Report of a refinement.
+
+    Args:
+        lens: the network's, in working pixels.
+        seconds: of each stage.
+        max_focal_error: relative error of the focal length up to which it counts as measured.
+    """
+    data = found.data
+    figures: dict[str, object] = {
+        "keyframes": len(data.keyframes),
+        "features": sum(len(features) for features in data.features),
+        "segments": len(np.unique(data.keyframe_segment)) if found.matches is not None else 1,
+        "focal_before": lens.focal / scale.factor,
+        "fallback_segments": fallback_segments(found),
+        "seconds": dict(seconds),
+    }
+    matches = found.attempt.matches if found.attempt else found.matches
+    if matches is not None:
+        figures |= {"pairs_tried": matches.tried, "pairs_accepted": len(matches.matches), "loops": len(matches.loops)}
+    if found.attempt is not None:
+        figures |= {
+            "start": found.attempt.candidate.start,
+            "reprojection_px_before": found.attempt.before_px,
+            "network_turn_error_deg": found.attempt.turn_error_deg,
+            "path_error": found.path_error and found.path_error.random,
+        }
+        if found.selection is not None:
+            figures |= _judged(found.attempt.judgement)
+    if found.second is not None:
+        error = found.second.focal_error
+        figures |= {"scale_correction": round(found.second.scale_correction, 3), "focal_error": error}
+        if not found.second.known_intrinsics:
+            figures["field_of_view_measured"] = error is not None and error <= max_focal_error
+    if found.second is not None and found.frames is not None:
+        figures |= _mapped(found.second, found.frames, data, scale)
+    return RefinementReport(**figures)  # type: ignore[arg-type]
+
+
+def _judged(judgement: Judgement) -> dict[str, object]:
+    network, mapped, evidence = judgement.network, judgement.mapped, judgement.evidence
+    before, after = (float(share.mean()) for share in judgement.agreement)
+    return {
+        "disagreement_before": network.mean,
+        "disagreement": mapped.mean,
+        "line_disagreement_before": network.by_lines,
+        "line_disagreement": mapped.by_lines,
+        "depth_agreement_before": before,
+        "depth_agreement": after,
+        "decided_by_matches": evidence.lines_only,
+        "evidence": float(evidence.total.mean()),
+        "evidence_error": evidence.standard_error(len(evidence.total)),
+    }
+
+
+def _mapped(second: SecondPass, frames: RefinedFrames, data: VideoData, scale: Scale) -> dict[str, object]:
+    fit, lens = second.fit, second.fit.scene.lens
+    return {
+        "tracks": len(fit.scene.points),
+        "observations": len(fit.observations),
+        "reprojection_px": float(np.median(fit.errors)) if len(fit.errors) else None,
+        "focal": lens.focal / scale.factor,
+        "k1": lens.k1,
+        "k2": lens.k2,
+        "lens": lens.straightened(scale.size).colmap_model,
+        "field_of_view_deg": lens.field_of_view_deg(scale.size[0]),
+        "scale_jumps": [
+            {"frame": data.views[data.keyframes[k]].index, "factor": round(factor, 3)}
+            for k, factor in frames.scale_jumps
+        ],
+        "depth_fields": int(frames.fields.kept.sum()),
+        "depth_error_before": frames.fields.error_before,
+        "depth_error": frames.fields.error,
+    }
+
+
+def fallback_segments(found: Findings) -> list[dict[str, object]]:
+    """First and last frame of the segments that fall back to the network, and why."""
+    views, keyframes = found.data.views, found.data.keyframes
+    if found.unchanged:
+        return [{"first": views[0].index, "last": views[-1].index, "why": found.unchanged}]
+    if found.selection is None:
+        return []
+    return [
+        {
+            "first": views[keyframes[begin]].index,
+            "last": views[keyframes[end - 1]].index,
+            "why": found.selection.reason,
+        }
+        for begin, end in runs(found.selection.fallback)
+    ]
