@@ -102,6 +102,15 @@ class CameraModel:
         points = np.asarray(xyz, np.float64)
         return self.pixels(points[:, :2] / np.where(points[:, 2:] > MIN_DEPTH, points[:, 2:], np.nan))
 
+    def jacobian(self, xyz: NDArray[np.floating]) -> FloatArray:
+        """Derivatives [N, 2, 3] of the pixels of points [N, 3], in front of the camera, by the points."""
+        plane = xyz[:, :2] / xyz[:, 2:]
+        factor, slope, _, _ = radial_derivatives((plane**2).sum(axis=1), self.k1, self.k2, self.fisheye)
+        bent = np.broadcast_to(factor, len(plane))[:, None, None] * np.eye(2)
+        bent = bent + np.broadcast_to(slope, len(plane))[:, None, None] * plane[:, :, None] * plane[:, None]
+        by_plane = np.concatenate([np.tile(np.eye(2), (len(plane), 1, 1)), -plane[:, :, None]], axis=2)
+        return np.asarray(self.focal * bent @ (by_plane / xyz[:, 2:, None]))
+
     def field_of_view_deg(self, length: float) -> float:
         """Angle between the rays through the middles of two borders that are ``length`` pixels apart."""
         half = self._straight(np.array([0.5 * length / self.focal]))

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
-from stream_recon.app.core.camera_model import CameraModel, radial_derivatives
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.slam.ba.levenberg import Damping, minimise
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 
@@ -31,8 +32,7 @@ DEPENDENT = 12.0
 feature."""
 BEHIND_PX = 1e3
 """Error of a point behind the camera."""
-FIRST_DAMPING, MAX_DAMPING = 1e-4, 1e6
-"""Of Levenberg-Marquardt, as a share of the normal matrix's diagonal."""
+DAMPING = Damping(min=0.0, factor=10.0, counts_failures=True)
 STEPS, TOLERANCE = 50, 1e-7
 """Most steps; relative decrease of the cost that ends the fit."""
 
@@ -132,26 +132,11 @@ def fit_pose(found: Correspondences, T_start: FloatArray, lens: CameraModel, foc
     ``focal_sigma``: standard deviation of the log focal length about that of ``lens``.
     """
     view = _View(found, T_start, lens, focal_sigma)
-    T, camera = np.array(T_start, np.float64), lens
-    seen = view.seen(T, camera)
-    damping = FIRST_DAMPING
-    for _ in range(STEPS):
-        H, g = view.normal_equations(seen, T, camera)
-        step = -np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)), g), np.float64)
-        T_next, camera_next = view.moved(T, camera, step)
-        candidate = view.seen(T_next, camera_next)
-        if candidate.cost < seen.cost:
-            converged = seen.cost - candidate.cost <= TOLERANCE * seen.cost
-            T, camera, seen, damping = T_next, camera_next, candidate, damping / 10
-            if converged:
-                break
-        else:
-            damping *= 10
-            if damping > MAX_DAMPING:
-                break
+    seen = minimise(view, view.seen(np.array(T_start, np.float64), lens), STEPS, TOLERANCE, rule=DAMPING).state
+    T, camera = seen.T_world_camera, seen.lens
     inliers = np.flatnonzero(seen.distance < INLIER_PX)
     noise = max(1.0, 1.48 * float(np.median(seen.distance[inliers]))) if len(inliers) else INLIER_PX
-    covariance = np.linalg.pinv(view.normal_equations(seen, T, camera)[0]) * noise**2 * DEPENDENT
+    covariance = np.linalg.pinv(view.linearise(seen)[0]) * noise**2 * DEPENDENT
     rotation = float(np.degrees(np.sqrt(np.trace(covariance[:3, :3]))))
     position = view.distance * float(np.sqrt(np.trace(covariance[3:6, 3:6])))
     focal = float(np.sqrt(covariance[6, 6])) if focal_sigma else 0.0
@@ -166,8 +151,10 @@ def agreeing_share(found: Correspondences, fit: PoseFit) -> float:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Errors of a pose."""
+    """A pose and camera, and their errors."""
 
+    T_world_camera: FloatArray  # [4, 4]
+    lens: CameraModel
     xyz: FloatArray  # [M, 3], points in the camera's axes
     ahead: NDArray[np.bool_]  # [M]
     error: FloatArray  # [M, 2], pixels, without what an uncertain depth explains
@@ -193,8 +180,11 @@ class RayErrors:
 
 
 class _View:
-    """Least squares of one image: a rotation in the camera's axes, the position in units of ``distance``, and the log
-    focal length unless it is known."""
+    """`levenberg.LinearizedModel` of one image over `_Seen`.
+
+    Unknowns are a rotation in the camera's axes, the position in units of ``distance``, and the log focal length unless
+    it is known.
+    """
 
     def __init__(self, found: Correspondences, T: FloatArray, lens: CameraModel, focal_sigma: float | None) -> None:
         self._points, self._uv, self._focal, self._sigma = found.points, found.uv, lens.focal, focal_sigma
@@ -207,11 +197,17 @@ class _View:
             project_world(lens, T, found.points + found.spread) - project_world(lens, T, found.points)
         )
 
-    def moved(self, T: FloatArray, lens: CameraModel, step: FloatArray) -> tuple[FloatArray, CameraModel]:
+    def cost(self, seen: _Seen) -> float:
+        return seen.cost
+
+    def step(self, seen: _Seen, linear: tuple[FloatArray, FloatArray], damping: float) -> tuple[_Seen, float]:
+        (H, g), T, lens = linear, seen.T_world_camera, seen.lens
+        step = -np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)), g), np.float64)
         moved = np.eye(4)
         moved[:3, :3] = T[:3, :3] @ so3.exp(step[:3])
         moved[:3, 3] = T[:3, 3] + self.distance * step[3:6]
-        return moved, replace(lens, focal=lens.focal * float(np.exp(step[6]))) if self._sigma else lens
+        camera = replace(lens, focal=lens.focal * float(np.exp(step[6]))) if self._sigma else lens
+        return self.seen(moved, camera), np.inf
 
     def seen(self, T: FloatArray, lens: CameraModel) -> _Seen:
         xyz = (self._points - T[:3, 3]) @ T[:3, :3]
@@ -222,17 +218,14 @@ class _View:
         cost = float((self._weight * LOSS_PX**2 * np.log1p((distance / LOSS_PX) ** 2)).sum())
         if self._sigma:
             cost += self._prior * float(np.log(lens.focal / self._focal)) ** 2
-        return _Seen(xyz, ahead, error, distance, cost)
+        return _Seen(T, lens, xyz, ahead, error, distance, cost)
 
-    def normal_equations(self, seen: _Seen, T: FloatArray, lens: CameraModel) -> tuple[FloatArray, FloatArray]:
+    def linearise(self, seen: _Seen) -> tuple[FloatArray, FloatArray]:
         """Matrix and gradient of the reweighted least squares."""
+        T, lens = seen.T_world_camera, seen.lens
         xyz = np.where(seen.ahead[:, None], seen.xyz, 1.0)
         plane = xyz[:, :2] / xyz[:, 2:]
-        factor, slope, _, _ = radial_derivatives((plane**2).sum(axis=1), lens.k1, lens.k2, lens.fisheye)
-        bent = np.broadcast_to(factor, len(plane))[:, None, None] * np.eye(2)
-        bent = bent + np.broadcast_to(slope, len(plane))[:, None, None] * plane[:, :, None] * plane[:, None]
-        by_point = np.concatenate([np.tile(np.eye(2), (len(plane), 1, 1)), -plane[:, :, None]], axis=2)
-        by_point = lens.focal * bent @ (by_point / xyz[:, 2:, None])
+        by_point = lens.jacobian(xyz)
         parts = [by_point @ so3.skew(xyz), -self.distance * by_point @ T[:3, :3].T]
         if self._sigma:
             parts.append((lens.distorted(plane) * lens.focal)[:, :, None])

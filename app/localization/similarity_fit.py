@@ -5,6 +5,7 @@ the images. So each result's points are projected into the other's keyframes, an
 ray counts less. Directions are more exact thus than from distances between points.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +14,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, MAX_DAMPING, RayErrors
+from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, RayErrors
+from stream_recon.app.slam.ba.levenberg import Damping, minimise
 
 FloatArray = NDArray[np.float64]
 
 STEP = 1e-6
 """Of numerical derivatives: rad, share of the distance, log scale."""
-DAMPING, LEAST_DAMPING = 1e-3, 1e-9
-"""First and least damping of Levenberg-Marquardt, as a share of the normal matrix's diagonal."""
+DAMPING = Damping(first=1e-3, factor=10.0)
 STEPS, TOLERANCE = 30, 1e-6
 """Most steps; relative decrease of the cost that ends the fit."""
 
@@ -50,38 +51,41 @@ def fit_pixels(start: Similarity, there: SharedPixels, back: SharedPixels, dista
     def errors(S: Similarity) -> FloatArray:
         return np.concatenate([seen_there.errors(S.inverse()), seen_back.errors(S)])
 
-    S, damping = start, DAMPING
-    here = errors(S)
-    for _ in range(STEPS):
-        J = np.stack(
-            [(errors(_moved(S, STEP * axis, centre, distance)) - here).ravel() / STEP for axis in np.eye(7)], axis=1
-        )
+    model = _PixelErrors(errors, centre, distance)
+    return minimise(model, (start, errors(start)), STEPS, TOLERANCE, rule=DAMPING).state[0]
+
+
+@dataclass(frozen=True)
+class _PixelErrors:
+    """`levenberg.LinearizedModel` over similarities with their errors [M, 2]."""
+
+    errors: Callable[[Similarity], FloatArray]
+    centre: FloatArray  # [3], about which similarities turn and scale
+    distance: float
+    """Unit of their shifts."""
+
+    def cost(self, state: tuple[Similarity, FloatArray]) -> float:
+        return float(np.log1p((state[1] ** 2).sum(axis=1) / LOSS_PX**2).sum())
+
+    def linearise(self, state: tuple[Similarity, FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """Matrix and gradient of the reweighted least squares."""
+        S, here = state
+        J = np.stack([(self.errors(self._moved(S, STEP * axis)) - here).ravel() / STEP for axis in np.eye(7)], axis=1)
         weight = np.repeat(1 / (1 + (here**2).sum(axis=1) / LOSS_PX**2), 2)
-        H, g = J.T @ (J * weight[:, None]), J.T @ (weight * here.ravel())
-        before = _cost(here)
-        while damping < MAX_DAMPING:
-            step = np.linalg.solve(H + damping * np.diag(np.diag(H)) + LEAST_DAMPING * np.eye(7), -g)
-            moved = _moved(S, step, centre, distance)
-            errors_there = errors(moved)
-            if _cost(errors_there) < before:
-                break
-            damping *= 10
-        else:
-            return S
-        S, here, damping = moved, errors_there, max(damping / 10, LEAST_DAMPING)
-        if before - _cost(here) < TOLERANCE * before:
-            break
-    return S
+        return J.T @ (J * weight[:, None]), J.T @ (weight * here.ravel())
 
+    def step(
+        self, state: tuple[Similarity, FloatArray], linear: tuple[FloatArray, FloatArray], damping: float
+    ) -> tuple[tuple[Similarity, FloatArray], float]:
+        H, g = linear
+        step = np.linalg.solve(H + damping * np.diag(np.diag(H)) + DAMPING.min * np.eye(7), -g)
+        moved = self._moved(state[0], step)
+        return (moved, self.errors(moved)), np.inf
 
-def _moved(S: Similarity, step: FloatArray, centre: FloatArray, distance: float) -> Similarity:
-    """A similarity turned and scaled about a centre, and shifted by shares of a distance."""
-    R, scale = so3.exp(step[None, :3])[0], float(np.exp(step[6]))
-    return Similarity(scale, R, centre - scale * R @ centre + distance * step[3:6]) @ S
-
-
-def _cost(errors: FloatArray) -> float:
-    return float(np.log1p((errors**2).sum(axis=1) / LOSS_PX**2).sum())
+    def _moved(self, S: Similarity, step: FloatArray) -> Similarity:
+        """A similarity turned and scaled about the centre, and shifted by shares of the distance."""
+        R, scale = so3.exp(step[None, :3])[0], float(np.exp(step[6]))
+        return Similarity(scale, R, self.centre - scale * R @ self.centre + self.distance * step[3:6]) @ S
 
 
 class _View:

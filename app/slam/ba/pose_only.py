@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.slam.ba.levenberg import Damping, minimise
 from stream_recon.app.slam.ba.problem import FloatArray, Observations, rows_by
 from stream_recon.app.slam.ba.residuals import BEHIND_PX, NEAR, cauchy
 
-_FIRST_DAMPING = 1e-4
-"""Start of the damping, as a share of the normal matrix's diagonal: nearly Gauss-Newton."""
-_MAX_DAMPING = 1e6
-"""Damping at which no step lowers the cost: the pose is a minimum to rounding."""
+_DAMPING = Damping(min=0.0, factor=10.0, counts_failures=True)
 
 
 @dataclass(frozen=True)
@@ -53,31 +51,13 @@ def pose_only_ba(
 ) -> PoseEstimate:
     """Pose near an initial one [4, 4] from which points [N, 3] are seen at ``uv`` [N, 2], with sigmas [N] in pixels."""
     view = _View(points, (uv - (lens.cx, lens.cy)).T, 1 / sigma, lens, T_world_camera)
-    R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
-    for scale in schedule.scales:
-        seen = view.project(R, centre)
-        cost = cauchy(seen.square, scale)
-        damping = _FIRST_DAMPING
-        for _ in range(schedule.iterations):
-            H, g = view.normal_equations(seen, R, scale)
-            diagonal = np.maximum(np.diag(H), max(1e-15 * float(np.diag(H).max()), np.finfo(float).tiny))
-            step = -np.asarray(np.linalg.solve(H + np.diag(damping * diagonal), g), np.float64)
-            R_next, centre_next = np.asarray(R @ so3.exp(step[:3])), centre + step[3:]
-            candidate = view.project(R_next, centre_next)
-            reached = cauchy(candidate.square, scale)
-            if reached < cost:
-                converged = cost - reached <= schedule.tolerance * cost
-                R, centre, seen, cost, damping = R_next, centre_next, candidate, reached, damping / 10
-                if converged:
-                    break
-            else:
-                damping *= 10
-                if damping > _MAX_DAMPING:
-                    break
+    pose = view.seen_from(T_world_camera[:3, :3], T_world_camera[:3, 3])
+    for view.loss_scale in schedule.scales:
+        pose = minimise(view, pose, schedule.iterations, schedule.tolerance, rule=_DAMPING).state
     T = np.eye(4)
-    T[:3, :3], T[:3, 3] = R, centre
-    distances = np.where(seen.ahead, np.hypot(seen.error[0], seen.error[1]), np.inf)
-    return PoseEstimate(T, distances, view.normal_equations(seen, R, schedule.scales[-1])[0])
+    T[:3, :3], T[:3, 3] = pose.rotation, pose.centre
+    distances = np.where(pose.ahead, np.hypot(pose.error[0], pose.error[1]), np.inf)
+    return PoseEstimate(T, distances, view.linearise(pose)[0])
 
 
 def pose_only_ba_each(
@@ -99,7 +79,11 @@ def pose_only_ba_each(
 
 
 @dataclass(frozen=True)
-class _Projection:
+class _Pose:
+    """A pose, and the projections from it."""
+
+    rotation: FloatArray  # [3, 3], camera to world
+    centre: FloatArray  # [3]
     plane: FloatArray  # [2, N], at depth 1
     per_z: FloatArray  # [N]
     ahead: NDArray[np.bool_]  # [N]
@@ -108,6 +92,10 @@ class _Projection:
 
 
 class _View:
+    """`levenberg.LinearizedModel` over `_Pose`."""
+
+    loss_scale = 1.0
+
     def __init__(
         self, points: FloatArray, pixel: FloatArray, inverse_sigma: FloatArray, lens: CameraModel, start: FloatArray
     ) -> None:
@@ -116,7 +104,17 @@ class _View:
         z = start[:3, 2] @ (self._points - start[:3, 3:])
         self._near = NEAR * float(np.median(z[z > 0])) if (z > 0).any() else 0.0
 
-    def project(self, R: FloatArray, centre: FloatArray) -> _Projection:
+    def cost(self, pose: _Pose) -> float:
+        return cauchy(pose.square, self.loss_scale)
+
+    def step(self, pose: _Pose, linear: tuple[FloatArray, FloatArray], damping: float) -> tuple[_Pose, float]:
+        H, g = linear
+        diagonal = np.maximum(np.diag(H), max(1e-15 * float(np.diag(H).max()), np.finfo(float).tiny))
+        step = -np.asarray(np.linalg.solve(H + np.diag(damping * diagonal), g), np.float64)
+        return self.seen_from(np.asarray(pose.rotation @ so3.exp(step[:3])), pose.centre + step[3:]), np.inf
+
+    def seen_from(self, R: FloatArray, centre: FloatArray) -> _Pose:
+        """The projections from a rotation [3, 3] and centre [3]."""
         xyz = R.T @ (self._points - centre[:, None])
         ahead = xyz[2] > self._near
         per_z = 1 / np.where(ahead, xyz[2], 1.0)
@@ -127,10 +125,11 @@ class _View:
         error = self._focal * distorted - self._pixel
         square = (error[0] ** 2 + error[1] ** 2) * self._inverse**2
         square[~ahead] = (BEHIND_PX * self._inverse[~ahead]) ** 2
-        return _Projection(plane, per_z, ahead, error, square)
+        return _Pose(R, centre, plane, per_z, ahead, error, square)
 
-    def normal_equations(self, seen: _Projection, R: FloatArray, scale: float) -> tuple[FloatArray, FloatArray]:
+    def linearise(self, seen: _Pose) -> tuple[FloatArray, FloatArray]:
         """H [6, 6] and g [6], by a rotation in the camera's axes and a translation of its centre."""
+        R, scale = seen.rotation, self.loss_scale
         weight = np.where(seen.ahead, self._inverse / np.sqrt(1 + seen.square / scale**2), 0.0)
         (u, v), f = seen.plane, self._focal * weight
         J = np.empty((7, 2, len(u)))

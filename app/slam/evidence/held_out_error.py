@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.evidence.depth_ratios import DepthMaps
 from stream_recon.app.slam.frame_data import DepthGrid, reproject
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
@@ -134,8 +135,10 @@ def depth_agreement(
     """
     errors = []
     for side in (network, mapped):
-        known = side.lens, side.T_world_camera, grids, side.depth_scale
-        errors.append([[depth_errors(*known, a, b) for a, b in ((i, j), (j, i))] for i, j in pairs])
+        maps = DepthMaps.of(side.lens, grids, side.depth_scale)
+        both_ways = [[(i, j) for i, j in pairs], [(j, i) for i, j in pairs]]
+        there, back = (maps.common_log_ratios(side.lens, side.T_world_camera, some) for some in both_ways)
+        errors.append([[np.abs(one) for one in both] for both in zip(there, back, strict=True)])
     differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
     close = np.array(config.close) * (float(np.median(differences)) if len(differences) else 0.0)
 
@@ -144,17 +147,6 @@ def depth_agreement(
 
     before, after = (np.array([np.mean([share(one) for one in both]) for both in side]) for side in errors)
     return before, after
-
-
-def depth_errors(
-    lens: CameraModel, T: FloatArray, grids: Sequence[DepthGrid], depth_scale: FloatArray, a: int, b: int
-) -> FloatArray:
-    """Absolute log ratios of a keyframe's depths, times its scale, to another one's, at common cells."""
-    uv, z = grids[a].pixels()
-    there, depth = reproject(lens, uv, z * depth_scale[a], invert_pose(T[b]) @ T[a])
-    seen = grids[b].sample(np.nan_to_num(there, nan=-1e6)) * depth_scale[b]
-    both = (seen > 0) & (depth > 0)
-    return np.asarray(np.abs(np.log(depth[both] / seen[both])))
 
 
 def epipolar_px(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
+from stream_recon.app.slam.evidence.depth_ratios import DepthMaps
 from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig, parallax_px
-from stream_recon.app.slam.evidence.held_out_error import depth_errors
 from stream_recon.app.slam.frame_data import DepthGrid, FrameData
 
 
@@ -216,12 +216,17 @@ def _agrees(
     """
     plain = [view.grid.scaled(scale) for view, scale in zip(views, depth_scale.tolist(), strict=True)]
     better = [_corrected(grid, field, view, size) for grid, field, view in zip(plain, fields, views, strict=True)]
-    scene, one, difference = fit.scene, np.ones(len(views)), np.zeros((2, len(views)))
-    for a in range(len(views) - 1):
-        for row, grids in enumerate((plain, better)):
-            pairs = ((a, a + 1), (a + 1, a))
-            between = [depth_errors(scene.lens, scene.T_world_camera, grids, one, i, j) for i, j in pairs]
-            difference[row, a : a + 2] += sum(float(np.median(errors)) if len(errors) else 0.0 for errors in between)
+    scene, difference = fit.scene, np.zeros((2, len(views)))
+    first = np.arange(len(views) - 1)
+    for row, grids in enumerate((plain, better)):
+        maps = DepthMaps.of(scene.lens, grids, np.ones(len(views)))
+        both_ways = ([*zip(first, first + 1, strict=True)], [*zip(first + 1, first, strict=True)])
+        there, back = (
+            np.array([float(np.median(np.abs(each))) if len(each) else 0.0 for each in ratios])
+            for ratios in (maps.common_log_ratios(scene.lens, scene.T_world_camera, pairs) for pairs in both_ways)
+        )
+        difference[row, 1:] += there + back
+        difference[row, :-1] += there + back
     before, after = (_around(row, config=config) for row in difference)
     return np.asarray((after <= (1 + config.max_cost) * before) & (difference[1].sum() <= difference[0].sum()))
 

@@ -19,8 +19,8 @@ from scipy.sparse.linalg import spsolve
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BAState
+from stream_recon.app.slam.evidence.depth_ratios import EDGES, EdgeConfig, Pairs, ScaleEdges, measure_edges
 from stream_recon.app.slam.evidence.depth_scales import POINTS, PointConfig, parallax_px, point_scales
-from stream_recon.app.slam.evidence.scale_edges import EDGES, EdgeConfig, Pairs, ScaleEdges, measure_edges
 from stream_recon.app.slam.frame_data import DepthGrid
 
 

@@ -16,7 +16,7 @@ from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
-from stream_recon.app.slam.evidence.scale_edges import measure_edges
+from stream_recon.app.slam.evidence.depth_ratios import measure_edges
 from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (

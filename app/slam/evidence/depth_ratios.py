@@ -1,4 +1,4 @@
-"""Relative scales of depth maps that see the same, by the log ratio of their depths at common cells."""
+"""What depth maps say of one another: log ratios of their depths at common cells, and their relative scales by them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -43,37 +43,12 @@ class ScaleEdges:
     sigma: FloatArray  # [E]
 
 
-def measure_edges(
-    lens: CameraModel,
-    T: FloatArray,
-    grids: Sequence[DepthGrid],
-    log_scale: FloatArray,
-    pairs: Pairs,
-    config: EdgeConfig = EDGES,
-) -> ScaleEdges:
-    """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
-    chosen = np.array(sorted(pairs), np.intp).reshape(-1, 2)
-    maps = _DepthMaps.of(lens, grids, log_scale)
-    found = []
-    for begin in range(0, len(chosen), config.pairs_at_once):
-        i, j = chosen[begin : begin + config.pairs_at_once].T
-        (there, enough), (back, enough_back) = (
-            _medians(maps.log_ratios(lens, T, *each), config=config) for each in ((i, j), (j, i))
-        )
-        spread = 1.4826 * np.maximum(there[1], back[1])
-        # Occlusion makes both medians positive; it cancels.
-        excess, sigma = (
-            0.5 * (there[0] - back[0]),
-            np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma),
-        )
-        found.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
-    table = np.concatenate([np.zeros((0, 4)), *found])
-    return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
-
-
 @dataclass(frozen=True)
-class _DepthMaps:
-    """Scaled depth grids of K keyframes in common tables of N cells; cells that a grid lacks have depth 0."""
+class DepthMaps:
+    """Scaled depth grids of K keyframes in common tables of N cells, to ask what one says of another one's points.
+
+    Cells that a grid lacks have depth 0.
+    """
 
     xyz: FloatArray  # [K, N, 3], points of the cells in camera axes; NaN without depth
     z: FloatArray  # [K, N]
@@ -82,11 +57,12 @@ class _DepthMaps:
     shape: NDArray[np.intp]  # [K, 2], columns and rows
 
     @classmethod
-    def of(cls, lens: CameraModel, grids: Sequence[DepthGrid], log_scale: FloatArray) -> "_DepthMaps":
+    def of(cls, lens: CameraModel, grids: Sequence[DepthGrid], scale: Sequence[float] | FloatArray) -> "DepthMaps":
+        """Grids times their scales [K]."""
         cells, count = max((grid.z.size for grid in grids), default=0), len(grids)
         z, uv = np.zeros((count, cells)), np.zeros((count, cells, 2))
         for k, grid in enumerate(grids):
-            z[k, : grid.z.size] = grid.z.reshape(-1) * np.exp(log_scale[k])
+            z[k, : grid.z.size] = grid.z.reshape(-1).astype(np.float64) * scale[k]
             uv[k, : grid.z.size] = np.stack(np.meshgrid(grid.u, grid.v), axis=-1).reshape(-1, 2)
         xyz = lens.unproject(uv.reshape(-1, 2)).reshape(count, cells, 3) * np.where(z > 0, z, np.nan)[..., None]
         origin = np.array([(grid.u[0], grid.v[0]) for grid in grids], np.float64).reshape(-1, 2)
@@ -110,6 +86,44 @@ class _DepthMaps:
             seen = np.where(inside, self.z[b[:, None], cell], 0.0)
             ratios = np.log(np.where(inside, depth, 1.0) / np.where(seen > 0, seen, 1.0))
             return np.asarray(np.where(seen > 0, ratios, np.nan))
+
+    def common_log_ratios(
+        self, lens: CameraModel, T: FloatArray, pairs: Pairs, config: EdgeConfig = EDGES
+    ) -> list[FloatArray]:
+        """`log_ratios` of pairs at their common cells alone."""
+        chosen, found = np.array([*pairs], np.intp).reshape(-1, 2), []
+        for begin in range(0, len(chosen), config.pairs_at_once):
+            rows = self.log_ratios(lens, T, *chosen[begin : begin + config.pairs_at_once].T)
+            found += [row[np.isfinite(row)] for row in rows]
+        return found
+
+
+def measure_edges(
+    lens: CameraModel,
+    T: FloatArray,
+    grids: Sequence[DepthGrid],
+    log_scale: FloatArray,
+    pairs: Pairs,
+    config: EdgeConfig = EDGES,
+) -> ScaleEdges:
+    """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
+    chosen = np.array(sorted(pairs), np.intp).reshape(-1, 2)
+    maps = DepthMaps.of(lens, grids, [np.exp(each) for each in log_scale])
+    found = []
+    for begin in range(0, len(chosen), config.pairs_at_once):
+        i, j = chosen[begin : begin + config.pairs_at_once].T
+        (there, enough), (back, enough_back) = (
+            _medians(maps.log_ratios(lens, T, *each), config=config) for each in ((i, j), (j, i))
+        )
+        spread = 1.4826 * np.maximum(there[1], back[1])
+        # Occlusion makes both medians positive; it cancels.
+        excess, sigma = (
+            0.5 * (there[0] - back[0]),
+            np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma),
+        )
+        found.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
+    table = np.concatenate([np.zeros((0, 4)), *found])
+    return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
 
 
 def _medians(values: FloatArray, config: EdgeConfig = EDGES) -> tuple[tuple[FloatArray, FloatArray], NDArray[np.bool_]]:
