@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
+from stream_recon.app.core.depth_points import confidence_levels, look_up, sure_pixels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
 from stream_recon.configs.schema import PointsConfig
@@ -27,7 +27,7 @@ FREE_SPACE = 3.0
 """Least difference of depths of which one is clearly farther, as a multiple of the largest that agrees."""
 SMOOTH = 0.2
 """Largest relative difference of depth within 3x3 pixels of one surface, however slanted."""
-LEAST_DEVIATION = 0.02
+MIN_DEVIATION = 0.02
 """Deviation of depth at full confidence, where it is 1 at none: means are weighted by inverse variance."""
 NEIGHBOURS = 4
 """Views that a frame is compared with where earlier and later ones are known: more hardly change the result."""
@@ -93,7 +93,7 @@ class DepthView:
         smooth = cv2.blur(self.inverse, (3, 3))
         bends = [np.abs(cv2.filter2D(smooth, -1, kernel)) for kernel in (SECOND_DIFFERENCE, SECOND_DIFFERENCE.T)]
         plane = np.maximum(*bends) < np.float32(MAX_BEND) * self.inverse
-        return np.where(plane, np.square(1 / (1 + np.float32(LEAST_DEVIATION) - self.level)), np.float32(0))
+        return np.where(plane, np.square(1 / (1 + np.float32(MIN_DEVIATION) - self.level)), np.float32(0))
 
     @cached_property
     def nearest(self) -> NDArray[np.float32]:
@@ -145,7 +145,7 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     known = depth > 0
     points = np.ascontiguousarray(result.camera_points[::step, ::step].reshape(-1, 3).T)
     total = np.zeros(shape, np.float32)
-    weights = np.square(1 / (1 + np.float32(LEAST_DEVIATION) - own.level[::step, ::step]))
+    weights = np.square(1 / (1 + np.float32(MIN_DEVIATION) - own.level[::step, ::step]))
     for other in others:
         k = other.camera
         K = np.array([[k.fx, 0, k.cx - 0.5], [0, k.fy, k.cy - 0.5], [0, 0, 1]])
@@ -158,9 +158,9 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         y *= inverse
         for axis in (x, y):
             np.clip(axis, OUTSIDE, -OUTSIDE, out=axis)
-        near, far, nearest, weight = cv2.split(_sampled(other.table, x, y))
+        near, far, nearest, weight = cv2.split(look_up(other.table, x, y, "nearest"))
         # The depth of the other surface along nearly the same ray, and its relative difference.
-        difference = np.maximum(_sampled(other.inverse, x, y, cv2.INTER_LINEAR), TINY)
+        difference = np.maximum(look_up(other.inverse, x, y, "bilinear"), TINY)
         np.divide(1, difference, out=difference)
         np.minimum(np.maximum(difference, near, out=difference), far, out=difference)
         difference *= inverse
@@ -187,13 +187,6 @@ def _tolerance(differences: NDArray[np.float32]) -> np.float32:
     """Largest difference that agrees, from the differences [N] of two maps."""
     typical = TYPICAL * float(np.median(np.abs(differences))) if len(differences) else 0.0
     return np.float32(np.clip(typical, AGREEMENT, MAX_AGREEMENT))
-
-
-def _sampled(
-    values: NDArray[np.float32], x: NDArray[np.float32], y: NDArray[np.float32], kind: int = cv2.INTER_NEAREST
-) -> NDArray[np.float32]:
-    """Values at pixels [h, w]; 0 outside."""
-    return np.asarray(cv2.remap(values, x, y, kind, borderMode=cv2.BORDER_CONSTANT, borderValue=0), np.float32)
 
 
 def consistent_pixels(

@@ -14,15 +14,15 @@ Field = NDArray[np.float16]
 
 GRID = 7
 """Nodes along each side: the network's depth errors vary slowly over the image."""
-MOST = 1.0
+MAX_NODE = 1.0
 """Largest absolute value of a node, a factor of e: larger errors are not smooth scale errors."""
 
 
 def validated_field(nodes: Sequence[Sequence[float]] | NDArray[np.floating]) -> Field:
-    """Field with the given nodes. Raises ValueError, TypeError: not [`GRID`, `GRID`] numbers up to `MOST`."""
+    """Field with the given nodes. Raises ValueError, TypeError: not [`GRID`, `GRID`] numbers up to `MAX_NODE`."""
     field = np.array(nodes, np.float64)
-    if field.shape != (GRID, GRID) or not (np.abs(field) <= MOST).all():
-        raise ValueError(f"a depth field needs {GRID}x{GRID} numbers up to {MOST:g}")
+    if field.shape != (GRID, GRID) or not (np.abs(field) <= MAX_NODE).all():
+        raise ValueError(f"a depth field needs {GRID}x{GRID} numbers up to {MAX_NODE:g}")
     return field.astype(np.float16)
 
 

@@ -1,7 +1,9 @@
 """Depth maps: confidence, unprojection, projection, comparison, and change of the world frame."""
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,6 +108,29 @@ def depth_edges(depth: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
         edges[first] |= step
         edges[second] |= step
     return edges
+
+
+def look_up(
+    values: NDArray[Any],
+    x: NDArray[np.float32],
+    y: NDArray[np.float32],
+    how: Literal["nearest", "bilinear"],
+    beyond: Literal["zero", "edge"] = "zero",
+) -> NDArray[Any]:
+    """Values of a map [h, w, ...] at positions x, y, [N] or [h', w'], where whole numbers are pixel centres.
+
+    ``beyond``: values outside the map, and what bilinear ones at its border mix with; NaN counts as outside.
+    """
+    interpolation = cv2.INTER_NEAREST if how == "nearest" else cv2.INTER_LINEAR
+    border = cv2.BORDER_CONSTANT if beyond == "zero" else cv2.BORDER_REPLICATE
+    if x.ndim == 2:
+        return np.asarray(cv2.remap(values, x, y, interpolation, borderMode=border, borderValue=0))
+    # cv2.remap takes maps of fewer than 32768 rows.
+    parts = [
+        cv2.remap(values, x[i : i + 30000, None], y[i : i + 30000, None], interpolation, borderMode=border)[:, 0]
+        for i in range(0, len(x), 30000)
+    ]
+    return np.concatenate(parts)
 
 
 def project(xyz: NDArray[np.floating], K: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.depth_points import look_up
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
@@ -98,8 +99,7 @@ def undistorted(file: DepthFile, camera: Intrinsics) -> DepthFile:
         return file
     # Interpolation would put depth between two surfaces.
     depth, confidence = (
-        np.asarray(cv2.remap(values, *maps, cv2.INTER_NEAREST, borderMode=cv2.BORDER_CONSTANT), np.float32)
-        for values in (file.depth, file.confidence)
+        np.asarray(look_up(values, *maps, "nearest"), np.float32) for values in (file.depth, file.confidence)
     )
     rgb = np.asarray(cv2.remap(file.rgb, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT), np.uint8)
     return DepthFile(depth, confidence, rgb, file.transform)

@@ -1,6 +1,6 @@
 """Frame data that mapping keeps: the network's camera, a coarse grid of its depth, and a temporary grey image.
 
-Pixels are those of the working image: the source image, reduced to at most `MAX_SIDE` on its longer side. Pixel (0, 0)
+Pixels are those of the working image: the source image, reduced to at most `max_side` on its longer side. Pixel (0, 0)
 covers [0, 1) x [0, 1).
 """
 
@@ -12,18 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.depth_points import depth_edges
+from stream_recon.app.core.depth_points import depth_edges, look_up
 from stream_recon.app.core.transforms import FloatArray, invert_pose
 from stream_recon.app.core.types import FrameResult, ImageTransform
 
-MAX_SIDE = 800
-"""Longer side of the working image in pixels: a compromise of feature count and time."""
-GRID_STEP = 12
-"""Spacing of the depth grid in network pixels; neighbouring depths are nearly the same."""
-EDGE_RATIO = 0.2
-"""Relative difference of neighbouring depths that counts as an edge, where no depth is read."""
-MIN_CONFIDENCE = 0.1
-"""Least confidence of usable depth, as a share of the median confidence."""
+
+@dataclass(frozen=True)
+class FrameDataConfig:
+    """Size of the working image, and what depth is read."""
+
+    max_side: int = 800
+    """Longer side of the working image in pixels: a compromise of feature count and time."""
+    grid_step: int = 12
+    """Spacing of the depth grid in network pixels; neighbouring depths are nearly the same."""
+    edge_ratio: float = 0.2
+    """Relative difference of neighbouring depths that counts as an edge, where no depth is read."""
+    min_confidence: float = 0.1
+    """Least confidence of usable depth, as a share of the median confidence."""
+
+
+FRAME_DATA = FrameDataConfig()
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,9 @@ class Scale:
     """Width and height of the working image in pixels."""
 
     @classmethod
-    def from_source_size(cls, source_size: tuple[int, int]) -> "Scale":
-        """Reduction to at most `MAX_SIDE` on the longer side; images are never enlarged."""
-        factor = min(1.0, MAX_SIDE / max(source_size))
+    def from_source_size(cls, source_size: tuple[int, int], config: FrameDataConfig = FRAME_DATA) -> "Scale":
+        """Reduction to at most `max_side` on the longer side; images are never enlarged."""
+        factor = min(1.0, config.max_side / max(source_size))
         return cls(factor, (max(round(source_size[0] * factor), 1), max(round(source_size[1] * factor), 1)))
 
     def grey(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -61,14 +69,14 @@ class DepthReader:
     """[h, w], pixels to exclude from tracking; None: none."""
 
     @classmethod
-    def from_result(cls, result: FrameResult, scale: Scale) -> "DepthReader":
+    def from_result(cls, result: FrameResult, scale: Scale, config: FrameDataConfig = FRAME_DATA) -> "DepthReader":
         """Reader of a result's depth map."""
         depth = np.nan_to_num(result.depth, nan=0.0, posinf=0.0, neginf=0.0)
         with np.errstate(invalid="ignore"):
-            usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), EDGE_RATIO)
+            usable = (depth > 0) & ~depth_edges(np.where(depth > 0, depth, np.float32(np.nan)), config.edge_ratio)
         masked = result.masked
         if not masked.all():
-            usable &= result.confidence >= MIN_CONFIDENCE * np.median(result.confidence[~masked])
+            usable &= result.confidence >= config.min_confidence * np.median(result.confidence[~masked])
         return cls(depth, usable.astype(np.uint8), result.transform, scale, masked if masked.any() else None)
 
     def detection_mask(self) -> NDArray[np.uint8] | None:
@@ -94,14 +102,15 @@ class DepthReader:
         y = ((uv[:, 1] / self.scale.factor - top) * sy - 0.5).astype(np.float32)
         height, width = self.depth.shape
         inside = (x > -0.5) & (y > -0.5) & (x < width - 0.5) & (y < height - 0.5)
-        z = _sample(self.depth, x, y, cv2.INTER_LINEAR)
-        usable = _sample(self.usable, x, y, cv2.INTER_NEAREST) > 0
+        z = look_up(self.depth, x, y, "bilinear", beyond="edge")
+        usable = look_up(self.usable, x, y, "nearest", beyond="edge") > 0
         return np.where(inside & usable & (z > 0), z, np.float32(0))
 
-    def grid(self) -> "DepthGrid":
-        """Grid of every `GRID_STEP`-th pixel."""
+    def grid(self, config: FrameDataConfig = FRAME_DATA) -> "DepthGrid":
+        """Grid of every `grid_step`-th pixel."""
         height, width = self.depth.shape
-        rows, columns = np.mgrid[GRID_STEP // 2 : height : GRID_STEP, GRID_STEP // 2 : width : GRID_STEP]
+        step = config.grid_step
+        rows, columns = np.mgrid[step // 2 : height : step, step // 2 : width : step]
         left, top = self.transform.crop[:2]
         sx, sy = self.transform.scale
         u = (left + (columns[0] + 0.5) / sx) * self.scale.factor
@@ -112,17 +121,6 @@ class DepthReader:
 
 DepthOf = Callable[[], DepthReader]
 """Reads a frame's depth map on demand, in the caller's thread."""
-
-
-def _sample(
-    image: NDArray[np.generic], x: NDArray[np.float32], y: NDArray[np.float32], how: int
-) -> NDArray[np.float32]:
-    # cv2.remap takes maps of fewer than 32768 rows.
-    parts = [
-        cv2.remap(image, x[i : i + 30000, None], y[i : i + 30000, None], how, borderMode=cv2.BORDER_REPLICATE)[:, 0]
-        for i in range(0, len(x), 30000)
-    ]
-    return np.concatenate(parts)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.depth_correction import GRID, MOST, depth_factors_at, weights
+from stream_recon.app.core.depth_correction import GRID, MAX_NODE, depth_factors_at, weights
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_ratios import DepthMaps
@@ -264,4 +264,4 @@ def interpolate_fields(
     share = np.clip((frames - known[left]) / np.maximum(known[right] - known[left], 1), 0, 1)
     border = segment[known[left]] != segment[known[right]]
     share = np.where(border, segment[known[right]] == segment, share)[:, None, None]
-    return np.asarray(((1 - share) * nodes[left] + share * nodes[right]).clip(-MOST, MOST), np.float16)
+    return np.asarray(((1 - share) * nodes[left] + share * nodes[right]).clip(-MAX_NODE, MAX_NODE), np.float16)

@@ -66,6 +66,6 @@ def test_distortion_below_a_tenth_of_a_pixel_is_none() -> None:
 @pytest.mark.parametrize("fisheye", [False, True])
 def test_the_jacobian_agrees_with_finite_differences(fisheye: bool) -> None:
     camera, h = CameraModel(300.0, 320.0, 240.0, -0.08, 0.01, fisheye), 1e-6
-    xyz = np.random.default_rng(0).normal(0, 1, (20, 3)) + (0, 0, 5)
+    xyz = np.random.default_rng(0).normal(0, 1, (20, 3)) + np.array([0.0, 0.0, 5.0])
     for axis, by_axis in zip(h * np.eye(3), np.moveaxis(camera.jacobian(xyz), 2, 0), strict=True):
         assert np.allclose(by_axis, (camera.project(xyz + axis) - camera.project(xyz - axis)) / (2 * h), atol=1e-5)
