@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.progress_file import ProgressFile
 from stream_recon.configs.errors import StreamReconError
 
 if TYPE_CHECKING:
@@ -86,14 +87,14 @@ def exit_code(command: Callable[[], int]) -> int:
         with _sigterm_as_ctrl_c():
             return command()
     except StreamReconError as error:
-        _print_error(f"error: {_shortened(error)}")
+        _print_failure(_shortened(error))
     except MemoryError:
-        _print_error("error: out of memory")
+        _print_failure("out of memory")
     except OSError as error:
         # Errors that no other place handles, such as a limit on open files.
-        _print_error(f"error: the system refuses an operation: {_shortened(error)}")
+        _print_failure(f"the system refuses an operation: {_shortened(error)}")
     except ImportError as error:
-        _print_error(f"error: the program cannot be loaded (too little memory, or a broken installation): {error}")
+        _print_failure(f"the program cannot be loaded (too little memory, or a broken installation): {error}")
     except (Cancelled, KeyboardInterrupt):
         _print_error("stopped")
         return INTERRUPTED
@@ -114,6 +115,11 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _print_failure(reason: str) -> None:
+    ProgressFile.from_environment().note(error=reason)
+    _print_error(f"error: {reason}")
 
 
 def _print_error(line: str) -> None:

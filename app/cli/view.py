@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
 from stream_recon.app.cli.place import show_layers
+from stream_recon.app.core.progress_file import ProgressFile
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class ViewerChoice:
             raise ConfigError(f"--public-address {self.public}: use https://HOST or https://HOST/PATH, without a query")
         viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
+        ProgressFile.from_environment().note(port=viewer.port)
         if self.port is None and viewer.port != DEFAULT_PORT:
             out.print(f"port {DEFAULT_PORT} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:

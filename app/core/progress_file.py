@@ -1,9 +1,10 @@
-"""Progress of a command for the server that started it: one small JSON file, replaced a few times a second."""
+"""State of a command for the server that started it: one small JSON file, replaced a few times a second."""
 
 import json
 import os
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +17,44 @@ WRITE_SECONDS = 0.25
 class ProgressFile:
     """Writes the state of a command. Errors of the file never reach the command.
 
-    The object has ``step``, ``done``, ``total``, ``left`` (seconds, or null), ``fps`` (or null) and ``text``.
+    The object has ``step``, ``done``, ``total``, ``left`` (seconds, or null), ``fps`` (or null) and ``text`` once a
+    step has begun, ``port`` once a viewer is open, and ``error``, one line, after a failure.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._state: dict[str, Any] = {}
         self._written: tuple[str, float] = ("", 0.0)
 
     @staticmethod
     def from_environment() -> "ProgressFile":
-        """The file that the environment names, or one that writes nothing."""
-        named = os.environ.get(VARIABLE)
-        return ProgressFile(Path(named) if named else None)
+        """This process's file, which the environment names, or one that writes nothing."""
+        return _file_at(os.environ.get(VARIABLE))
+
+    def note(self, **values: Any) -> None:
+        """Replace some values of the state at once."""
+        self._state |= values
+        if self._path is None:
+            return
+        part = self._path.with_suffix(".part")
+        with suppress(OSError, ValueError):
+            part.write_text(json.dumps(self._state, allow_nan=False), encoding="utf-8")
+            part.replace(self._path)
 
     def write(
         self, step: str, done: float, total: float | None, left: float | None, fps: float | None = None, text: str = ""
     ) -> None:
-        """Replace the state, unless the same step was written a moment ago and is not complete."""
-        if self._path is None:
-            return
+        """Replace the step's state, unless the same step was written a moment ago and is not complete."""
         now = time.monotonic()
         if self._written[0] == step and now - self._written[1] < WRITE_SECONDS and done != total:
             return
         self._written = step, now
-        state = {"step": step, "done": done, "total": total, "left": left, "fps": fps, "text": text}
-        part = self._path.with_suffix(".part")
-        with suppress(OSError, ValueError):
-            part.write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
-            part.replace(self._path)
+        self.note(step=step, done=done, total=total, left=left, fps=fps, text=text)
+
+
+@cache
+def _file_at(path: str | None) -> ProgressFile:
+    return ProgressFile(Path(path) if path else None)
 
 
 def read_progress(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A job that the server's end interrupts is queued again at the next start and goe
 import asyncio
 import ctypes
 import os
-import re
 import shutil
 import signal
 import sys
@@ -35,8 +34,6 @@ STOP_SECONDS = 60.0
 """Time that a stopped job gets to finish its files before it is killed."""
 LOCK_SECONDS = 120.0
 """Time to wait for a result that another process still writes to."""
-TAIL_BYTES = 20_000
-"""End of a job's output that is searched for its last lines."""
 MAX_ERROR = 600
 """Characters of an error line."""
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -53,7 +50,6 @@ class JobRunner:
         self._limits = {"work": limit, "export": 1, "scan": MAX_SCANS}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        self._ports: dict[int, int] = {}
         self._stopping: dict[int, str] = {}
         """Jobs that are being stopped, with the reason."""
         self._closing = False
@@ -104,13 +100,13 @@ class JobRunner:
         self.start()
 
     def progress(self, number: int) -> dict[str, Any]:
-        """Progress of a running job; see `ProgressFile`."""
-        return read_progress(self._places.jobs / str(number) / "progress.json")
+        """Progress of a job's last run; see `ProgressFile`."""
+        return read_progress(self._file(number))
 
     def progress_time(self, number: int) -> float | None:
         """Time of the last progress of a job's present run, in seconds since 1970; None before the first."""
         with suppress(OSError):
-            return (self._places.jobs / str(number) / "progress.json").stat().st_mtime
+            return self._file(number).stat().st_mtime if "step" in self.progress(number) else None
         return None
 
     def knows(self, name: str) -> bool:
@@ -122,13 +118,8 @@ class JobRunner:
         for number in self._processes:
             job = self._store.get(number)
             if job is not None and job.name == name and job.kind in ("reconstruct", "scan"):
-                if number not in self._ports:
-                    text = _tail(self._places.jobs / str(number) / "out.txt")
-                    found = re.search(r"^viewer: http://127\.0\.0\.1:(\d+)", text, re.MULTILINE)
-                    if found is None:
-                        return None
-                    self._ports[number] = int(found[1])
-                return self._ports[number]
+                port = self.progress(number).get("port")
+                return port if isinstance(port, int) else None
         return None
 
     async def close(self) -> None:
@@ -148,12 +139,11 @@ class JobRunner:
             code = None if job.id in self._stopping else await self._execute(job, folder)
             if code == DONE and job.kind == "export":
                 await asyncio.to_thread(_pack, job, self._places)
-            self._note_end(job, code, folder)
+            self._note_end(job, code)
         except (OSError, StreamReconError) as error:
             self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR])
         finally:
             self._processes.pop(job.id, None)
-            self._ports.pop(job.id, None)
             self._tasks.pop(job.id, None)
             self._stopping.pop(job.id, None)
             ended = self._store.get(job.id)
@@ -164,10 +154,10 @@ class JobRunner:
 
     async def _execute(self, job: WebJob, folder: Path) -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / "progress.json").unlink(missing_ok=True)
+        self._file(job.id).unlink(missing_ok=True)
         if job.kind == "export":
             export_target(job, self._places).parent.mkdir(mode=0o700, exist_ok=True)
-        environment = {**os.environ, VARIABLE: str(folder / "progress.json"), "COLUMNS": "200"}
+        environment = {**os.environ, VARIABLE: str(self._file(job.id)), "COLUMNS": "200"}
         with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
                 *(*self._program, *arguments(job, self._places)),
@@ -184,7 +174,10 @@ class JobRunner:
             _send(process, signal.SIGINT)
         return await process.wait()
 
-    def _note_end(self, job: WebJob, code: int | None, folder: Path) -> None:
+    def _file(self, number: int) -> Path:
+        return self._places.jobs / str(number) / "progress.json"
+
+    def _note_end(self, job: WebJob, code: int | None) -> None:
         if code == DONE:
             self._store.set_state(job.id, "done")
         elif job.id in self._stopping or code is None:
@@ -192,7 +185,7 @@ class JobRunner:
         elif code == INTERRUPTED or self._closing:
             self._store.set_state(job.id, "queued" if self._closing else "stopped")
         else:
-            self._store.set_state(job.id, "failed", _reason(code, _tail(folder / "err.txt")))
+            self._store.set_state(job.id, "failed", _reason(code, self.progress(job.id).get("error")))
 
     async def _wait_for_lock(self, job: WebJob) -> None:
         """Wait until a process of an earlier server has left the result. Raises OutputError."""
@@ -224,25 +217,15 @@ def _send(process: asyncio.subprocess.Process, number: int) -> None:
             process.send_signal(number)
 
 
-def _reason(code: int, errors: str) -> str:
+def _reason(code: int, said: object) -> str:
     """One line on why a job failed, in the program's words where it gave them."""
-    said = re.findall(r"^stream-recon: error: (.*)$", errors, re.MULTILINE)
     if said:
-        return str(said[-1])[:MAX_ERROR]
+        return str(said)[:MAX_ERROR]
     if code < 0:
         is_kill = -code == signal.SIGKILL
         ended = "it was killed, maybe for want of memory" if is_kill else f"signal {-code} ended it"
         return f"{ended}: resume it"
     return f"the program ended with code {code}: see the job's err.txt"
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _pack(job: WebJob, places: Places) -> None:

@@ -2,15 +2,16 @@
 
 import asyncio
 import os
-import re
 import signal
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
+from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.web.jobs import WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
@@ -21,6 +22,8 @@ MAX_VIEWERS = 4
 IDLE_SECONDS = 120.0
 """Time without a page after which a viewer is closed."""
 START_SECONDS = 60.0
+POLL_SECONDS = 0.05
+"""Time between two looks at what a viewer that starts has written."""
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Viewers:
         self._runner, self._places = runner, places
         self._viewers: dict[str, _Viewer] = {}
         self._starting: dict[str, asyncio.Lock] = {}
+        self._numbers = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def port(self, name: str) -> int:
@@ -105,38 +109,29 @@ class Viewers:
             await self.close(min(unused)[1])
 
     async def _start(self, folder: Path) -> _Viewer:
+        file = self._places.jobs / f"view-{next(self._numbers)}.json"
+        file.unlink(missing_ok=True)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "stream_recon", "view", str(folder), "--port", "0"),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=partial(prepare_child, NICENESS),
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, VARIABLE: str(file)},
         )
-        assert process.stdout is not None
+        ends = time.monotonic() + START_SECONDS
         try:
-            while True:
-                line = (await asyncio.wait_for(process.stdout.readline(), START_SECONDS)).decode(errors="replace")
-                if found := re.match(r"viewer: http://127\.0\.0\.1:(\d+)", line):
-                    break
-                if not line:
-                    raise ResourceError("its viewer cannot be opened: see 'stream-recon view'")
-        except TimeoutError as error:
-            process.kill()
-            raise ResourceError("its viewer did not open in time") from error
-        self._drain(process)
-        return _Viewer(process, int(found.group(1)), 0, time.monotonic())
-
-    def _drain(self, process: asyncio.subprocess.Process) -> None:
-        """Read what a viewer prints later: it would wait for a full pipe."""
-
-        async def read() -> None:
-            assert process.stdout is not None
-            while await process.stdout.read(65536):
-                pass
-
-        self._keep(asyncio.create_task(read()))
+            while "port" not in (state := read_progress(file)):
+                if process.returncode is not None:
+                    raise ResourceError(f"its viewer cannot be opened: {state.get('error', 'see stream-recon view')}")
+                if time.monotonic() > ends:
+                    process.kill()
+                    raise ResourceError("its viewer did not open in time")
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            file.unlink(missing_ok=True)
+        return _Viewer(process, int(state["port"]), 0, time.monotonic())
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """Keep a task until it ends: the event loop alone would not."""

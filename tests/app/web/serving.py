@@ -53,7 +53,7 @@ if Path(source).is_dir():  # a scan
         time.sleep(0.01)
 content = Path(source).read_bytes() if Path(source).exists() else b""
 if b"broken" in content:
-    print("stream-recon: error: it is broken: film again", file=sys.stderr)
+    progress.write_text(json.dumps({"error": "it is broken: film again"}))
     sys.exit(2)
 for done in range(1, 400 if b"long" in content else 3):
     if b"waits" in content and done > 5:
