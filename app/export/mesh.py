@@ -1,5 +1,6 @@
 """Export of a triangle mesh: with textures as GLB, with vertex colours as PLY or OBJ."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from stream_recon.app.export.depth import missing_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.view import gltf_axes, gltf_note
 from stream_recon.app.mesh.build import primitives, surface, with_texture
+from stream_recon.app.mesh.config import DEFAULT_MESH
 from stream_recon.app.mesh.fusion import mesh_cameras
 from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.result.run_record import PROGRAM
@@ -22,15 +24,20 @@ FACE = np.dtype([("count", "u1"), ("corners", "<i4", 3)])
 
 def write_mesh(job: ExportJob, path: Path) -> ExportReport:
     """Write a mesh in the format of the suffix. Raises StreamReconError, or OSError for system errors."""
-    cameras = mesh_cameras(job.result, job.options.frames)
-    found = surface(job.result, cameras, job.options.faces, lambda share: job.progress(round(100 * share), 100))
-    fused, mesh = found.fused, found.mesh
+    config = replace(DEFAULT_MESH, faces=job.options.faces)
+
+    def report(share: float) -> None:
+        job.progress(round(100 * share), 100)
+
+    cameras = mesh_cameras(job.result, config.fusion.max_frames, job.options.frames)
+    plain = surface(job.result, cameras, config, report)
+    fused, mesh = plain.fused, plain.mesh
     summary = f"{len(mesh.faces)} triangles"
     if len(mesh.faces) < len(fused.mesh.faces):
         summary += f", simplified from {len(fused.mesh.faces)}"
     if path.suffix == ".glb":
         axes = gltf_axes(job.result.cameras, job.options.up)
-        drawn = with_texture(job.result, cameras, found, lambda share: job.progress(round(100 * share), 100))
+        drawn = with_texture(job.result, cameras, plain, config.texture, report)
         planes = job.box_planes(axes)
         write_glb(path, [cut_primitive(part, planes) for part in primitives(drawn, axes)], PROGRAM)
         summary += f", with textures of {drawn.views} frames."
@@ -47,7 +54,7 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
         "Triangles are counter-clockwise seen from the cameras, and visible from that side.",
         f"Fused with voxels of {fused.voxel:.4g} units, larger far away, each observed by {fused.frames} frames or "
         f"more, without sky, uncertain depth, and depth beyond {fused.max_depth:.3g} units. "
-        f"Small and planar holes were closed ({found.closed}).",
+        f"Small and planar holes were closed ({plain.closed}).",
         *notes,
     ]
     return ExportReport(summary, notes, missing_frames(fused.missing))

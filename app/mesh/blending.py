@@ -11,26 +11,17 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.mesh.config import BlendConfig, ExposureConfig
 from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.rasterizer import Projection, barycentric, project_vertices, rasterize, sampled
 from stream_recon.app.mesh.surface import Mesh
 
 FloatArray = NDArray[np.float32]
-LEVEL_SIDE = 200
-"""Longer side in pixels of the picture in which exposure is compared."""
-LEVEL_BLUR = 10.0
-"""Standard deviation in its pixels of the window that corrections are averaged over: wider than misalignments."""
-MOST_STEP = 60.0
-"""Largest difference in levels of 255 that is compared: a larger one is something else, not exposure."""
-FADE = 0.05
-"""Share of the window that must be known for a full correction."""
-POWER = 2
-"""Power of a view's quality that is its weight in the mean."""
 
 
 @dataclass(frozen=True)
 class Texels:
-    """Pixels of a page that show triangles, and the sums of their colours."""
+    """Pixels of an image of the atlas that show triangles, and the sums of their colours."""
 
     place: NDArray[np.int32]  # [K] row * width + column
     triangle: NDArray[np.int32]  # [K] number in the mesh
@@ -39,14 +30,14 @@ class Texels:
     weight: FloatArray  # [K]
 
 
-def page_texels(
+def image_texels(
     size: tuple[int, int], pixels: FloatArray, faces: NDArray[np.int32], xyz: FloatArray, numbers: NDArray[np.intp]
 ) -> Texels:
-    """The pixels of a page of this width and height.
+    """The pixels of an image of this width and height.
 
     Args:
-        pixels: [N, 2] place of each vertex in the page.
-        faces: [M, 3] triangles of the page.
+        pixels: [N, 2] place of each vertex in the image.
+        faces: [M, 3] triangles of the image.
         xyz: [N, 3] position of each vertex.
         numbers: [M] the triangles' numbers in the mesh.
     """
@@ -63,10 +54,30 @@ def page_texels(
     return Texels(place, numbers[local].astype(np.int32), points, np.zeros_like(points), zeros)
 
 
-def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def view_gains(
+    colours: NDArray[np.uint8], shown: NDArray[np.bool_], mean: FloatArray, config: ExposureConfig
+) -> FloatArray:
+    """Factors [V, 3] of the channels of each view that bring its triangles to their mean colours: for comparing views.
+
+    Args:
+        colours: [V, M, 3] of the triangles in each view.
+        shown: [V, M] where they are visible.
+        mean: [M, 3] over all views.
+    """
+    some = np.unique(np.linspace(0, colours.shape[1] - 1, min(config.samples, colours.shape[1])).astype(np.intp))
+    target, (dark, bright) = mean[some], config.levels
+    gains = np.ones((len(colours), 3), np.float32)
+    for gain, values, visible in zip(gains, colours[:, some].astype(np.float32), shown[:, some], strict=True):
+        usable = visible & ((np.minimum(values, target) > dark) & (np.maximum(values, target) < bright)).all(axis=1)
+        if usable.sum() >= config.min_triangles:
+            gain[:] = np.exp(np.median(np.log(target[usable] / values[usable]), axis=0))
+    return gains.clip(1 / config.max_gain, config.max_gain)
+
+
+def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_], config: BlendConfig) -> NDArray[np.uint8]:
     """The view's image with a smooth correction to the colours of the triangles ``shown`` [M]."""
     height, width = view.image.shape[:2]
-    factor = min(LEVEL_SIDE / max(height, width), 1.0)
+    factor = min(config.level_side / max(height, width), 1.0)
     size = (max(round(width * factor), 1), max(round(height * factor), 1))
     projection = project_vertices(mesh.xyz, view.T_world_camera, view.camera).scaled(factor)
     owner, _ = rasterize(projection, mesh.faces, size, shown)
@@ -75,37 +86,41 @@ def levelled_image(view: SourceView, mesh: Mesh, shown: NDArray[np.bool_]) -> ND
     mean = np.einsum("kc,kcj->kj", shares, mesh.rgb[corners].astype(np.float32))
     small = cv2.resize(view.image, size, interpolation=cv2.INTER_AREA).astype(np.float32)
     step, known = np.zeros_like(small), np.zeros(small.shape[:2], np.float32)
-    step[rows, columns] = (mean - small[rows, columns]).clip(-MOST_STEP, MOST_STEP)
+    step[rows, columns] = (mean - small[rows, columns]).clip(-config.max_step, config.max_step)
     known[rows, columns] = 1
-    amount = cv2.GaussianBlur(step, (0, 0), LEVEL_BLUR)
-    amount /= np.maximum(cv2.GaussianBlur(known, (0, 0), LEVEL_BLUR), np.float32(FADE))[..., None]
+    amount = cv2.GaussianBlur(step, (0, 0), config.level_blur)
+    amount /= np.maximum(cv2.GaussianBlur(known, (0, 0), config.level_blur), np.float32(config.fade))[..., None]
     amount = cv2.resize(amount, (width, height), interpolation=cv2.INTER_LINEAR)
     return np.asarray(np.rint(view.image + amount).clip(0, 255), np.uint8)
 
 
 def add_view(
-    pages: Sequence[Texels], view: SourceView, image: NDArray[np.uint8], quality: NDArray[np.floating]
+    texels: Sequence[Texels],
+    view: SourceView,
+    image: NDArray[np.uint8],
+    quality: NDArray[np.floating],
+    config: BlendConfig,
 ) -> None:
     """Add a view's levelled image to the sums. ``quality``: [M] of each triangle of the mesh, 0 where not shown."""
-    weight = np.asarray(quality, np.float32) ** POWER
+    weight = np.asarray(quality, np.float32) ** config.power
     limit = np.array(image.shape[1::-1], np.float32) - 1
-    for page in pages:
-        some = np.flatnonzero(weight[page.triangle] > 0)
+    for part in texels:
+        some = np.flatnonzero(weight[part.triangle] > 0)
         if not len(some):
             continue
-        projection = project_vertices(page.xyz[some], view.T_world_camera, view.camera)
-        factor = weight[page.triangle[some]]
-        page.sums[some] += sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
-        page.weight[some] += factor
+        projection = project_vertices(part.xyz[some], view.T_world_camera, view.camera)
+        factor = weight[part.triangle[some]]
+        part.sums[some] += sampled(image, projection.xy.clip(0, limit)) * factor[:, None]
+        part.weight[some] += factor
 
 
-def blend(page: NDArray[np.uint8], texels: Texels, padding: int) -> None:
-    """Replace the page's pixels by their means, and move the ``padding`` pixels around them by as much."""
+def blend(image: NDArray[np.uint8], texels: Texels, padding: int) -> None:
+    """Replace the image's pixels by their means, and move the ``padding`` pixels around them by as much."""
     some = np.flatnonzero(texels.weight > 0)
-    rows, columns = np.divmod(texels.place[some], page.shape[1])
-    difference = np.zeros(page.shape, np.float32)
-    difference[rows, columns] = texels.sums[some] / texels.weight[some, None] - page[rows, columns]
-    known = np.zeros(page.shape[:2], np.float32)
+    rows, columns = np.divmod(texels.place[some], image.shape[1])
+    difference = np.zeros(image.shape, np.float32)
+    difference[rows, columns] = texels.sums[some] / texels.weight[some, None] - image[rows, columns]
+    known = np.zeros(image.shape[:2], np.float32)
     known[rows, columns] = 1
     for _ in range(padding):
         near = cv2.blur(known, (3, 3), borderType=cv2.BORDER_CONSTANT)
@@ -113,4 +128,4 @@ def blend(page: NDArray[np.uint8], texels: Texels, padding: int) -> None:
         new = (known == 0) & (near > 1e-6)
         difference[new] = grown[new] / near[new][:, None]
         known[new] = 1
-    page[:] = np.rint(page + difference).clip(0, 255)
+    image[:] = np.rint(image + difference).clip(0, 255)

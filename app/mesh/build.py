@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import level_axes
+from stream_recon.app.mesh.config import DEFAULT_MESH, MeshConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Fused, Report, fuse, mesh_cameras
 from stream_recon.app.mesh.holes import closed_holes
 from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.mesh.texture import TexturedMesh, textured
-from stream_recon.app.mesh.visibility import without_unseen
+from stream_recon.app.mesh.visibility import visible_part
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import replace_file
@@ -22,8 +23,6 @@ from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import NoSurfaceError
 
-FACES = 150_000
-"""Triangles of a result's mesh, about: a room in detail, drawn fluently by a laptop."""
 FUSION_SHARE, HOLES_SHARE = 0.35, 0.4
 """Progress after fusion, and after closed holes and simplification."""
 
@@ -39,34 +38,38 @@ class MeshSurface:
 
 
 def surface(
-    result: ResultFolder, cameras: Sequence[Camera], faces: int, report: Report = lambda share: None
+    result: ResultFolder, cameras: Sequence[Camera], config: MeshConfig, report: Report = lambda share: None
 ) -> MeshSurface:
-    """The mesh of these frames with about ``faces`` triangles. Raises NoSurfaceError."""
-    fused = fuse(result, cameras, lambda share: report(FUSION_SHARE * share))
+    """The mesh of these frames. Raises NoSurfaceError."""
+    fused = fuse(result, cameras, config, lambda share: report(FUSION_SHARE * share))
     if not len(fused.mesh.faces):
         raise NoSurfaceError(
             f"{result.folder}: no surface is visible in {fused.frames} frames: there is no mesh to write"
         )
-    mesh, closed = closed_holes(fused.mesh, fused.views)
+    mesh, closed = closed_holes(fused.mesh, fused.views, config.holes, config.visibility)
     report(HOLES_SHARE)
-    mesh = without_unseen(decimated(mesh, faces), fused.views, fused.truncation)
-    return MeshSurface(without_floaters(mesh), fused, closed)
+    mesh = visible_part(decimated(mesh, config.faces), fused.views, fused.truncation, config.visibility)
+    return MeshSurface(without_floaters(mesh, config.min_part), fused, closed)
 
 
 def with_texture(
-    result: ResultFolder, cameras: Sequence[Camera], found: MeshSurface, report: Report = lambda share: None
+    result: ResultFolder,
+    cameras: Sequence[Camera],
+    plain: MeshSurface,
+    config: TextureConfig,
+    report: Report = lambda share: None,
 ) -> TexturedMesh:
     """The mesh with the frames' images. Raises OutputError where one cannot be read."""
-    voxel = found.fused.voxel
-    return textured(result, cameras, found.mesh, voxel, lambda s: report(HOLES_SHARE + (1 - HOLES_SHARE) * s))
+    voxel = plain.fused.voxel
+    return textured(result, cameras, plain.mesh, voxel, config, lambda s: report(HOLES_SHARE + (1 - HOLES_SHARE) * s))
 
 
 def primitives(mesh: TexturedMesh, axes: NDArray[np.float64]) -> list[Primitive]:
-    """The mesh for a GLB file, rotated by ``axes`` [3, 3]: a primitive for each page, and one without a texture."""
-    turned = [np.asarray(page.xyz @ axes.T, np.float32) for page in mesh.pages]
+    """The mesh for a GLB file, rotated by ``axes`` [3, 3]: a primitive for each image, and one without a texture."""
+    turned = [np.asarray(part.xyz @ axes.T, np.float32) for part in mesh.parts]
     parts = [
-        Primitive(xyz, page.faces, uv=page.uv, texture=page.jpeg, name=f"mesh{number}")
-        for number, (xyz, page) in enumerate(zip(turned, mesh.pages, strict=True))
+        Primitive(xyz, part.faces, uv=part.uv, texture=part.jpeg, name=f"mesh{number}")
+        for number, (xyz, part) in enumerate(zip(turned, mesh.parts, strict=True))
     ]
     rest = mesh.rest
     return [*parts, Primitive(np.asarray(rest.xyz @ axes.T, np.float32), rest.faces, rest.rgb, name="untextured")]
@@ -88,6 +91,7 @@ def write_result_mesh(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
     max_bytes: int | None = None,
+    config: MeshConfig = DEFAULT_MESH,
 ) -> MeshReport:
     """Write ``mesh.glb`` into the result folder, complete or not at all; an old one is replaced.
 
@@ -107,11 +111,10 @@ def write_result_mesh(
             raise Cancelled
         on_progress(round(100 * share), 100)
 
-    cameras = mesh_cameras(result)
+    cameras = mesh_cameras(result, config.fusion.max_frames)
     if not cameras:
         raise NoSurfaceError("no depth was kept")
-    found = surface(result, cameras, FACES, report)
-    mesh = with_texture(result, cameras, found, report)
+    mesh = with_texture(result, cameras, surface(result, cameras, config, report), config.texture, report)
     axes = level_axes(np.array([camera.T_world_camera[:3, :3] for camera in result.cameras]))
     content = glb(primitives(mesh, axes), PROGRAM)
     if max_bytes is not None and len(content) + bytes_without(result.folder, MESH_NAME) > max_bytes:

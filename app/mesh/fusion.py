@@ -16,6 +16,7 @@ from scipy.spatial import cKDTree
 from stream_recon.app.core.depth_points import confidence_levels, sure_pixels
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.core.types import Certainty, FrameResult, Intrinsics
+from stream_recon.app.mesh.config import FusionConfig, MeshConfig
 from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
 from stream_recon.app.mesh.tsdf import FusionView, Volume
 from stream_recon.app.mesh.visibility import looks
@@ -25,51 +26,6 @@ from stream_recon.app.result.tracks import read_tracks
 from stream_recon.configs.errors import NoSurfaceError, OutputError
 from stream_recon.configs.schema import PointsConfig
 
-VOXEL_PIXELS = 1.5
-"""Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
-TRUNCATION = (3.0, 6.0)
-"""Bounds of the truncation distance in voxels: less leaves gaps and parallel layers where frames disagree, more blurs
-where they agree."""
-NOISE_FACTOR = 2.0
-"""The truncation distance in medians of the disagreement of unconfirmed depth."""
-NOISE_PAIRS, NOISE_DISTANCE, NOISE_STEP = 12, 3, 5
-"""Pairs of frames that are compared, the number of frames between them, and of pixels between the compared ones."""
-BANDS = np.array([6.0, 4.8, 2.4, 2.4], np.float32)
-"""Depth behind the surface that a pixel fills, in voxels but at most the truncation, by `Certainty`: more thickens
-edges, less leaves gaps."""
-FRONTS = np.array([1.0, 1.0, 1.0, 1.0], np.float32)
-"""Largest distance before the surface that a pixel says, in truncations, by `Certainty`."""
-LEVELS = 3
-"""Number of volumes."""
-NEAREST = (0.0, 0.2, 0.2)
-"""Least depth in each volume, as a share of its largest one, at most: volumes overlap, so that no gap is between
-them."""
-AWAY = 1.2
-"""Distance in voxels from a finer surface from which a coarser one is kept."""
-RINGS = 2
-"""Rings of triangles about these that are kept, too, where frames disagree by more than the finest volume spans at the
-median depth: else gaps would be between both."""
-MAX_DEPTH = 3.0
-"""Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
-COARSER_LEVEL = 3.0
-"""Factor between the voxels, and between the largest depths, of two levels."""
-USUAL_MISSING = 0.1
-"""What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
-WEIGHTS = np.array([0.0, 0.05, 0.25, 1.0], np.float32)
-"""Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average out."""
-MIN_FRAMES = (3, 3, 5)
-"""Fewest frames that observe a voxel of the surface of each volume, where there are several times as many: in the
-coarsest one a few frames make large false surfaces."""
-MAX_BLOCKS = 50_000
-"""Most blocks of a volume, about 400 MB; a scene that needs more gets larger voxels."""
-COARSER = 1.5
-"""Factor of the voxel size where the blocks do not suffice: about half as many are needed."""
-MAX_FRAMES = 600
-"""Most frames that are fused: more hardly change the mesh."""
-KEPT_VIEWS = 150
-"""Most depth maps that are kept in memory for the question which holes are real."""
-MAX_DEPTH_FRAMES = 50
-"""Most frames that the median depth is computed from: more hardly change it."""
 Report = Callable[[float], None]
 """Gets the share done, from 0 to 1; may raise Cancelled."""
 
@@ -90,11 +46,11 @@ class Fused:
     max_depth: float
     """Largest depth that was fused."""
     views: list[FusionView]
-    """Depth maps of up to `KEPT_VIEWS` of the frames."""
+    """Depth maps of some of the frames."""
 
 
-def mesh_cameras(result: ResultFolder, frames: str | None = None) -> list[Camera]:
-    """The cameras of the frames that are fused, at most `MAX_FRAMES`.
+def mesh_cameras(result: ResultFolder, max_frames: int, frames: str | None = None) -> list[Camera]:
+    """The cameras of the frames that are fused, at most ``max_frames``.
 
     ``frames``: as of `select_cameras`; None: those with dense depth, or else the keyframes. Raises StreamReconError.
     """
@@ -104,30 +60,34 @@ def mesh_cameras(result: ResultFolder, frames: str | None = None) -> list[Camera
         tracks = read_tracks(result.folder)
         refined = None if tracks is None else np.unique(tracks.frame)
         cameras = result.with_depth(select_cameras(result.cameras, frames or "keyframes", refined))
-    return [cameras[number] for number in uniform_indices(len(cameras), MAX_FRAMES)]
+    return [cameras[number] for number in uniform_indices(len(cameras), max_frames)]
 
 
-def fuse(result: ResultFolder, cameras: Sequence[Camera], report: Report = lambda share: None) -> Fused:
+def fuse(
+    result: ResultFolder, cameras: Sequence[Camera], mesh_config: MeshConfig, report: Report = lambda share: None
+) -> Fused:
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
-    median, width = _median_depth(result, cameras)
-    voxel = VOXEL_PIXELS * width
-    noise = NOISE_FACTOR * _disagreement(result, cameras)
+    config = mesh_config.fusion
+    median, width = _median_depth(result, cameras, config)
+    voxel = config.voxel_pixels * width
+    noise = config.noise_factor * _disagreement(result, cameras, config)
     while True:
-        truncation = float(np.clip(noise / voxel, *TRUNCATION))
-        disagree = noise / voxel > TRUNCATION[1]
+        truncation = float(np.clip(noise / voxel, *config.truncation))
+        disagree = noise / voxel > config.truncation[1]
         # Disagreement grows with depth: a volume begins where it exceeds what the next finer one spans.
-        spanned = TRUNCATION[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
-        begins = spanned / (MAX_DEPTH * COARSER_LEVEL)
-        nearest = [min(least, begins) for least in NEAREST]
-        volumes, views, missing = _volumes(result, cameras, (voxel, truncation), MAX_DEPTH * median, nearest, report)
+        spanned = config.truncation[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
+        begins = spanned / (config.max_depth * config.level_factor)
+        nearest = [min(least, begins) for least in config.min_depths]
+        spacing, max_depth = (voxel, truncation), config.max_depth * median
+        volumes, views, missing = _volumes(result, cameras, spacing, max_depth, nearest, config, report)
         if not any(volume.full for volume in volumes):
             break
-        voxel *= COARSER
+        voxel *= config.full_factor
     most = max(1, (len(cameras) - missing) // 4)
-    meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, MIN_FRAMES, strict=True)]
-    max_depth = MAX_DEPTH * median * COARSER_LEVEL ** (LEVELS - 1)
-    mesh = _nested(meshes, volumes, RINGS if disagree else 0)
-    return Fused(mesh, voxel, truncation * voxel, min(MIN_FRAMES[0], most), missing, max_depth, views)
+    meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, config.min_frames, strict=True)]
+    max_depth = config.max_depth * median * config.level_factor ** (config.volumes - 1)
+    mesh = _nested(meshes, volumes, disagree, mesh_config)
+    return Fused(mesh, voxel, truncation * voxel, min(config.min_frames[0], most), missing, max_depth, views)
 
 
 def _volumes(
@@ -136,18 +96,20 @@ def _volumes(
     spacing: tuple[float, float],
     max_depth: float,
     nearest: Sequence[float],
+    config: FusionConfig,
     report: Report,
 ) -> tuple[list[Volume], list[FusionView], int]:
     """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full.
 
-    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels. ``nearest``: see `NEAREST`.
+    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels. ``nearest``: the least
+    depth in each volume, as a share of its largest one.
     """
     voxel, truncation = spacing
-    bands = np.minimum(BANDS / np.float32(truncation), np.float32(1))
-    factors = [COARSER_LEVEL**level for level in range(LEVELS)]
-    volumes = [Volume(voxel * factor, truncation * voxel * factor, MAX_BLOCKS) for factor in factors]
+    bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
+    factors = [config.level_factor**level for level in range(config.volumes)]
+    volumes = [Volume(voxel * factor, truncation * voxel * factor, config.max_blocks) for factor in factors]
     views, missing = list[FusionView](), 0
-    kept = set(uniform_indices(len(cameras), KEPT_VIEWS).tolist())
+    kept = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
     for done, camera in enumerate(cameras, start=1):
         report(done / len(cameras))
         try:
@@ -155,18 +117,18 @@ def _volumes(
         except OutputError:
             missing += 1
             continue
-        weight = pixel_weights(frame, result.points)
+        weight = pixel_weights(frame, result.points, config)
         if done - 1 in kept:
-            seen = depth_view(frame, weight)
-            views.append(replace(seen, depth=seen.depth.astype(np.float16), rgb=seen.rgb[:0], weight=None))
+            kept_view = depth_view(frame, weight)
+            depth = kept_view.depth.astype(np.float16)
+            views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None))
         for level, (volume, factor) in enumerate(zip(volumes, factors, strict=True)):
             chosen = (weight > 0) & (frame.depth < max_depth * factor)
             chosen &= frame.depth > nearest[level] * max_depth * factor
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else bands[frame.certainty]
-                front = None if frame.certainty is None else FRONTS[frame.certainty]
-                volume.integrate(replace(view, band=band, front=front))
+                volume.integrate(replace(view, band=band))
         if any(volume.full for volume in volumes):
             break
     return volumes, views, missing
@@ -178,40 +140,44 @@ def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> FusionView:
     return FusionView(depth, frame.rgb, frame.network_intrinsics, frame.T_world_camera, weight)
 
 
-def pixel_weights(frame: FrameResult, points: PointsConfig) -> NDArray[np.float32]:
+def pixel_weights(frame: FrameResult, points: PointsConfig, config: FusionConfig) -> NDArray[np.float32]:
     """Weights [h, w] of a frame's pixels; 0 at depth edges and where depth is unknown or uncertain."""
+    weights = np.array(config.weights, np.float32)
     if frame.certainty is not None:
-        weight = WEIGHTS[frame.certainty]
+        weight = weights[frame.certainty]
     else:
         # The relative error of the network's depth is proportional to what the confidence lacks.
         missing = 1 - confidence_levels(frame)
-        weight = WEIGHTS[Certainty.NETWORK] * np.square(np.minimum(USUAL_MISSING / np.maximum(missing, 1e-3), 1))
+        weight = weights[Certainty.NETWORK] * np.square(np.minimum(config.usual_missing / np.maximum(missing, 1e-3), 1))
     return np.where(sure_pixels(frame, points), weight, np.float32(0)).astype(np.float32)
 
 
-def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], rings: int) -> Mesh:
-    """The union of meshes from fine to coarse: of each, what is not near a finer one, and ``rings`` about it."""
-    total = without_floaters(meshes[0])
+def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], disagree: bool, config: MeshConfig) -> Mesh:
+    """The union of meshes from fine to coarse: of each, what is not near a finer one.
+
+    ``disagree``: frames differ by more than the finest volume spans.
+    """
+    total = without_floaters(meshes[0], config.min_part)
     for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
         if len(mesh.faces) and len(total.faces):
-            near = cKDTree(total.xyz).query(mesh.xyz, distance_upper_bound=AWAY * volume.voxel)[0]
+            near = cKDTree(total.xyz).query(mesh.xyz, distance_upper_bound=config.fusion.away * volume.voxel)[0]
             kept = ~np.isfinite(near)
-            for _ in range(rings):
+            for _ in range(config.fusion.rings if disagree else 0):
                 kept[mesh.faces[kept[mesh.faces].any(axis=1)]] = True
             mesh = subset(mesh, kept[mesh.faces].any(axis=1))
-        total = joined(total, without_floaters(mesh))
+        total = joined(total, without_floaters(mesh, config.min_part))
     return total
 
 
-def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[float, float]:
+def _median_depth(result: ResultFolder, cameras: Sequence[Camera], config: FusionConfig) -> tuple[float, float]:
     """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
     depths, widths = [], []
-    for number in uniform_indices(len(cameras), MAX_DEPTH_FRAMES):
+    for number in uniform_indices(len(cameras), config.max_depth_frames):
         try:
             frame = result.surface_of(cameras[number])
         except OutputError:
             continue
-        reliable = frame.depth[pixel_weights(frame, result.points) > 0]
+        reliable = frame.depth[pixel_weights(frame, result.points, config) > 0]
         if len(reliable):
             depths.append(float(np.median(reliable)))
             widths.append(depths[-1] / frame.network_intrinsics.fx)
@@ -220,20 +186,20 @@ def _median_depth(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[floa
     return float(np.median(depths)), float(np.median(widths))
 
 
-def _disagreement(result: ResultFolder, cameras: Sequence[Camera]) -> float:
+def _disagreement(result: ResultFolder, cameras: Sequence[Camera], config: FusionConfig) -> float:
     """Median distance of unconfirmed depth from the surface that another frame shows; infinite if it is unknown."""
     differences = []
-    for number in uniform_indices(max(len(cameras) - NOISE_DISTANCE, 0), NOISE_PAIRS):
+    for number in uniform_indices(max(len(cameras) - config.noise_distance, 0), config.noise_pairs):
         try:
-            one, other = (result.surface_of(cameras[n]) for n in (number, number + NOISE_DISTANCE))
+            one, other = (result.surface_of(cameras[n]) for n in (number, number + config.noise_distance))
         except OutputError:
             continue
         if one.certainty is None or other.certainty is None:
             continue
-        points = one.camera_points[one.certainty == Certainty.NETWORK][::NOISE_STEP]
+        points = one.camera_points[one.certainty == Certainty.NETWORK][:: config.noise_step]
         T = one.T_world_camera.astype(np.float32)
-        seen = depth_view(other, (other.depth > 0).astype(np.float32))
-        for _, _, z, depth in looks(points @ T[:3, :3].T + T[:3, 3], [seen]):
+        view = depth_view(other, (other.depth > 0).astype(np.float32))
+        for _, _, z, depth in looks(points @ T[:3, :3].T + T[:3, 3], [view]):
             differences.append(np.abs(depth - z))
     medians = [float(np.median(each)) for each in differences if len(each)]
     return float(np.median(medians)) if medians else float("inf")

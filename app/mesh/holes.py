@@ -6,44 +6,38 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from stream_recon.app.mesh.config import HoleConfig, VisibilityConfig
 from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.mesh.tsdf import FusionView
-from stream_recon.app.mesh.visibility import SEEN_THROUGH, seen_through, vertex_normals
+from stream_recon.app.mesh.visibility import in_free_space, vertex_normals
 
 FloatArray = NDArray[np.float64]
-SMALL = 28
-"""Edges of a border that is always closed: a hole of about 7 voxels."""
-PLANAR = 300
-"""Edges of a border that is closed where it lies in a plane, with the surface around it: about 75 voxels wide."""
-FLATNESS = 1.5
-"""Largest RMS distance of a planar border from its plane, in edges."""
-COSINE = 0.8
-"""Least cosine between the plane's normal and those of the triangles at a planar border, on average."""
-MOST_AROUND = 64
-"""Most triangles around a vertex of a border."""
-SPACING = 2.0
-"""Spacing of new vertices within a hole, in edges of its border."""
 
 
-def closed_holes(mesh: Mesh, views: Sequence[FusionView]) -> tuple[Mesh, int]:
+def closed_holes(
+    mesh: Mesh, views: Sequence[FusionView], config: HoleConfig, visibility: VisibilityConfig
+) -> tuple[Mesh, int]:
     """The mesh with small and planar holes closed, and their number.
 
     The outer borders of sheets stay open, and so do holes, such as doorways, that the depth maps ``views`` see through.
     """
+    if not config.is_enabled:
+        return mesh, 0
     normals = vertex_normals(mesh)
-    found = []
-    for border in borders(mesh.faces):
-        filling = _filling(mesh.xyz[border].astype(np.float64), normals[border], mesh.rgb[border])
+    fillings = []
+    for border in borders(mesh.faces, config):
+        filling = _filling(mesh.xyz[border].astype(np.float64), normals[border], mesh.rgb[border], config)
         if filling is not None:
-            found.append((border, *filling))
-    points = [np.concatenate([mesh.xyz[border].mean(axis=0)[None], inner]) for border, inner, _, _ in found]
+            fillings.append((border, *filling))
+    points = [np.concatenate([mesh.xyz[border].mean(axis=0)[None], inner]) for border, inner, _, _ in fillings]
     if not points:
         return mesh, 0
-    free = np.split(seen_through(np.concatenate(points), views), np.cumsum([len(some) for some in points])[:-1])
+    free = in_free_space(np.concatenate(points), views, visibility)
+    free = np.split(free, np.cumsum([len(some) for some in points])[:-1])
     vertices, faces, colours = [mesh.xyz], [mesh.faces], [mesh.rgb]
     count, closed = len(mesh.xyz), 0
-    for (border, inner, rgb, triangles), through in zip(found, free, strict=True):
-        if through.mean() > SEEN_THROUGH:
+    for (border, inner, rgb, triangles), through in zip(fillings, free, strict=True):
+        if through.mean() > visibility.free_share:
             continue
         names = np.concatenate([border, np.arange(count, count + len(inner))])
         vertices.append(inner.astype(np.float32))
@@ -54,10 +48,10 @@ def closed_holes(mesh: Mesh, views: Sequence[FusionView]) -> tuple[Mesh, int]:
     return Mesh(np.concatenate(vertices), np.concatenate(colours), np.concatenate(faces)), closed
 
 
-def borders(faces: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+def borders(faces: NDArray[np.int32], config: HoleConfig) -> list[NDArray[np.intp]]:
     """Closed borders of holes, as vertices in the order in which triangles that close them would run along them.
 
-    Borders that pass a vertex twice, or have more than `PLANAR` edges, are left out.
+    Borders that pass a vertex twice, or have too many edges, are left out.
     """
     if not len(faces):
         return []
@@ -73,28 +67,28 @@ def borders(faces: NDArray[np.int32]) -> list[NDArray[np.intp]]:
     # in a vertex stay apart.
     opened = np.flatnonzero(twin < 0)
     after = following[opened]
-    for _ in range(MOST_AROUND):
+    for _ in range(config.max_around):
         inner = twin[after] >= 0
         if not inner.any():
             break
         after[inner] = following[twin[after[inner]]]
     successor = np.full(len(begin), -1, np.int64)
     successor[opened] = np.where(twin[after] < 0, after, -1)
-    seen, loops = np.zeros(len(begin), bool), []
+    visited, loops = np.zeros(len(begin), bool), []
     for start in opened.tolist():
         loop, edge = [], start
-        while edge >= 0 and not seen[edge]:
-            seen[edge] = True
+        while edge >= 0 and not visited[edge]:
+            visited[edge] = True
             loop.append(edge)
             edge = int(successor[edge])
         vertices = begin[loop][::-1]
-        if edge == start and 3 <= len(loop) <= PLANAR and len(np.unique(vertices)) == len(vertices):
+        if edge == start and 3 <= len(loop) <= config.max_planar and len(np.unique(vertices)) == len(vertices):
             loops.append(vertices.astype(np.intp))
     return loops
 
 
 def _filling(
-    border: FloatArray, normals: FloatArray, rgb: NDArray[np.uint8]
+    border: FloatArray, normals: FloatArray, rgb: NDArray[np.uint8], config: HoleConfig
 ) -> tuple[FloatArray, NDArray[np.uint8], NDArray[np.intp]] | None:
     """New vertices [K, 3], their colours, and triangles of border vertices and these; None where it stays open."""
     centre = border.mean(axis=0)
@@ -108,12 +102,11 @@ def _filling(
         return None
     normal = area / size
     height = (border - centre) @ normal
-    small = len(border) <= SMALL
+    small = len(border) <= config.max_small
     facing = float((normals @ normal).mean())
-    # The outer border of a sheet is run along the other way round: its closing surface would face backward.
-    if facing < (0.2 if small else COSINE):
+    if facing < (config.min_small_cosine if small else config.min_planar_cosine):
         return None
-    if not small and float(np.sqrt(np.mean(height**2))) > FLATNESS * step:
+    if not small and float(np.sqrt(np.mean(height**2))) > config.max_roughness * step:
         return None
     across = np.linalg.svd(border - centre, full_matrices=False)[2][0]
     across = across - (across @ normal) * normal
@@ -122,7 +115,7 @@ def _filling(
     across /= np.linalg.norm(across)
     upward = np.cross(normal, across)
     flat = np.stack([(border - centre) @ across, (border - centre) @ upward], axis=1)
-    inner = _inner_points(flat, SPACING * step)
+    inner = _inner_points(flat, config.spacing * step)
     triangles = _triangulated(flat, inner)
     if triangles is None:
         inner, triangles = inner[:0], ears(flat)

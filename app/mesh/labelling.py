@@ -9,25 +9,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from stream_recon.app.mesh.config import LabelConfig
 from stream_recon.app.mesh.surface import Mesh
 
 FloatArray = NDArray[np.float32]
-CANDIDATES = 8
-"""Views that a triangle may take: its best ones."""
-SEAM_COST = 0.3
-"""Cost of a seam along an edge of mean length, in units of the best score."""
-SWEEPS = 60
-"""Iterations of belief propagation, more than until it hardly changes."""
-DAMPING = 0.4
-"""Share of the last message that is kept, which ends oscillations."""
-FORBIDDEN = 1e3
-"""Cost of a view that does not show the triangle."""
-MIN_PATCH = 12
-"""Triangles of a patch below which it is given to a neighbouring patch where that view shows it."""
-OUTLIER_COST = 1.0
-"""Cost of a view whose colour differs from that of the other views: something else was in front, or moved."""
-OUTLIER_LEVELS = 40.0
-"""Least difference of such a colour from the median, in levels of 255."""
 
 
 def neighbours(mesh: Mesh) -> tuple[NDArray[np.intp], FloatArray]:
@@ -45,7 +30,10 @@ def neighbours(mesh: Mesh) -> tuple[NDArray[np.intp], FloatArray]:
 
 
 def view_labels(
-    mesh: Mesh, scores: NDArray[np.float16], colours: NDArray[np.uint8] | NDArray[np.float32]
+    mesh: Mesh,
+    scores: NDArray[np.float16],
+    colours: NDArray[np.uint8] | NDArray[np.float32],
+    config: LabelConfig,
 ) -> NDArray[np.int32]:
     """View of each triangle [M], -1 where none shows it.
 
@@ -53,42 +41,44 @@ def view_labels(
         scores: [V, M], 0 where a view does not show a triangle.
         colours: [V, M, 3], with levelled exposure.
     """
-    count = min(CANDIDATES, len(scores))
+    count = min(config.candidates, len(scores))
     labels = np.full(len(mesh.faces), -1, np.int32)
     if not count:
         return labels
     views = np.argpartition(-scores, count - 1, axis=0)[:count].T.astype(np.int32)  # [M, K]
     score = np.take_along_axis(scores.T, views, axis=1).astype(np.float32)
     best = score.max(axis=1, keepdims=True)
-    cost = np.where(score > 0, 1 - score / np.maximum(best, 1e-12), np.float32(FORBIDDEN))
-    cost += OUTLIER_COST * _outliers(colours, views, score > 0)
+    cost = np.where(score > 0, 1 - score / np.maximum(best, 1e-12), np.float32(config.forbidden_cost))
+    cost += config.outlier_cost * _outliers(colours, views, score > 0, config.outlier_levels)
     pairs, length = neighbours(mesh)
     shown = best[:, 0] > 0
     kept = shown[pairs].all(axis=1)
     pairs, length = pairs[kept], length[kept]
-    choice = _propagate(cost, views, pairs, SEAM_COST * length.clip(0.2, 4))
+    choice = _propagate(cost, views, pairs, config.seam_cost * length.clip(0.2, 4), config)
     labels[shown] = views[np.arange(len(views)), choice][shown]
     for _ in range(3):
-        labels = _without_small_patches(labels, scores, pairs)
+        labels = _without_small_patches(labels, scores, pairs, config.min_patch)
     return labels
 
 
-def _outliers(colours: NDArray[np.generic], views: NDArray[np.int32], shown: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _outliers(
+    colours: NDArray[np.generic], views: NDArray[np.int32], shown: NDArray[np.bool_], min_levels: float
+) -> NDArray[np.bool_]:
     """Which candidates [M, K] have another colour than the median of at least three."""
     number = np.arange(len(views))[:, None]
-    found = colours[views, number].astype(np.float32)  # [M, K, 3]
-    found[~shown] = np.nan
+    levels = colours[views, number].astype(np.float32)  # [M, K, 3]
+    levels[~shown] = np.nan
     enough = np.flatnonzero(shown.sum(axis=1) >= 3)
     outliers = np.zeros(views.shape, bool)
-    some = found[enough]
+    some = levels[enough]
     difference = np.abs(some - np.nanmedian(some, axis=1, keepdims=True)).max(axis=2)
     spread = np.nanmedian(difference, axis=1, keepdims=True)
-    outliers[enough] = np.nan_to_num(difference) > np.maximum(4 * spread, OUTLIER_LEVELS)
+    outliers[enough] = np.nan_to_num(difference) > np.maximum(4 * spread, min_levels)
     return outliers
 
 
 def _propagate(
-    cost: FloatArray, views: NDArray[np.int32], pairs: NDArray[np.intp], seam: FloatArray
+    cost: FloatArray, views: NDArray[np.int32], pairs: NDArray[np.intp], seam: FloatArray, config: LabelConfig
 ) -> NDArray[np.intp]:
     """Candidate [M] of each triangle of least energy, by min-sum belief propagation."""
     source = np.concatenate([pairs[:, 0], pairs[:, 1]])
@@ -99,7 +89,7 @@ def _propagate(
     # Number of the target's candidate among the source's, -1 where it is none of them.
     same = views[source][:, :, None] == views[target][:, None, :]  # [2E, source, target]
     place = np.where(same.any(axis=1), same.argmax(axis=1), -1)
-    found, place = place >= 0, place.clip(0)
+    is_common, place = place >= 0, place.clip(0)
     del same
     messages = np.zeros((len(source), views.shape[1]), np.float32)
     order = np.argsort(target, kind="stable")
@@ -112,12 +102,12 @@ def _propagate(
             total[filled] += np.add.reduceat(messages[order], starts[filled], axis=0)
         return total
 
-    for _ in range(SWEEPS if edges else 0):
+    for _ in range(config.iterations if edges else 0):
         out = beliefs()[source] - messages[reverse]
         least = out.min(axis=1, keepdims=True)
         other = least + seam
-        sent = np.where(found, np.minimum(np.take_along_axis(out, place, axis=1), other), other) - least
-        messages = np.float32(DAMPING) * messages + np.float32(1 - DAMPING) * sent
+        sent = np.where(is_common, np.minimum(np.take_along_axis(out, place, axis=1), other), other) - least
+        messages = np.float32(config.damping) * messages + np.float32(1 - config.damping) * sent
     return np.asarray(beliefs().argmin(axis=1), np.intp)
 
 
@@ -129,10 +119,10 @@ def patches_of(labels: NDArray[np.int32], pairs: NDArray[np.intp]) -> NDArray[np
 
 
 def _without_small_patches(
-    labels: NDArray[np.int32], scores: NDArray[np.float16], pairs: NDArray[np.intp]
+    labels: NDArray[np.int32], scores: NDArray[np.float16], pairs: NDArray[np.intp], min_patch: int
 ) -> NDArray[np.int32]:
     """Small patches with the view of a neighbour across the seam, triangle by triangle, where it shows them."""
-    small = np.bincount(patches_of(labels, pairs))[patches_of(labels, pairs)] < MIN_PATCH
+    small = np.bincount(patches_of(labels, pairs))[patches_of(labels, pairs)] < min_patch
     both = np.concatenate([pairs, pairs[:, ::-1]])
     crossing = both[(labels[both[:, 0]] != labels[both[:, 1]]) & small[both[:, 0]] & ~small[both[:, 1]]]
     view = labels[crossing[:, 1]]

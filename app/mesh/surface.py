@@ -17,8 +17,6 @@ from stream_recon.app.mesh.tsdf import BLOCK, Volume
 
 CHUNK = 4
 """Blocks along each axis of a chunk that marching cubes runs on: bounds memory, with few chunk borders."""
-MIN_PART = 0.002
-"""Least size of a connected part as a share of all triangles: smaller ones are floaters."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,13 @@ def extract(volume: Volume, min_frames: int) -> Mesh:
     return _merged(lattice, faces, colours, volume.voxel)
 
 
-def without_floaters(mesh: Mesh) -> Mesh:
-    """The mesh without small connected parts, see `MIN_PART`."""
+def without_floaters(mesh: Mesh, min_part: float) -> Mesh:
+    """The mesh without connected parts smaller than a share ``min_part`` of all triangles."""
     if not len(mesh.faces):
         return mesh
     part = parts_of(mesh.faces, len(mesh.xyz))[mesh.faces[:, 0]]
     sizes = np.bincount(part)
-    return subset(mesh, sizes[part] >= max(MIN_PART * len(mesh.faces), 1))
+    return subset(mesh, sizes[part] >= max(min_part * len(mesh.faces), 1))
 
 
 def parts_of(faces: NDArray[np.int32], count: int) -> NDArray[np.intp]:
@@ -81,13 +79,13 @@ def joined(first: Mesh, second: Mesh) -> Mesh:
     return Mesh(np.concatenate([first.xyz, second.xyz]), np.concatenate([first.rgb, second.rgb]), faces)
 
 
-def decimated(mesh: Mesh, most: int) -> Mesh:
-    """The mesh simplified to about ``most`` triangles."""
-    if len(mesh.faces) <= most:
+def decimated(mesh: Mesh, max_faces: int) -> Mesh:
+    """The mesh simplified to about ``max_faces`` triangles."""
+    if len(mesh.faces) <= max_faces:
         return mesh
     import fast_simplification
 
-    xyz, faces = fast_simplification.simplify(mesh.xyz, mesh.faces, target_count=most)[:2]
+    xyz, faces = fast_simplification.simplify(mesh.xyz, mesh.faces, target_count=max_faces)[:2]
     xyz = np.asarray(xyz, np.float32)
     nearest = cKDTree(mesh.xyz).query(xyz)[1]
     return Mesh(xyz, mesh.rgb[nearest], np.asarray(faces, np.int32))

@@ -6,15 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mesh.atlas import (
-    PADDING,
-    Placement,
-    copy_patches,
-    encoded_page,
-    place_patches,
-)
-from stream_recon.app.mesh.blending import add_view, blend, levelled_image, page_texels
-from stream_recon.app.mesh.exposure import view_gains
+from stream_recon.app.mesh.atlas import Placement, copy_patches, jpeg_of, place_patches
+from stream_recon.app.mesh.blending import add_view, blend, image_texels, levelled_image, view_gains
+from stream_recon.app.mesh.config import AtlasConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Report, source_view
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.mesh.rasterizer import project_vertices
@@ -27,8 +21,8 @@ FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class AtlasPage:
-    """Triangles that share an image."""
+class TexturedPart:
+    """Triangles that share an image of the atlas."""
 
     xyz: FloatArray  # [N, 3]
     faces: NDArray[np.int32]  # [M, 3]
@@ -40,7 +34,7 @@ class AtlasPage:
 class TexturedMesh:
     """A mesh whose triangles have an image where a frame shows them, and else colours at vertices."""
 
-    pages: list[AtlasPage]
+    parts: list[TexturedPart]
     rest: Mesh
     """Triangles that no frame shows."""
     views: int
@@ -48,7 +42,7 @@ class TexturedMesh:
 
     @property
     def triangles(self) -> int:
-        return sum(len(page.faces) for page in self.pages) + len(self.rest.faces)
+        return sum(len(part.faces) for part in self.parts) + len(self.rest.faces)
 
 
 @dataclass(frozen=True)
@@ -64,28 +58,33 @@ class _Patches:
 
 @dataclass(frozen=True)
 class _Part:
-    """The textured triangles on one page."""
+    """The textured triangles on one image of the atlas."""
 
-    page: int
-    place: FloatArray  # [K, 2] pixel in the page
+    image: int
+    place: FloatArray  # [K, 2] pixel in the image
     xyz: FloatArray  # [K, 3]
     faces: NDArray[np.int32]  # [M, 3] of these vertices
     numbers: NDArray[np.intp]  # [M] the triangles' numbers in the mesh
 
 
 def textured(
-    result: ResultFolder, cameras: Sequence[Camera], mesh: Mesh, voxel: float, report: Report = lambda share: None
+    result: ResultFolder,
+    cameras: Sequence[Camera],
+    mesh: Mesh,
+    voxel: float,
+    config: TextureConfig,
+    report: Report = lambda share: None,
 ) -> TexturedMesh:
     """Texture a mesh with the images of these frames. Raises OutputError where one cannot be read."""
-    scored = score_views(result, cameras, mesh, voxel, lambda share: report(0.7 * share))
-    chosen = choose_views(scored.scores, normals_and_areas(mesh)[1])
+    scored = score_views(result, cameras, mesh, voxel, config.views, lambda share: report(0.7 * share))
+    chosen = choose_views(scored.scores, normals_and_areas(mesh)[1], config.views)
     scores, colours = scored.scores[chosen], scored.colours[chosen]
     mean = mesh.rgb[mesh.faces].mean(axis=1, dtype=np.float32)
-    gains = view_gains(colours, scores > 0, mean)
+    gains = view_gains(colours, scores > 0, mean, config.exposure)
     levelled = colours.copy()
     for view, gain in zip(levelled, gains, strict=True):
         view[:] = (view * gain).clip(0, 255)
-    labels = view_labels(mesh, scores, levelled)
+    labels = view_labels(mesh, scores, levelled, config.labels)
     report(0.8)
     shown = labels >= 0
     rest = subset(mesh, ~shown)
@@ -94,22 +93,24 @@ def textured(
     patches = _patches(subset_faces(mesh, shown), labels[shown], len(mesh.xyz))
     used = [scored.cameras[number] for number in chosen]
     pixels = _pixels(result, used, mesh, patches)
-    placement = _placement(patches, pixels)
-    atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.pages]
+    placement = _placement(patches, pixels, config.atlas)
+    atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.sizes]
     parts = _parts(mesh, patches, placement, pixels, np.flatnonzero(shown))
-    texels = [page_texels(placement.pages[part.page], part.place, part.faces, part.xyz, part.numbers) for part in parts]
+    texels = [
+        image_texels(placement.sizes[part.image], part.place, part.faces, part.xyz, part.numbers) for part in parts
+    ]
     for number, camera in enumerate(scored.cameras):
         report(0.8 + 0.18 * number / len(scored.cameras))
         view = source_view(result, camera)
-        image = levelled_image(view, mesh, scored.scores[number] > 0)
+        image = levelled_image(view, mesh, scored.scores[number] > 0, config.blend)
         if number in chosen:
             copy_patches(atlas, placement, np.flatnonzero(patches.view == chosen.index(number)), image)
-        add_view(texels, view, image, scored.scores[number])
+        add_view(texels, view, image, scored.scores[number], config.blend)
     for part, some in zip(parts, texels, strict=True):
-        blend(atlas[part.page], some, PADDING)
-    pages = [_page(part, atlas[part.page]) for part in parts]
+        blend(atlas[part.image], some, config.atlas.padding)
+    textured_parts = [_textured_part(part, atlas[part.image], config.atlas.jpeg_quality) for part in parts]
     report(1.0)
-    return TexturedMesh(pages, rest, len(np.unique(patches.view)))
+    return TexturedMesh(textured_parts, rest, len(np.unique(patches.view)))
 
 
 def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
@@ -139,30 +140,30 @@ def _pixels(result: ResultFolder, used: Sequence[Camera], mesh: Mesh, patches: _
     return pixels
 
 
-def _placement(patches: _Patches, pixels: FloatArray) -> Placement:
+def _placement(patches: _Patches, pixels: FloatArray, config: AtlasConfig) -> Placement:
     low = np.full((len(patches.view), 2), np.inf, np.float32)
     high = np.full((len(patches.view), 2), -np.inf, np.float32)
     np.minimum.at(low, patches.owner, pixels)
     np.maximum.at(high, patches.owner, pixels)
-    return place_patches(low, high)
+    return place_patches(low, high, config)
 
 
 def _parts(
     mesh: Mesh, patches: _Patches, placement: Placement, pixels: FloatArray, numbers: NDArray[np.intp]
 ) -> list[_Part]:
-    """The parts of the mesh on the pages. ``numbers``: [M] of the triangles in the mesh."""
+    """The parts of the mesh on the images of the atlas. ``numbers``: [M] of the triangles in the mesh."""
     place = placement.corner[patches.owner] + (pixels - placement.origin[patches.owner]) * np.float32(placement.scale)
     parts = []
-    for page in range(len(placement.pages)):
-        some = np.flatnonzero(placement.page[patches.patch] == page)
+    for image in range(len(placement.sizes)):
+        some = np.flatnonzero(placement.image[patches.patch] == image)
         if len(some):
             vertices, local = np.unique(patches.faces[some], return_inverse=True)
             faces: NDArray[np.int32] = local.reshape(-1, 3).astype(np.int32)
             xyz = mesh.xyz[patches.source[vertices]]
-            parts.append(_Part(page, place[vertices].astype(np.float32), xyz, faces, numbers[some]))
+            parts.append(_Part(image, place[vertices].astype(np.float32), xyz, faces, numbers[some]))
     return parts
 
 
-def _page(part: _Part, page: NDArray[np.uint8]) -> AtlasPage:
-    uv = part.place / np.array([page.shape[1], page.shape[0]], np.float32)
-    return AtlasPage(part.xyz, part.faces, np.asarray(uv, np.float32), encoded_page(page))
+def _textured_part(part: _Part, image: NDArray[np.uint8], quality: int) -> TexturedPart:
+    uv = part.place / np.array([image.shape[1], image.shape[0]], np.float32)
+    return TexturedPart(part.xyz, part.faces, np.asarray(uv, np.float32), jpeg_of(image, quality))

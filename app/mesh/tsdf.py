@@ -34,7 +34,6 @@ class FusionView:
     T_world_camera: NDArray[np.float64]  # [4, 4]
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
     band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
-    front: FloatArray | None = None  # [h, w] largest distance before the surface, in truncations; None: 1
 
 
 class Volume:
@@ -46,12 +45,12 @@ class Volume:
         weight: [N, 512], 0 without observations.
         frames: [N, 512] number of frames that observed a voxel, up to 255.
         rgb: [N, 512, 3].
-        full: whether a block could not be allocated, because there are ``most_blocks``.
+        full: whether a block could not be allocated, because there are ``max_blocks``.
     """
 
-    def __init__(self, voxel: float, truncation: float, most_blocks: int) -> None:
+    def __init__(self, voxel: float, truncation: float, max_blocks: int) -> None:
         assert voxel > 0 and truncation > voxel
-        self.voxel, self.truncation, self._most = voxel, truncation, most_blocks
+        self.voxel, self.truncation, self._max_blocks = voxel, truncation, max_blocks
         self._slots: dict[int, int] = {}
         self.full = False
         self.blocks = np.empty((0, 3), np.int64)
@@ -94,8 +93,9 @@ class Volume:
         weight = np.where(distance < 0, 1 + distance / band[observed], np.float32(1)) / (depth * depth)
         if view.weight is not None:
             weight *= view.weight.reshape(-1)[pixel]
-        most = np.float32(1) if view.front is None else view.front.reshape(-1)[pixel]
-        self._average(voxel, np.minimum(distance, most), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32))
+        self._average(
+            voxel, np.minimum(distance, np.float32(1)), view.rgb.reshape(-1, 3)[pixel], weight.astype(np.float32)
+        )
 
     def _average(
         self, voxel: NDArray[np.intp], distance: FloatArray, rgb: NDArray[np.uint8], weight: FloatArray
@@ -130,7 +130,7 @@ class Volume:
         wanted = np.unique(np.concatenate(keys))
         slots = np.array([self._slots.get(key, -1) for key in wanted.tolist()], np.intp)
         new = wanted[slots < 0]
-        room = self._most - len(self._slots)
+        room = self._max_blocks - len(self._slots)
         if len(new) > room:
             self.full, new = True, new[:room]
         if len(new):
@@ -142,7 +142,7 @@ class Volume:
         count = len(self._slots)
         self._slots.update(zip(keys.tolist(), range(count, count + len(keys)), strict=True))
         if count + len(keys) > len(self.blocks):
-            room = min(max(2 * len(self.blocks), count + len(keys), 1024), self._most)
+            room = min(max(2 * len(self.blocks), count + len(keys), 1024), self._max_blocks)
             for name in ("blocks", "distance", "weight", "frames", "rgb"):
                 old = getattr(self, name)
                 grown = np.zeros((room, *old.shape[1:]), old.dtype)

@@ -1,4 +1,4 @@
-"""What depth maps say of points: seen, or seen through."""
+"""What depth maps say of points: on a surface, or in free space."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,41 +6,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.mesh.config import VisibilityConfig
 from stream_recon.app.mesh.surface import Mesh, subset
 from stream_recon.app.mesh.tsdf import FusionView
 
-SEEN_BEHIND = 1.1
-"""Factor of the depth from which a frame sees through a point, more than the error of depth."""
-SEEN_THROUGH = 0.25
-"""Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
-NEAR_SURFACE = 0.1
-"""Share of the depth within which a point is on the surface that a frame sees, in addition to the truncation."""
 
-
-def seen_through(points: NDArray[np.floating], views: Sequence[FusionView]) -> NDArray[np.bool_]:
-    """Which points [N, 3] several depth maps see through: they show something behind them."""
+def in_free_space(
+    points: NDArray[np.floating], views: Sequence[FusionView], config: VisibilityConfig
+) -> NDArray[np.bool_]:
+    """Which points [N, 3] several depth maps show something behind."""
     looked, through = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
     for _, shown, z, depth in looks(points, views):
         looked[shown] += 1
-        through[shown[depth > SEEN_BEHIND * z]] += 1
-    return (through >= 2) & (through > SEEN_THROUGH * looked)
+        through[shown[depth > config.behind * z]] += 1
+    return (through >= 2) & (through > config.free_share * looked)
 
 
-def without_unseen(mesh: Mesh, views: Sequence[FusionView], margin: float) -> Mesh:
+def visible_part(mesh: Mesh, views: Sequence[FusionView], margin: float, config: VisibilityConfig) -> Mesh:
     """The mesh without triangles that no depth map shows from their front, at any of their vertices.
 
     Fusion makes such ones behind thin objects: backs of surfaces whose front is measured. ``margin``: distance from the
-    surface within which a vertex is seen.
+    surface within which a vertex is visible.
     """
     normals = vertex_normals(mesh).astype(np.float32)
-    seen = np.zeros(len(mesh.xyz), bool)
+    visible = np.zeros(len(mesh.xyz), bool)
     for centre, shown, z, depth in looks(mesh.xyz, views):
-        near = np.abs(depth - z) < margin + NEAR_SURFACE * z
+        near = np.abs(depth - z) < margin + config.near * z
         shown = shown[near]
-        shown = shown[~seen[shown]]
-        seen[shown] = np.einsum("ij,ij->i", centre - mesh.xyz[shown], normals[shown]) > 0
+        shown = shown[~visible[shown]]
+        visible[shown] = np.einsum("ij,ij->i", centre - mesh.xyz[shown], normals[shown]) > 0
     faces = mesh.faces
-    return subset(mesh, seen[faces[:, 0]] | seen[faces[:, 1]] | seen[faces[:, 2]])
+    return subset(mesh, visible[faces[:, 0]] | visible[faces[:, 1]] | visible[faces[:, 2]])
 
 
 def looks(

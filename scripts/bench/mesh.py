@@ -10,15 +10,17 @@ frame. Texture and colours at vertices are treated alike. Time is of one core.
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.drawing import Drawable, draw, drawables
 from stream_recon.app.core.gltf import glb
-from stream_recon.app.mesh.build import FACES, primitives, surface, with_texture
-from stream_recon.app.mesh.drawing import Drawable, draw, drawables
+from stream_recon.app.mesh.build import primitives, surface, with_texture
+from stream_recon.app.mesh.config import DEFAULT_MESH
 from stream_recon.app.mesh.fusion import SourceView, mesh_cameras, source_view
 from stream_recon.app.mesh.rasterizer import project_vertices, rasterize, signed_areas
 from stream_recon.app.result.folder import read_result
@@ -32,7 +34,9 @@ SAME_DEPTH = 0.06
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("results", type=Path, nargs="+", metavar="OUT", help="result folders")
     parser.add_argument("--every", type=int, default=8, help="one of this number of frames is held out (default 8)")
-    parser.add_argument("--faces", type=int, default=FACES, help=f"triangles (default {FACES})")
+    parser.add_argument(
+        "--faces", type=int, default=DEFAULT_MESH.faces, help=f"triangles (default {DEFAULT_MESH.faces})"
+    )
 
 
 def run(options: Namespace) -> None:
@@ -47,16 +51,16 @@ def run(options: Namespace) -> None:
 
 def _row(folder: Path, every: int, faces: int) -> str:
     result = read_result(folder)
-    cameras = mesh_cameras(result)
+    cameras = mesh_cameras(result, DEFAULT_MESH.fusion.max_frames)
     held = cameras[every // 2 :: every]
     used = [camera for camera in cameras if camera not in held]
     begin = time.process_time()
-    found = surface(result, used, faces)
+    plain_mesh = surface(result, used, replace(DEFAULT_MESH, faces=faces))
     middle = time.process_time()
-    mesh = with_texture(result, used, found)
+    mesh = with_texture(result, used, plain_mesh, DEFAULT_MESH.texture)
     end = time.process_time()
     size = len(glb(primitives(mesh, np.eye(3))))
-    textured, plain = drawables(mesh), [Drawable(found.mesh.xyz, found.mesh.faces, found.mesh.rgb)]
+    textured, plain = drawables(mesh), [Drawable(plain_mesh.mesh.xyz, plain_mesh.mesh.faces, plain_mesh.mesh.rgb)]
     views = [source_view(result, camera) for camera in held]
     pairs = zip(_errors(textured, views), _errors(plain, views), strict=True)
     errors = [f"{one:.2f}, {other:.2f}" for one, other in pairs]

@@ -3,7 +3,8 @@
 import numpy as np
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.mesh.blending import add_view, blend, levelled_image, page_texels
+from stream_recon.app.mesh.blending import add_view, blend, image_texels, levelled_image
+from stream_recon.app.mesh.config import BlendConfig
 from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.surface import Mesh
 
@@ -29,34 +30,35 @@ def stripes(noise: float, seed: int) -> np.ndarray:
 def test_exposure_is_levelled_and_detail_stays() -> None:
     truth = stripes(0, 0).astype(np.float64)
     slope = np.linspace(-30, 20, HEIGHT)[:, None, None]
-    found = levelled_image(view((truth + slope).astype(np.uint8)), wall(), np.ones(2, bool)).astype(np.float64)
-    assert np.abs(found.mean(axis=(1, 2)) - 120).max() < 12 < np.abs(slope).max()
-    assert np.corrcoef(found.ravel(), truth.ravel())[0, 1] > 0.98
+    exposed = view((truth + slope).astype(np.uint8))
+    levelled = levelled_image(exposed, wall(), np.ones(2, bool), BlendConfig()).astype(np.float64)
+    assert np.abs(levelled.mean(axis=(1, 2)) - 120).max() < 12 < np.abs(slope).max()
+    assert np.corrcoef(levelled.ravel(), truth.ravel())[0, 1] > 0.98
 
 
 def test_the_mean_of_views_has_less_noise_than_one() -> None:
-    # A page that is the image itself: its pixels are the wall's.
+    # An atlas that is the image itself: its pixels are the wall's.
     corners = np.array([[0, 0], [WIDTH, 0], [WIDTH, HEIGHT], [0, HEIGHT]], np.float32)
     rays = (corners - [CAMERA.cx, CAMERA.cy]) / [CAMERA.fx, CAMERA.fy]
     xyz = np.concatenate([rays, np.ones((4, 1))], axis=1).astype(np.float32)
     faces = np.array([[0, 1, 2], [0, 2, 3]], np.int32)
-    texels = page_texels((WIDTH, HEIGHT), corners, faces, xyz, np.arange(2))
+    texels = image_texels((WIDTH, HEIGHT), corners, faces, xyz, np.arange(2))
     assert len(texels.place) == WIDTH * HEIGHT
     for seed in range(9):
-        add_view([texels], view(stripes(20, seed)), stripes(20, seed), np.ones(2))
-    add_view([texels], view(stripes(20, 9)), np.full((HEIGHT, WIDTH, 3), 255, np.uint8), np.zeros(2))
-    page = stripes(20, 0)
-    before = np.abs(page - stripes(0, 0).astype(float)).mean()
-    blend(page, texels, 2)
-    assert np.abs(page - stripes(0, 0).astype(float)).mean() < 0.4 * before
+        add_view([texels], view(stripes(20, seed)), stripes(20, seed), np.ones(2), BlendConfig())
+    add_view([texels], view(stripes(20, 9)), np.full((HEIGHT, WIDTH, 3), 255, np.uint8), np.zeros(2), BlendConfig())
+    atlas = stripes(20, 0)
+    before = np.abs(atlas - stripes(0, 0).astype(float)).mean()
+    blend(atlas, texels, 2)
+    assert np.abs(atlas - stripes(0, 0).astype(float)).mean() < 0.4 * before
 
 
 def test_padding_moves_with_its_patch() -> None:
     corners = np.array([[8, 8], [24, 8], [24, 24], [8, 24]], np.float32)
     xyz = np.concatenate([corners, np.ones((4, 1))], axis=1).astype(np.float32)
-    texels = page_texels((32, 32), corners, np.array([[0, 1, 2], [0, 2, 3]], np.int32), xyz, np.arange(2))
+    texels = image_texels((32, 32), corners, np.array([[0, 1, 2], [0, 2, 3]], np.int32), xyz, np.arange(2))
     texels.weight[:] = 1
     texels.sums[:] = 150
-    page = np.full((32, 32, 3), 100, np.uint8)
-    blend(page, texels, 3)
-    assert (page[5:27, 8:24] == 150).all() and (page[:5] == 100).all() and (page[27:] == 100).all()
+    atlas = np.full((32, 32, 3), 100, np.uint8)
+    blend(atlas, texels, 3)
+    assert (atlas[5:27, 8:24] == 150).all() and (atlas[:5] == 100).all() and (atlas[27:] == 100).all()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.drawing import Drawable, draw
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.mesh.build import write_result_mesh
-from stream_recon.app.mesh.drawing import Drawable, draw
 from stream_recon.app.result import files
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.lock import FolderLock

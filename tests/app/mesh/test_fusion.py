@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bench.drawing import Drawable, draw
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.mesh.drawing import Drawable, draw
-from stream_recon.app.mesh.fusion import WEIGHTS, fuse, mesh_cameras, pixel_weights
+from stream_recon.app.mesh.config import DEFAULT_MESH
+from stream_recon.app.mesh.fusion import fuse, mesh_cameras, pixel_weights
 from stream_recon.app.result.dense import write_dense
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
@@ -46,7 +47,7 @@ def street(folder: Path) -> ResultFolder:
 
 def test_far_surfaces_are_coarser_and_none_is_there_twice(tmp_path: Path) -> None:
     result = street(tmp_path / "out")
-    mesh = fuse(result, mesh_cameras(result)).mesh
+    mesh = fuse(result, mesh_cameras(result, 600), DEFAULT_MESH).mesh
     corners = mesh.xyz[mesh.faces]
     z = corners[..., 2].mean(axis=1)
     size = np.linalg.norm(corners[:, 1] - corners[:, 0], axis=1)
@@ -64,17 +65,17 @@ def test_confirmed_depth_outweighs_the_network(tmp_path: Path) -> None:
     points = PointsConfig()
     wrong, right = result.dense_map(0), result.dense_map(1)
     low = replace(wrong, certainty=np.full_like(wrong.certainty, Certainty.NETWORK))
-    weights = [pixel_weights(m.result(result.cameras[0]), points) for m in (low, right)]
-    assert weights[1].max() == WEIGHTS[3] and weights[0].max() == pytest.approx(WEIGHTS[1])
-    assert WEIGHTS[0] == 0 and WEIGHTS[3] > 3 * WEIGHTS[2] > 9 * WEIGHTS[1]
+    weights = [pixel_weights(m.result(result.cameras[0]), points, DEFAULT_MESH.fusion) for m in (low, right)]
+    assert weights[1].max() > 9 * weights[0].max() > 0
 
 
 def test_frames_with_dense_maps_are_fused_and_others_are_not(tmp_path: Path) -> None:
     result = write_wall(tmp_path / "out", 6)
     (result.folder / "dense" / "000002.npz").unlink()
     again = read_result(result.folder)
-    assert [camera.index for camera in mesh_cameras(again)] == [0, 1, 3, 4, 5]
-    assert len(mesh_cameras(again, "all")) == 6 and len(mesh_cameras(again, "3")) == 2
+    assert [camera.index for camera in mesh_cameras(again, 600)] == [0, 1, 3, 4, 5]
+    assert len(mesh_cameras(again, 600, "all")) == 6 and len(mesh_cameras(again, 600, "3")) == 2
+    assert len(mesh_cameras(again, 4)) == 4
     record = json.loads((result.folder / "run.json").read_text())
     (result.folder / "run.json").write_text(json.dumps({**record, "refinement": {"id": "other"}}))
     assert not read_result(result.folder).dense
@@ -89,7 +90,7 @@ def test_truncation_follows_the_disagreement_of_unconfirmed_depth(tmp_path: Path
         certainty = np.where(dense.depth > 0, np.uint8(Certainty.NETWORK), np.uint8(Certainty.NONE))
         changed = replace(dense, depth=dense.depth * factor, certainty=certainty)
         write_dense(result.folder, changed, result.refinement_id or "")
-    fused = fuse(read_result(result.folder), result.cameras)
+    fused = fuse(read_result(result.folder), result.cameras, DEFAULT_MESH)
     assert fused.truncation / fused.voxel == pytest.approx(voxels)
 
 
@@ -103,7 +104,7 @@ def test_frames_that_disagree_leave_no_holes(tmp_path: Path) -> None:
     writer.finish(RunSummary(interrupted=False, frames_reconstructed=12))
     result = read_result(tmp_path / "out")
 
-    mesh = fuse(result, mesh_cameras(result)).mesh
+    mesh = fuse(result, mesh_cameras(result, 600), DEFAULT_MESH).mesh
 
     middle = frame(6, np.zeros(shape, np.float32))
     parts = [Drawable(mesh.xyz, mesh.faces, mesh.rgb)]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.mesh.config import HoleConfig, VisibilityConfig
 from stream_recon.app.mesh.holes import borders, closed_holes, ears
 from stream_recon.app.mesh.surface import Mesh, subset
 from stream_recon.app.mesh.tsdf import FusionView
@@ -34,12 +35,21 @@ def wall_view(depth: float) -> FusionView:
     return FusionView(np.full((60, 60), depth, np.float32), image, Intrinsics(60, 60, 30, 30), np.eye(4))
 
 
+def closed_mesh(mesh: Mesh, views: list[FusionView], config: HoleConfig | None = None) -> tuple[Mesh, int]:
+    return closed_holes(mesh, views, config or HoleConfig(), VisibilityConfig())
+
+
+def test_holes_stay_where_closing_is_disabled() -> None:
+    mesh = without(sheet(), 0.2, -0.1, 0.15)
+    assert closed_mesh(mesh, [wall_view(3.0)] * 3, HoleConfig(is_enabled=False)) == (mesh, 0)
+
+
 @pytest.mark.parametrize("radius", [0.08, 0.15, 0.5])
 def test_a_hole_in_a_plane_is_closed_exactly(radius: float) -> None:
     whole = sheet()
-    closed, count = closed_holes(without(whole, 0.2, -0.1, radius), [wall_view(3.0)] * 3)
+    closed, count = closed_mesh(without(whole, 0.2, -0.1, radius), [wall_view(3.0)] * 3)
     assert count == 1 and area(closed) == pytest.approx(area(whole), rel=1e-4)
-    assert len(borders(closed.faces)) == 1  # the outer one
+    assert len(borders(closed.faces, HoleConfig())) == 1  # the outer one
     # The new triangles face the same way and have the colour around them.
     a, b, c = (closed.xyz[closed.faces[:, k]] for k in range(3))
     assert (np.cross(b - a, c - a)[:, 2] < 0).all()
@@ -48,22 +58,22 @@ def test_a_hole_in_a_plane_is_closed_exactly(radius: float) -> None:
 
 def test_the_outer_border_of_a_sheet_stays_open() -> None:
     small = sheet(5)
-    assert len(borders(small.faces)) == 1
-    assert closed_holes(small, []) == (small, 0)
+    assert len(borders(small.faces, HoleConfig())) == 1
+    assert closed_mesh(small, []) == (small, 0)
 
 
 def test_a_doorway_that_frames_see_through_stays_open() -> None:
     open_mesh = without(sheet(), 0.0, 0.0, 0.5)
-    closed, count = closed_holes(open_mesh, [wall_view(5.0)] * 3)
+    closed, count = closed_mesh(open_mesh, [wall_view(5.0)] * 3)
     assert count == 0 and len(closed.faces) == len(open_mesh.faces)
     # One frame alone may err.
-    assert closed_holes(open_mesh, [wall_view(5.0), *[wall_view(3.0)] * 8])[1] == 1
+    assert closed_mesh(open_mesh, [wall_view(5.0), *[wall_view(3.0)] * 8])[1] == 1
 
 
 def test_large_holes_are_closed_in_planes_alone() -> None:
     bent = without(sheet(bend=1.0), 0.0, 0.0, 0.5)
-    assert closed_holes(bent, [])[1] == 0
-    assert closed_holes(without(sheet(bend=0.3), 0.0, 0.0, 0.08), [])[1] == 1
+    assert closed_mesh(bent, [])[1] == 0
+    assert closed_mesh(without(sheet(bend=0.3), 0.0, 0.0, 0.08), [])[1] == 1
 
 
 def test_ears_cover_a_concave_polygon() -> None:

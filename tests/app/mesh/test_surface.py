@@ -1,5 +1,6 @@
 """The mesh of a box room whose walls are known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,12 @@ import pytest
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
+from stream_recon.app.mesh.build import surface
+from stream_recon.app.mesh.config import DEFAULT_MESH
+from stream_recon.app.mesh.fusion import mesh_cameras
 from stream_recon.app.mesh.surface import Mesh, decimated, extract, without_floaters
 from stream_recon.app.mesh.tsdf import FusionView, Volume
+from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError
 from tests.app.export.rooms import off_the_walls, room_frames, write_room
 
@@ -78,13 +83,13 @@ def test_thinning_keeps_shape_and_colour() -> None:
 
 
 def test_small_parts_are_left_out() -> None:
-    mesh = without_floaters(extract(ball(), 1))
+    mesh = without_floaters(extract(ball(), 1), 0.002)
     far = Mesh(
         np.concatenate([mesh.xyz, mesh.xyz[:3] + 50]),
         np.concatenate([mesh.rgb, mesh.rgb[:3]]),
         np.concatenate([mesh.faces, np.array([[0, 1, 2]], np.int32) + len(mesh.xyz)]),
     )
-    assert len(without_floaters(far).faces) == len(mesh.faces)
+    assert len(without_floaters(far, 0.002).faces) == len(mesh.faces)
 
 
 def test_a_volume_has_no_more_blocks_than_it_may() -> None:
@@ -95,12 +100,13 @@ def test_a_volume_has_no_more_blocks_than_it_may() -> None:
     assert not ball().full
 
 
-def test_large_scenes_get_larger_voxels(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, fine = export(room, "mesh", tmp_path / "fine.ply", ExportOptions(frames="all"))
-    monkeypatch.setattr("stream_recon.app.mesh.fusion.MAX_BLOCKS", 150)
-    _, coarse = export(room, "mesh", tmp_path / "coarse.ply", ExportOptions(frames="all"))
-    assert int(coarse.summary.split()[0]) < int(fine.summary.split()[0])
-    assert int(coarse.summary.split()[0]) > 100
+def test_large_scenes_get_larger_voxels(room: Path) -> None:
+    result = read_result(room)
+    cameras = mesh_cameras(result, 600, "all")
+    small = replace(DEFAULT_MESH, fusion=replace(DEFAULT_MESH.fusion, max_blocks=150))
+    fine, coarse = (surface(result, cameras, config) for config in (DEFAULT_MESH, small))
+    assert coarse.fused.voxel > fine.fused.voxel
+    assert 100 < len(coarse.mesh.faces) < len(fine.mesh.faces)
 
 
 def test_wrong_suffixes(room: Path, tmp_path: Path) -> None:

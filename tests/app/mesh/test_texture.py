@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.mesh.atlas import SCALE, copy_patches, place_patches
-from stream_recon.app.mesh.exposure import view_gains
+from stream_recon.app.mesh.atlas import copy_patches, place_patches
+from stream_recon.app.mesh.blending import view_gains
+from stream_recon.app.mesh.config import TextureConfig
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas
 from tests.app.mesh.test_holes import sheet
+
+CONFIG = TextureConfig()
 
 
 def test_few_views_are_chosen_and_all_is_shown() -> None:
@@ -16,8 +19,8 @@ def test_few_views_are_chosen_and_all_is_shown() -> None:
     for view in range(30):  # ten views of each third, one of which is best
         third = slice(333 * (view % 3), 333 * (view % 3) + 334)
         scores[view, third] = 1.0 if view < 3 else 0.7
-    assert sorted(choose_views(scores, areas)) == [0, 1, 2]
-    assert choose_views(np.zeros((4, 10), np.float16), areas[:10]) == []
+    assert sorted(choose_views(scores, areas, CONFIG.views)) == [0, 1, 2]
+    assert choose_views(np.zeros((4, 10), np.float16), areas[:10], CONFIG.views) == []
 
 
 def test_labels_are_smooth_and_follow_quality() -> None:
@@ -29,7 +32,7 @@ def test_labels_are_smooth_and_follow_quality() -> None:
     scores = np.stack([1 - 0.4 * (x > 0), 0.6 + 0.4 * (x > 0)]) + random.normal(0, 0.25, (2, count))
     scores = scores.clip(0.05, 2).astype(np.float16)
     colours = np.full((2, count, 3), 100, np.uint8)
-    labels = view_labels(mesh, scores, colours)
+    labels = view_labels(mesh, scores, colours, CONFIG.labels)
     right = labels == (x > 0)
     assert right.mean() > 0.9 > (scores.argmax(axis=0) == (x > 0)).mean()
     assert len(np.unique(patches_of(labels, neighbours(mesh)[0]))) <= 6
@@ -39,9 +42,10 @@ def test_triangles_that_no_view_shows_have_no_label() -> None:
     mesh = sheet(10)
     scores = np.ones((2, len(mesh.faces)), np.float16)
     scores[:, :20] = 0
-    labels = view_labels(mesh, scores, np.full((2, len(mesh.faces), 3), 100, np.uint8))
+    labels = view_labels(mesh, scores, np.full((2, len(mesh.faces), 3), 100, np.uint8), CONFIG.labels)
     assert (labels[:20] == -1).all() and (labels[20:] >= 0).all()
-    assert (view_labels(mesh, scores[:0], np.empty((0, len(mesh.faces), 3), np.uint8)) == -1).all()
+    nothing = np.empty((0, len(mesh.faces), 3), np.uint8)
+    assert (view_labels(mesh, scores[:0], nothing, CONFIG.labels) == -1).all()
 
 
 def test_a_view_with_another_colour_is_avoided() -> None:
@@ -52,7 +56,7 @@ def test_a_view_with_another_colour_is_avoided() -> None:
     colours = np.full((4, count, 3), 120, np.uint8)
     passing = mesh.xyz[mesh.faces].mean(axis=1)[:, 0] < 0
     colours[2, passing] = (20, 30, 200)
-    labels = view_labels(mesh, scores, colours)
+    labels = view_labels(mesh, scores, colours, CONFIG.labels)
     assert (labels[passing] == 2).mean() < 0.05 and (labels[~passing] == 2).mean() > 0.95
 
 
@@ -62,37 +66,38 @@ def test_gains_undo_exposure() -> None:
     exposure = np.array([[1.0, 1.0, 1.0], [1.3, 1.25, 1.2], [0.8, 0.8, 0.9], [1.1, 1.0, 1.0]])
     colours = (truth * exposure[:, None] + random.normal(0, 3, (4, 3000, 3))).clip(0, 255).astype(np.uint8)
     shown = random.uniform(size=(4, 3000)) < 0.5
-    assert np.abs(exposure * view_gains(colours, shown, truth) - 1).max() < 0.03
+    assert np.abs(exposure * view_gains(colours, shown, truth, CONFIG.exposure) - 1).max() < 0.03
     shown[2] = False
-    assert (view_gains(colours, shown, truth)[2] == 1).all()
+    assert (view_gains(colours, shown, truth, CONFIG.exposure)[2] == 1).all()
 
 
-def test_patches_do_not_overlap_and_stay_within_pages() -> None:
+def test_patches_do_not_overlap_and_stay_within_images() -> None:
     random = np.random.default_rng(3)
     low = random.uniform(0, 500, (2000, 2)).astype(np.float32)
     high = low + random.exponential(60, (2000, 2)).astype(np.float32)
-    placement = place_patches(low, high)
-    used = [np.zeros((height, width), np.uint8) for width, height in placement.pages]
-    for page, (x, y), (w, h) in zip(placement.page, placement.corner, placement.size, strict=True):
-        area = used[page][y : y + h, x : x + w]
+    placement = place_patches(low, high, CONFIG.atlas)
+    used = [np.zeros((height, width), np.uint8) for width, height in placement.sizes]
+    for image, (x, y), (w, h) in zip(placement.image, placement.corner, placement.size, strict=True):
+        area = used[image][y : y + h, x : x + w]
         assert area.shape == (h, w)
         area += 1
-    assert max(int(page.max()) for page in used) == 1
-    assert np.mean([page.mean() for page in used]) > 0.7
-    assert max(max(size) for size in placement.pages) <= 4096
-    huge = place_patches(np.zeros((40, 2), np.float32), np.full((40, 2), 4000, np.float32))
-    assert huge.scale < 1 and len(huge.pages) <= 3
+    assert max(int(image.max()) for image in used) == 1
+    assert np.mean([image.mean() for image in used]) > 0.7
+    assert max(max(size) for size in placement.sizes) <= 4096
+    huge = place_patches(np.zeros((40, 2), np.float32), np.full((40, 2), 4000, np.float32), CONFIG.atlas)
+    assert huge.scale < 1 and len(huge.sizes) <= 3
 
 
 def test_a_patch_shows_its_part_of_the_image() -> None:
     image = np.zeros((60, 80, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(80), np.arange(60)[:, None]
-    placement = place_patches(np.array([[10.0, 20.0]], np.float32), np.array([[50.0, 44.0]], np.float32))
-    assert placement.scale == SCALE
-    width, height = placement.pages[0]
+    low, high = np.array([[10.0, 20.0]], np.float32), np.array([[50.0, 44.0]], np.float32)
+    placement = place_patches(low, high, CONFIG.atlas)
+    assert placement.scale == CONFIG.atlas.scale
+    width, height = placement.sizes[0]
     atlas = [np.zeros((height, width, 3), np.uint8)]
     copy_patches(atlas, placement, np.array([0]), image)
-    place = (np.array([[12.5, 21.5], [48.5, 40.5]]) - placement.origin[0]) * SCALE + placement.corner[0]
+    place = (np.array([[12.5, 21.5], [48.5, 40.5]]) - placement.origin[0]) * placement.scale + placement.corner[0]
     for (x, y), pixel in zip(np.floor(place).astype(int), ((12, 21), (48, 40)), strict=True):
         assert np.abs(atlas[0][y, x, :2].astype(int) - pixel).max() <= 1
 

@@ -27,10 +27,10 @@ class Drawable:
 
 def drawables(mesh: TexturedMesh) -> list[Drawable]:
     """The parts of a mesh with decoded images."""
-    pages = [
-        Drawable(page.xyz, page.faces, uv=page.uv, image=_decoded(page.jpeg)) for page in mesh.pages if len(page.faces)
+    parts = [
+        Drawable(part.xyz, part.faces, uv=part.uv, image=_decoded(part.jpeg)) for part in mesh.parts if len(part.faces)
     ]
-    return [*pages, Drawable(mesh.rest.xyz, mesh.rest.faces, mesh.rest.rgb)]
+    return [*parts, Drawable(mesh.rest.xyz, mesh.rest.faces, mesh.rest.rgb)]
 
 
 def draw(

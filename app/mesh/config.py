@@ -1,0 +1,229 @@
+"""Tuned numbers of surfaces, a group for each step.
+
+What a value was chosen by stands beside it; ``python scripts/bench mesh OUT`` measures what a change does.
+"""
+
+from dataclasses import dataclass, field
+
+from stream_recon.app.core.types import Certainty
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """Fusion of depth maps into TSDF volumes of several resolutions. Tuples by `Certainty` have an entry for each."""
+
+    max_frames: int = 600
+    """Frames that are fused: more hardly change the mesh."""
+    max_depth_frames: int = 50
+    """Frames that the median depth is computed from: more hardly change it."""
+    max_kept_views: int = 150
+    """Depth maps kept in memory for the question which holes are real."""
+    voxel_pixels: float = 1.5
+    """Voxel size in widths of a depth pixel at the median depth: smaller voxels hold noise."""
+    truncation: tuple[float, float] = (3.0, 6.0)
+    """Bounds of the truncation distance in voxels: less leaves gaps and parallel layers where frames disagree, more
+    blurs where they agree."""
+    noise_factor: float = 2.0
+    """The truncation distance in medians of the disagreement of unconfirmed depth."""
+    noise_pairs: int = 12
+    noise_distance: int = 3
+    noise_step: int = 5
+    """Pairs of frames that are compared, the number of frames between them, and of pixels between the compared ones."""
+    bands: tuple[float, ...] = (6.0, 4.8, 2.4, 2.4)
+    """Depth behind the surface that a pixel fills, in voxels but at most the truncation, by `Certainty`: more thickens
+    edges, less leaves gaps."""
+    weights: tuple[float, ...] = (0.0, 0.05, 0.25, 1.0)
+    """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average
+    out."""
+    usual_missing: float = 0.1
+    """What the confidence of good pixels of the network lacks to 1, see `confidence_levels`."""
+    min_depths: tuple[float, ...] = (0.0, 0.2, 0.2)
+    """Depth from which each volume takes pixels, as a share of its largest one, at most: volumes overlap, so that there
+    is no gap between them."""
+    min_frames: tuple[int, ...] = (3, 3, 5)
+    """Frames that observe a voxel of the surface of each volume, where there are several times as many: in the coarsest
+    one a few frames make large false surfaces."""
+    max_depth: float = 3.0
+    """Largest depth of the finest volume, in median depths: beyond it a pixel is several voxels wide."""
+    level_factor: float = 3.0
+    """Factor between the voxels, and between the largest depths, of two volumes."""
+    away: float = 1.2
+    """Distance in voxels from a finer surface from which a coarser one is kept."""
+    rings: int = 2
+    """Rings of triangles about these that are kept, too, where frames disagree by more than the finest volume spans at
+    the median depth: else gaps would be between both."""
+    max_blocks: int = 50_000
+    """Blocks of a volume, about 400 MB; a scene that needs more gets larger voxels."""
+    full_factor: float = 1.5
+    """Factor of the voxel size where the blocks do not suffice: about half as many are needed."""
+
+    def __post_init__(self) -> None:
+        assert len(self.bands) == len(self.weights) == len(Certainty)
+        assert len(self.min_depths) == len(self.min_frames)
+
+    @property
+    def volumes(self) -> int:
+        """Number of volumes."""
+        return len(self.min_frames)
+
+
+@dataclass(frozen=True)
+class VisibilityConfig:
+    """What depth maps say of points."""
+
+    behind: float = 1.1
+    """Factor of the depth from which a frame sees through a point, more than the error of depth."""
+    free_share: float = 0.25
+    """Share of the frames that look at a point from which it is free, and of free points from which a hole is real."""
+    near: float = 0.1
+    """Share of the depth within which a point is on the surface that a frame shows, in addition to the truncation."""
+
+
+@dataclass(frozen=True)
+class HoleConfig:
+    """Closing of holes; lengths are in edges of the hole's border."""
+
+    is_enabled: bool = True
+    max_small: int = 28
+    """Edges of a border that is always closed: a hole of about 7 voxels."""
+    max_planar: int = 300
+    """Edges of a border that is closed where it lies in a plane, with the surface around it: about 75 voxels wide."""
+    max_roughness: float = 1.5
+    """RMS distance of a planar border from its plane."""
+    min_small_cosine: float = 0.2
+    min_planar_cosine: float = 0.8
+    """Cosine between the plane's normal and those of the triangles at the border, on average: the outer border of a
+    sheet runs the other way round, and its closing surface would face backward."""
+    max_around: int = 64
+    """Triangles around a vertex of a border."""
+    spacing: float = 2.0
+    """Spacing of new vertices within a hole."""
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """Quality of each view of each triangle, and the choice of a few views."""
+
+    max_scored: int = 160
+    """Views that are scored. Where there are more, the sharpest of each group of neighbours is taken."""
+    max_chosen: int = 80
+    """Views that a texture is made of."""
+    min_gain: float = 0.002
+    """Share of the mesh's area by which another view improves a choice."""
+    depth_side: int = 400
+    """Longer side in pixels of the depth buffer for occlusions."""
+    border: float = 0.01
+    """Border of an image that is not used, as a share of its longer side: undistorted images end there."""
+    outline: int = 3
+    """Side in pixels of the depth buffer's window in which the nearest surface counts: outlines are narrow."""
+    tolerance: float = 0.02
+    """Share of the depth by which a visible vertex may be behind the depth buffer."""
+    in_front: float = 0.08
+    """Share of the depth by which a view's depth map may be in front of a visible vertex: more than its noise, less
+    than what stands in front and is not in the mesh."""
+    min_cosine: float = 0.15
+    """Cosine between normal and direction of view: flatter images are stretched."""
+    incomplete: float = 0.05
+    """Factor of the quality of a view that shows two of a triangle's vertices."""
+    sharpness_side: int = 320
+    """Longer side in pixels of the image whose sharpness is measured."""
+    sharpness_window: int = 8
+    """Views on each side that a view's sharpness is compared with: they show the same."""
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """A view for each triangle, by belief propagation."""
+
+    candidates: int = 8
+    """Views that a triangle may take: its best ones."""
+    seam_cost: float = 0.3
+    """Cost of a seam along an edge of mean length, in units of the best score."""
+    iterations: int = 60
+    """Iterations of belief propagation, more than until it hardly changes."""
+    damping: float = 0.4
+    """Share of the last message that is kept, which ends oscillations."""
+    forbidden_cost: float = 1e3
+    """Cost of a view that does not show the triangle."""
+    min_patch: int = 12
+    """Triangles of a patch below which it is given to a neighbouring patch where that view shows it."""
+    outlier_cost: float = 1.0
+    """Cost of a view whose colour differs from that of the other views: something else was in front, or moved."""
+    outlier_levels: float = 40.0
+    """Least difference of such a colour from the median, in levels of 255."""
+
+
+@dataclass(frozen=True)
+class ExposureConfig:
+    """Gains by which the colours of views are compared."""
+
+    samples: int = 20_000
+    """Triangles that are compared."""
+    min_triangles: int = 50
+    """Triangles, among the samples, that a gain is computed from."""
+    max_gain: float = 1.6
+    """Largest gain, and the inverse of the least one."""
+    levels: tuple[float, float] = (10.0, 245.0)
+    """Levels between which colours are compared: the others are clipped."""
+
+
+@dataclass(frozen=True)
+class BlendConfig:
+    """Means of the levelled images of all views."""
+
+    level_side: int = 200
+    """Longer side in pixels of the picture in which exposure is compared."""
+    level_blur: float = 10.0
+    """Standard deviation in its pixels of the window that corrections are averaged over: wider than misalignments."""
+    max_step: float = 60.0
+    """Difference in levels of 255 that is compared: a larger one is something else, not exposure."""
+    fade: float = 0.05
+    """Share of the window that must be known for a full correction."""
+    power: int = 2
+    """Power of a view's quality that is its weight in the mean."""
+
+
+@dataclass(frozen=True)
+class AtlasConfig:
+    """Images of the texture atlas."""
+
+    max_side: int = 4096
+    """Longer side of an image in pixels, which all graphics hardware takes."""
+    max_images: int = 3
+    """About 15 MB of JPEG. Larger textures are reduced."""
+    scale: float = 1.5
+    """Pixels of the atlas per pixel of the views, if they suffice: means of several views show more than one."""
+    padding: int = 4
+    """Pixels around a patch: filters and the smaller levels of a texture read them."""
+    jpeg_quality: int = 90
+    """As of photographs."""
+    fill: float = 0.92
+    """Share of the images' area that the packing is expected to use."""
+
+
+@dataclass(frozen=True)
+class TextureConfig:
+    """Textures of a mesh from the images of its frames."""
+
+    views: ViewConfig = field(default_factory=ViewConfig)
+    labels: LabelConfig = field(default_factory=LabelConfig)
+    exposure: ExposureConfig = field(default_factory=ExposureConfig)
+    blend: BlendConfig = field(default_factory=BlendConfig)
+    atlas: AtlasConfig = field(default_factory=AtlasConfig)
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """All of a mesh."""
+
+    faces: int = 150_000
+    """Triangles of a result's mesh, about: a room in detail, drawn fluently by a laptop."""
+    min_part: float = 0.002
+    """Size of a connected part as a share of all triangles: smaller ones are floaters."""
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    visibility: VisibilityConfig = field(default_factory=VisibilityConfig)
+    holes: HoleConfig = field(default_factory=HoleConfig)
+    texture: TextureConfig = field(default_factory=TextureConfig)
+
+
+DEFAULT_MESH = MeshConfig()
