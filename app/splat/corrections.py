@@ -8,21 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-POSE_RATE = 1e-4
-"""Step of rotations (rad) and of translations in the trainer's unit; it falls to a hundredth."""
-FOCAL_RATE = 2e-5
-"""Step of the logarithm of the focal length."""
-EXPOSURE_RATE = 2e-3
-"""Step of exposure; it falls to a hundredth."""
-POSE_DECAY, EXPOSURE_DECAY = 1e-3, 1e-3
-"""Weights that draw corrections to 0: the scene itself is to explain what is common to all images."""
+from stream_recon.app.splat.config import CorrectionConfig
 
 
 class Corrections(torch.nn.Module):
     """Corrections of n images."""
 
-    def __init__(self, count: int, trained: NDArray[np.bool_], device: torch.device) -> None:
+    def __init__(self, count: int, trained: NDArray[np.bool_], device: torch.device, config: CorrectionConfig) -> None:
         super().__init__()
+        self._config = config
         self.poses = torch.nn.Parameter(torch.zeros(count, 6, device=device))
         """Rotation vector and translation that follow the pose, in camera axes."""
         self.exposure = torch.nn.Parameter(torch.zeros(count, 6, device=device))
@@ -34,13 +28,13 @@ class Corrections(torch.nn.Module):
         self._share = torch.from_numpy(share).float().to(device)
         self.optimizer = torch.optim.Adam(
             [
-                {"params": [self.poses], "lr": POSE_RATE},
-                {"params": [self.exposure], "lr": EXPOSURE_RATE},
-                {"params": [self.log_focal], "lr": FOCAL_RATE},
+                {"params": [self.poses], "lr": config.pose_rate},
+                {"params": [self.exposure], "lr": config.exposure_rate},
+                {"params": [self.log_focal], "lr": config.focal_rate},
             ],
             eps=1e-15,
         )
-        self._rates = [POSE_RATE, EXPOSURE_RATE, FOCAL_RATE]
+        self._rates = [config.pose_rate, config.exposure_rate, config.focal_rate]
 
     def pose(self, number: int, T_camera_world: Tensor) -> Tensor:
         """The corrected pose [4, 4] of an image, whose first two rows have the scale of the focal length."""
@@ -56,8 +50,8 @@ class Corrections(torch.nn.Module):
 
     def loss(self, number: int) -> Tensor:
         """What draws the corrections of an image to 0."""
-        own = POSE_DECAY * self.poses[number].square().sum() + EXPOSURE_DECAY * self.exposure[number].square().sum()
-        return torch.as_tensor(own)
+        poses, exposure = self.poses[number].square().sum(), self.exposure[number].square().sum()
+        return torch.as_tensor(self._config.pose_decay * poses + self._config.exposure_decay * exposure)
 
     def step(self, share: float, rate_factor: float, *, poses: bool) -> None:
         """Move along the gradients.

@@ -10,36 +10,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.app.splat.model import RATES, SplatModel
-
-DEAD = 0.005
-"""Opacity below which a Gaussian shows nothing."""
-GROWTH = 1.05
-"""Factor by which the number grows each time."""
-MOST_COPIES = 51
-"""Most Gaussians that one is divided into at a time."""
-NOISE = 5e5
-"""Noise of positions as a multiple of their rate."""
-BYTES_PER_SPLAT = 2_500
-"""Memory of a Gaussian under training: 59 numbers with gradients and two moments, and what drawing needs."""
-MEMORY_SHARE = 0.6
-"""Share of the free memory that Gaussians may take."""
+from stream_recon.app.splat.config import DensificationConfig
+from stream_recon.app.splat.model import SplatModel
 
 
-def bounded(most: int, device: torch.device) -> int:
-    """``most`` splats, or fewer where a GPU has less free memory."""
+def bounded(max_splats: int, device: torch.device, config: DensificationConfig) -> int:
+    """``max_splats``, or fewer where a GPU has less free memory."""
     if device.type != "cuda":
-        return most
+        return max_splats
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(most, int(MEMORY_SHARE * free / BYTES_PER_SPLAT)))
+    return max(1, min(max_splats, int(config.memory_share * free / config.bytes_per_splat)))
 
 
 @dataclass
 class Densification:
-    """Moves and adds Gaussians of a model, up to ``most``."""
+    """Moves and adds Gaussians of a model, up to ``max_splats``."""
 
-    most: int
+    max_splats: int
     generator: torch.Generator
+    config: DensificationConfig
 
     @torch.no_grad()
     def act(self, model: SplatModel) -> None:
@@ -52,9 +41,9 @@ class Densification:
         """Move positions at random along their Gaussians' axes, the less opaque the more."""
         g = model.gaussians
         opacity = torch.sigmoid(g["opacities"])
-        share = torch.sigmoid(100 * ((1 - opacity) - (1 - DEAD)))
+        share = torch.sigmoid(100 * ((1 - opacity) - (1 - self.config.dead)))
         noise = torch.randn(g["means"].shape, generator=self.generator, device=opacity.device)
-        factor = NOISE * RATES["means"] * means_rate * share[:, None]
+        factor = self.config.noise * model.rates["means"] * means_rate * share[:, None]
         R = rotations(g["quats"])
         local = torch.einsum("nji,nj->ni", R, noise * factor) * torch.exp(2 * g["scales"])
         g["means"].add_(torch.einsum("nij,nj->ni", R, local))
@@ -63,8 +52,8 @@ class Densification:
         opacity = torch.sigmoid(model.gaussians["opacities"])
         # A Gaussian whose values are no numbers would spoil its neighbours.
         broken = ~torch.isfinite(model.gaussians["means"]).all(1) | ~torch.isfinite(opacity)
-        dead = torch.nonzero((opacity <= DEAD) | broken)[:, 0]
-        alive = torch.nonzero((opacity > DEAD) & ~broken)[:, 0]
+        dead = torch.nonzero((opacity <= self.config.dead) | broken)[:, 0]
+        alive = torch.nonzero((opacity > self.config.dead) & ~broken)[:, 0]
         if not len(dead) or not len(alive):
             return
         source = alive[self._sample(opacity[alive], len(dead))]
@@ -73,7 +62,7 @@ class Densification:
 
     def _grow(self, model: SplatModel) -> None:
         count = len(model)
-        added = min(self.most, int(GROWTH * count) + 1) - count
+        added = min(self.max_splats, int(self.config.growth * count) + 1) - count
         if added <= 0:
             return
         source = self._sample(torch.sigmoid(model.gaussians["opacities"]), added)
@@ -90,17 +79,18 @@ class Densification:
         """Give the rows ``source`` the opacity and size that each of their copies will have."""
         rows, counts = torch.unique(source, return_counts=True)
         g = model.gaussians
-        opacity, factor = divided(torch.sigmoid(g["opacities"][rows]), counts + 1)
-        g["opacities"][rows] = torch.logit(opacity.clamp(1.001 * DEAD, 1 - 1e-6))
+        opacity, factor = divided(torch.sigmoid(g["opacities"][rows]), counts + 1, self.config.max_copies)
+        g["opacities"][rows] = torch.logit(opacity.clamp(1.001 * self.config.dead, 1 - 1e-6))
         g["scales"][rows] += torch.log(factor)[:, None]
 
 
-def divided(opacity: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
+def divided(opacity: Tensor, parts: Tensor, max_parts: int) -> tuple[Tensor, Tensor]:
     """Opacity [N] of each of ``parts`` [N] equal Gaussians in the place of one, and the factor [N] of their size.
 
+    ``parts`` above ``max_parts`` count as that.
     Together they let as much through at the centre as the one, and their integral along a line through it is the same.
     """
-    n = parts.clamp(1, MOST_COPIES).double()
+    n = parts.clamp(1, max_parts).double()
     whole = opacity.double().clamp(1e-6, 1 - 1e-6)
     part = 1 - (1 - whole) ** (1 / n)
     total = torch.zeros_like(whole)

@@ -1,26 +1,23 @@
-"""Space that dense depth maps see free: a Gaussian in it is a floater."""
+"""Space that dense depth maps show free: a Gaussian in it is a floater."""
 
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from stream_recon.app.splat.losses import SMALLEST_DEPTH
-
-NEAR_CERTAINTY = 2
-"""Least `Certainty` of depth that says where space is free."""
-MARGIN = 0.08
-"""Depth that a Gaussian must lie in front of a surface to be in free space, as a share of the surface's depth."""
-SEEN_FREE = 2
-"""Fewest maps that see a place free."""
-SIZES = 2.0
-"""Standard deviations of a Gaussian that must be in free space, too."""
+from stream_recon.app.splat.config import FloaterConfig
+from stream_recon.app.splat.losses import MIN_DEPTH
 
 
 def in_free_space(
-    means: Tensor, sizes: Tensor, cameras: Tensor, K: Tensor, maps: Iterable[tuple[int, Tensor, Tensor]]
+    means: Tensor,
+    sizes: Tensor,
+    cameras: Tensor,
+    K: Tensor,
+    maps: Iterable[tuple[int, Tensor, Tensor]],
+    config: FloaterConfig,
 ) -> Tensor:
-    """Which Gaussians [N] lie where at least `SEEN_FREE` maps see free space, and none sees a surface.
+    """Which Gaussians [N] lie where several maps show free space, and none a surface.
 
     Args:
         means: [N, 3].
@@ -35,14 +32,14 @@ def in_free_space(
         T = cameras[number]
         local = means @ T[:3, :3].T + T[:3, 3]
         z = local[:, 2]
-        pixels = local[:, :2] / z.clamp_min(SMALLEST_DEPTH)[:, None]
+        pixels = local[:, :2] / z.clamp_min(MIN_DEPTH)[:, None]
         pixels = pixels * torch.stack([K[0, 0], K[1, 1]]) + K[:2, 2]
         column, row = pixels[:, 0].floor().long(), pixels[:, 1].floor().long()
-        inside = (z > SMALLEST_DEPTH) & (column >= 0) & (row >= 0)
+        inside = (z > MIN_DEPTH) & (column >= 0) & (row >= 0)
         inside &= (column < depth.shape[1]) & (row < depth.shape[0])
         at = row.clamp(0, depth.shape[0] - 1), column.clamp(0, depth.shape[1] - 1)
         surface, level = depth[at].float(), certainty[at]
-        known = inside & (level >= NEAR_CERTAINTY) & (surface > SMALLEST_DEPTH)
-        free += (known & (z + SIZES * sizes < (1 - MARGIN) * surface)).int()
-        supported |= known & ((z - surface).abs() <= MARGIN * surface)
-    return (free >= SEEN_FREE) & ~supported
+        known = inside & (level >= config.min_certainty) & (surface > MIN_DEPTH)
+        free += (known & (z + config.sizes * sizes < (1 - config.margin) * surface)).int()
+        supported |= known & ((z - surface).abs() <= config.margin * surface)
+    return (free >= config.min_maps) & ~supported

@@ -6,27 +6,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SSIM_SHARE = 0.2
-"""Share of structural similarity in the difference of images."""
-CERTAINTY_WEIGHTS = (0.0, 0.1, 0.5, 1.0)
-"""Weight of a depth by its `Certainty`."""
-CONFIRMED = 3
-"""`Certainty` of depth that two other views confirm."""
-SMALLEST_DEPTH = 1e-3
+from stream_recon.app.core.types import Certainty
+from stream_recon.app.splat.config import LossConfig
+
+MIN_DEPTH = 1e-3
 """Depth below which nothing is measured, in the trainer's unit."""
-EDGE = 0.05
-"""Relative step of depth between neighbouring pixels across which there is no surface normal."""
 
 
-def image_loss(drawn: Tensor, wanted: Tensor, kept: Tensor | None) -> Tensor:
-    """0.8 L1 + 0.2 (1 - SSIM) of images [h, w, 3] from 0 to 1, at the pixels ``kept`` [h, w]; None: at all."""
+def image_loss(drawn: Tensor, wanted: Tensor, kept: Tensor | None, ssim_share: float) -> Tensor:
+    """L1 and 1 - SSIM, by their share, of images [h, w, 3] from 0 to 1, at the pixels ``kept`` [h, w]; None: at all."""
     if kept is not None:
         # Black in both, so that windows across its border say nothing of what is left out either.
         drawn, wanted = drawn * kept[..., None], wanted * kept[..., None]
         share = kept.float().mean().clamp_min(1e-3)
     else:
         share = torch.ones((), device=drawn.device)
-    different = (1 - SSIM_SHARE) * F.l1_loss(drawn, wanted) + SSIM_SHARE * (1 - ssim(drawn, wanted))
+    different = (1 - ssim_share) * F.l1_loss(drawn, wanted) + ssim_share * (1 - ssim(drawn, wanted))
     return different / share
 
 
@@ -46,37 +41,39 @@ def ssim(one: Tensor, other: Tensor, padding: int = 5) -> Tensor:
     return similarity.mean()
 
 
-def depth_loss(drawn: Tensor, depth: Tensor, certainty: Tensor) -> Tensor:
+def depth_loss(drawn: Tensor, depth: Tensor, certainty: Tensor, config: LossConfig) -> Tensor:
     """Mean relative difference of inverse depth [h, w] from a map, weighted by its certainty [h, w].
 
     Inverse depth: an error far away moves the image less than one nearby.
     """
-    weight = _certainty_weights(drawn.device)[certainty.long()] * (depth > SMALLEST_DEPTH)
-    wanted = depth.clamp_min(SMALLEST_DEPTH)
-    different = (wanted / drawn.clamp_min(SMALLEST_DEPTH) - 1).abs().clamp_max(1.0)
+    weight = _certainty_weights(config.certainty_weights, drawn.device)[certainty.long()] * (depth > MIN_DEPTH)
+    wanted = depth.clamp_min(MIN_DEPTH)
+    different = (wanted / drawn.clamp_min(MIN_DEPTH) - 1).abs().clamp_max(1.0)
     return (weight * different).sum() / weight.sum().clamp_min(1.0)
 
 
 @cache
-def _certainty_weights(device: torch.device) -> Tensor:
+def _certainty_weights(weights: tuple[float, ...], device: torch.device) -> Tensor:
     # Kept, because each copy to a GPU waits for it.
-    return torch.tensor(CERTAINTY_WEIGHTS, device=device)
+    return torch.tensor(weights, device=device)
 
 
-def normal_loss(drawn: Tensor, depth: Tensor, certainty: Tensor, focal: Tensor, centre: Tensor) -> Tensor:
+def normal_loss(
+    drawn: Tensor, depth: Tensor, certainty: Tensor, focal: Tensor, centre: Tensor, config: LossConfig
+) -> Tensor:
     """Mean of 1 - cosine between the surface normals of a drawn depth map [h, w] and of a map, where it is confirmed.
 
     ``focal``, ``centre``: of the camera [2] in pixels of the maps.
     """
-    ours, _ = _normals(drawn, focal, centre)
-    theirs, is_surface = _normals(depth, focal, centre)
-    confirmed = (certainty >= CONFIRMED).float()
+    ours, _ = _normals(drawn, focal, centre, config.edge)
+    theirs, is_surface = _normals(depth, focal, centre, config.edge)
+    confirmed = (certainty >= Certainty.CONFIRMED).float()
     kept = confirmed[1:-1, 1:-1] * confirmed[1:-1, 2:] * confirmed[2:, 1:-1] * is_surface
     different = 1 - (ours * theirs).sum(-1)
     return (kept * different).sum() / kept.sum().clamp_min(1.0)
 
 
-def _normals(depth: Tensor, focal: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+def _normals(depth: Tensor, focal: Tensor, centre: Tensor, edge: float) -> tuple[Tensor, Tensor]:
     """Unit normals [h - 2, w - 2, 3] of a depth map [h, w] in camera axes, and where it is smooth."""
     height, width = depth.shape
     y, x = torch.meshgrid(
@@ -86,6 +83,6 @@ def _normals(depth: Tensor, focal: Tensor, centre: Tensor) -> tuple[Tensor, Tens
     along_x = points[1:-1, 2:] - points[1:-1, :-2]
     along_y = points[2:, 1:-1] - points[:-2, 1:-1]
     normals = F.normalize(torch.linalg.cross(along_y, along_x), dim=-1)
-    limit = EDGE * depth[1:-1, 1:-1]
+    limit = edge * depth[1:-1, 1:-1]
     smooth = (along_x[..., 2].abs() < limit) & (along_y[..., 2].abs() < limit)
     return normals, smooth.float()

@@ -9,44 +9,37 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from stream_recon.app.core.splats import COEFFICIENTS, SH_0, Splats
+from stream_recon.app.splat.config import ModelConfig, SplatConfig
 from stream_recon.app.splat.rasterizer import Gaussians
 from stream_recon.app.splat.scene import TrainingScene, shell_points
-
-FIRST_OPACITY = 0.5
-"""Opacity to begin with: the points lie on surfaces."""
-SHELL_OPACITY = 0.9
-"""Opacity to begin with of what is far behind all others."""
-RATES = {"means": 1.6e-4, "scales": 5e-3, "quats": 1e-3, "opacities": 5e-2, "sh0": 2.5e-3, "shN": 2.5e-3 / 20}
-"""Steps of the parameters, as in 3D Gaussian splatting (Kerbl et al. 2023); of positions in the trainer's unit."""
-LARGEST_SIZE = 0.03
-"""Largest standard deviation to begin with, as a share of the scene's radius."""
 
 
 class SplatModel:
     """Gaussians in the trainer's world, and an Adam optimizer for each of their parameters."""
 
-    def __init__(self, gaussians: dict[str, Tensor], device: torch.device) -> None:
+    def __init__(self, gaussians: dict[str, Tensor], device: torch.device, config: ModelConfig) -> None:
+        self.rates = dict(config.rates)
         self.gaussians: Gaussians = {
             name: torch.nn.Parameter(value.to(device).contiguous()) for name, value in gaussians.items()
         }
         self.optimizers = {
             name: torch.optim.Adam([self.gaussians[name]], lr=rate, eps=1e-15, fused=device.type == "cuda")
-            for name, rate in RATES.items()
+            for name, rate in self.rates.items()
         }
 
     @classmethod
-    def of(cls, scene: TrainingScene, device: torch.device, sh_degree: int) -> "SplatModel":
+    def of(cls, scene: TrainingScene, device: torch.device, sh_degree: int, config: SplatConfig) -> "SplatModel":
         """A Gaussian at each point of a scene, as large as its nearest neighbours are far."""
-        far, far_colours = shell_points(scene)
+        far, far_colours = shell_points(scene, config.shell)
         means = (np.concatenate([scene.points, far]).astype(np.float64) - scene.centre) / scene.unit
         colours = np.concatenate([scene.colours, far_colours])
         n, m = len(means), len(scene.points)
-        largest = LARGEST_SIZE * scene.radius / scene.unit
+        largest = config.model.max_size * scene.radius / scene.unit
         size = neighbour_distance(means[:m]).clip(1e-6, largest)
         if len(far):
             size = np.concatenate([size, neighbour_distance(means[m:])])
-        opacity = np.full(n, FIRST_OPACITY, np.float32)
-        opacity[m:] = SHELL_OPACITY
+        opacity = np.full(n, config.model.opacity, np.float32)
+        opacity[m:] = config.model.shell_opacity
         rng = np.random.default_rng(0)
         sh = np.zeros((n, COEFFICIENTS[sh_degree], 3), np.float32)
         sh[:, 0] = (colours.astype(np.float32) / 255 - 0.5) / SH_0
@@ -58,14 +51,15 @@ class SplatModel:
             "sh0": sh[:, :1],
             "shN": sh[:, 1:],
         }
-        return cls({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}, device)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()}
+        return cls(tensors, device, config.model)
 
     def __len__(self) -> int:
         return len(self.gaussians["means"])
 
     def step(self, means_rate: float) -> None:
         """Move all parameters along their gradients; ``means_rate``: factor of the positions' rate."""
-        self.optimizers["means"].param_groups[0]["lr"] = RATES["means"] * means_rate
+        self.optimizers["means"].param_groups[0]["lr"] = self.rates["means"] * means_rate
         for optimizer in self.optimizers.values():
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -109,9 +103,9 @@ class SplatModel:
         return found
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor], device: torch.device) -> "SplatModel":
+    def from_state(cls, state: dict[str, Tensor], device: torch.device, config: ModelConfig) -> "SplatModel":
         """The model of `state`. Raises KeyError where something is missing."""
-        model = cls({name: state[name] for name in RATES}, device)
+        model = cls({name: state[name] for name, _ in config.rates}, device, config)
         for name, optimizer in model.optimizers.items():
             values = model.gaussians[name]
             if f"{name}.step" in state:

@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.splat.config import ShellConfig
+
 HELD_OUT_EVERY = 8
 """Of the images in order, the first, the ninth, ... are not trained on: they measure."""
-SHELL = 5.0
-"""Distance of what has no depth, such as sky, as a multiple of the scene's radius."""
-SHELL_POINTS = 20_000
-"""Most points at that distance."""
-SHELL_SHARE = 0.01
-"""Share of pixels without depth from which there are such points."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class TrainingScene:
         return max(float(np.quantile(np.linalg.norm(self.points - self.centre, axis=1), 0.95)), self.unit)
 
 
-def shell_points(scene: TrainingScene) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+def shell_points(scene: TrainingScene, config: ShellConfig) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Points [m, 3] far behind all others with their colours [m, 3], where images show something without depth.
 
     Held-out images give none.
@@ -78,11 +74,11 @@ def shell_points(scene: TrainingScene) -> tuple[NDArray[np.float32], NDArray[np.
     without = scene.depths[rows] <= 0
     if scene.excluded is not None:
         without &= ~_at_size(scene.excluded[rows], without.shape[1:])
-    if not len(rows) or without.mean() < SHELL_SHARE:
+    if not config.is_enabled or not len(rows) or without.mean() < config.min_share:
         return np.empty((0, 3), np.float32), np.empty((0, 3), np.uint8)
     view, row, column = np.nonzero(without)
     rng = np.random.default_rng(0)
-    kept = rng.permutation(len(view))[: 4 * SHELL_POINTS]
+    kept = rng.permutation(len(view))[: 4 * config.max_points]
     view, row, column = view[kept], row[kept], column[kept]
     height, width = without.shape[1:]
     x = (column + 0.5) * scene.size[0] / width
@@ -91,9 +87,9 @@ def shell_points(scene: TrainingScene) -> tuple[NDArray[np.float32], NDArray[np.
     rays = np.einsum("nij,nj->ni", scene.T_world_camera[rows[view], :3, :3], rays)
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
     # One point a direction: many images see the same sky.
-    cells = np.unique(np.floor(rays * 64).astype(np.int64), axis=0, return_index=True)[1][:SHELL_POINTS]
+    cells = np.unique(np.floor(rays * 64).astype(np.int64), axis=0, return_index=True)[1][: config.max_points]
     colours = scene.images[rows[view], y.astype(np.intp), x.astype(np.intp)]
-    return (scene.centre + SHELL * scene.radius * rays[cells]).astype(np.float32), colours[cells]
+    return (scene.centre + config.distance * scene.radius * rays[cells]).astype(np.float32), colours[cells]
 
 
 def _at_size(masks: NDArray[np.bool_], size: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -111,10 +107,10 @@ class SceneOptions:
     """``keyframes``, ``all`` or a number N for every N-th; None: the keyframes."""
     max_side: int = 640
     """Longer side of the images in pixels."""
-    most_images: int = 300
-    """Most images; of more, evenly chosen ones are taken."""
+    max_images: int = 300
+    """Of more images, evenly chosen ones are taken."""
     points: int = 200_000
-    """Most points to begin with."""
+    """Points to begin with, at most."""
 
 
 DEPTH_SIDE = 384
@@ -145,7 +141,7 @@ def scene_of(
 
     job = ExportJob(result, ExportOptions(frames=options.frames))
     chosen = job.cameras("keyframes")
-    chosen = [chosen[k] for k in uniform_indices(len(chosen), options.most_images)]
+    chosen = [chosen[k] for k in uniform_indices(len(chosen), options.max_images)]
     images = frame_images(result, chosen, job.view, options.max_side)
     small = images.view.scaled(DEPTH_SIDE)
     cameras, pictures, depths, certainties, excluded = [], [], [], [], []

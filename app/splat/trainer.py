@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stream_recon.app.core.splats import Splats
+from stream_recon.app.splat.config import DEFAULT_SPLATS, SplatConfig
 from stream_recon.app.splat.corrections import Corrections
 from stream_recon.app.splat.densification import Densification, bounded
 from stream_recon.app.splat.free_space import in_free_space
@@ -19,27 +20,12 @@ from stream_recon.app.splat.model import SplatModel
 from stream_recon.app.splat.rasterizer import Drawing, Rasterizer
 from stream_recon.app.splat.scene import TrainingScene
 
-MEANS_DECAY = 0.01
-"""Factor of the positions' rate at the end."""
-DENSIFY_EVERY = 100
-"""Steps between two densifications."""
-DENSIFY_FROM, DENSIFY_UNTIL = 0.05, 0.7
-"""Shares of the training between which Gaussians move and are added."""
-PRUNE_EVERY = 500
-"""Steps between two searches for Gaussians in free space."""
-FULL_STEPS = 7_000
-"""Steps for which the rates are made."""
-MAX_RATE_FACTOR = 4.0
-"""Largest factor of rates in a short training."""
-POSES_FROM = 0.1
-"""Share of the training from which poses are refined: the first Gaussians are too rough to say where a camera was."""
-
 
 @dataclass(frozen=True)
 class TrainOptions:
     """Choices of a training."""
 
-    steps: int = FULL_STEPS
+    steps: int = DEFAULT_SPLATS.schedule.full_steps
     max_splats: int = 500_000
     sh_degree: int = 2
     depth_weight: float = 0.2
@@ -52,15 +38,20 @@ class TrainOptions:
     poses: bool = True
     exposure: bool = True
     free_space: bool = True
+    tuning: SplatConfig = DEFAULT_SPLATS
 
     @property
     def rate_factor(self) -> float:
         """Factor of the rates of positions and poses: a short training has as far to move them."""
-        return min(max(FULL_STEPS / self.steps, 1.0), MAX_RATE_FACTOR)
+        schedule = self.tuning.schedule
+        return min(max(schedule.full_steps / self.steps, 1.0), schedule.max_rate_factor)
 
     def fingerprint(self) -> str:
         """The choices that a resumed training must share."""
-        return repr(sorted(asdict(self).items()))
+        choices = asdict(self)
+        if self.tuning == DEFAULT_SPLATS:
+            del choices["tuning"]
+        return repr(sorted(choices.items()))
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ class Trainer:
         model: SplatModel | None = None,
     ) -> None:
         self.scene, self.options, self.device = scene, options, device
-        self._draw = draw
+        self._draw, self._tuning = draw, options.tuning
         self.step = 0
         self.seconds = 0.0
         """Time of training so far."""
@@ -114,15 +105,15 @@ class Trainer:
         self.small_K = self.K.clone()
         self.small_K[0] *= scene.depths.shape[2] / scene.size[0]
         self.small_K[1] *= scene.depths.shape[1] / scene.size[1]
-        self.most = bounded(options.max_splats, device)
+        self.max_splats = bounded(options.max_splats, device, self._tuning.densification)
         self._generator = torch.Generator(device)
-        self.model = model or SplatModel.of(scene, device, options.sh_degree)
-        if len(self.model) > self.most:
-            kept = np.random.default_rng(0).permutation(len(self.model))[: self.most]
+        self.model = model or SplatModel.of(scene, device, options.sh_degree, self._tuning)
+        if len(self.model) > self.max_splats:
+            kept = np.random.default_rng(0).permutation(len(self.model))[: self.max_splats]
             self.model.keep(torch.from_numpy(np.sort(kept)).to(device))
-        self.corrections = Corrections(len(scene.frames), ~scene.held_out, device)
+        self.corrections = Corrections(len(scene.frames), ~scene.held_out, device, self._tuning.corrections)
         self._trained = np.flatnonzero(~scene.held_out)
-        self._densification = Densification(self.most, self._generator)
+        self._densification = Densification(self.max_splats, self._generator, self._tuning.densification)
 
     @property
     def is_done(self) -> bool:
@@ -136,7 +127,7 @@ class Trainer:
     def advance(self) -> None:
         """One step."""
         began = time.perf_counter()
-        options, share = self.options, self.step / self.options.steps
+        options, share, schedule = self.options, self.step / self.options.steps, self._tuning.schedule
         self._generator.manual_seed(self.step)
         number = self._image_of(self.step)
         drawing = self.drawing(number, self._sh_degree(share))
@@ -146,9 +137,10 @@ class Trainer:
         loss = loss + options.opacity_weight * torch.sigmoid(g["opacities"]).mean()
         loss = loss + options.scale_weight * torch.exp(g["scales"]).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-        rate = options.rate_factor * MEANS_DECAY**share
+        rate = options.rate_factor * schedule.means_decay**share
         self.model.step(rate)
-        self.corrections.step(share, options.rate_factor, poses=options.poses and share >= POSES_FROM)
+        refines_poses = options.poses and share >= schedule.poses_from
+        self.corrections.step(share, options.rate_factor, poses=refines_poses)
         self.step += 1
         self._change_gaussians(self.step / options.steps, rate)
         self.seconds += time.perf_counter() - began
@@ -191,11 +183,11 @@ class Trainer:
 
     @torch.no_grad()
     def floating(self) -> Tensor:
-        """Which Gaussians [N] lie in space that depth maps see free."""
+        """Which Gaussians [N] lie in space that depth maps show free."""
         g = self.model.gaussians
         sizes = torch.exp(g["scales"]).amin(1)
         maps = ((n, self._depths[n].float() / self.scene.unit, self._certainties[n]) for n in self._trained.tolist())
-        return in_free_space(g["means"], sizes, self.cameras, self.small_K, maps)
+        return in_free_space(g["means"], sizes, self.cameras, self.small_K, maps, self._tuning.floaters)
 
     def progress(self) -> TrainProgress:
         return TrainProgress(self.step, self.options.steps, len(self.model), self.held_out.psnr, self.seconds)
@@ -214,7 +206,7 @@ class Trainer:
             kind, _, rest = name.partition(".")
             if rest:
                 parts[kind][rest] = value
-        self.model = SplatModel.from_state(parts["model"], self.device)
+        self.model = SplatModel.from_state(parts["model"], self.device, self._tuning.model)
         self.corrections.load(parts["corrections"])
         step, self.seconds = state["step"].tolist()
         self.step = int(step)
@@ -230,40 +222,42 @@ class Trainer:
 
     def _image_loss(self, number: int, drawing: Drawing) -> Tensor:
         rgb = self.corrections.expose(number, drawing.rgb) if self.options.exposure else drawing.rgb
-        return image_loss(rgb, self.image(number), None if self._kept is None else self._kept[number])
+        kept = None if self._kept is None else self._kept[number]
+        return image_loss(rgb, self.image(number), kept, self._tuning.losses.ssim_share)
 
     def _geometry_loss(self, number: int, drawing: Drawing, share: float) -> Tensor:
-        options = self.options
+        options, losses = self.options, self._tuning.losses
         weight = options.depth_weight * 0.1**share
         if not weight and not options.normal_weight:
             return torch.zeros((), device=self.device)
         depth, certainty = self._depths[number].float() / self.scene.unit, self._certainties[number]
         drawn = F.interpolate(drawing.depth[None, None], depth.shape, mode="bilinear")[0, 0]
-        loss: Tensor = weight * depth_loss(drawn, depth, certainty)
+        loss: Tensor = weight * depth_loss(drawn, depth, certainty, losses)
         if options.normal_weight:
             focal, centre = torch.diagonal(self.small_K)[:2], self.small_K[:2, 2]
-            loss = loss + options.normal_weight * normal_loss(drawn, depth, certainty, focal, centre)
+            loss = loss + options.normal_weight * normal_loss(drawn, depth, certainty, focal, centre, losses)
         return loss
 
     @torch.no_grad()
     def _change_gaussians(self, share: float, rate: float) -> None:
-        if self.options.free_space and (self.step % self._every(PRUNE_EVERY) == 0 or self.is_done):
+        schedule = self._tuning.schedule
+        if self.options.free_space and (self.step % self._every(schedule.prune_every) == 0 or self.is_done):
             floating = self.floating()
             if self.is_done:
                 self.model.keep(torch.nonzero(~floating)[:, 0])
-            elif share < DENSIFY_UNTIL:
+            elif share < schedule.densify_until:
                 # The next densification moves what shows nothing.
                 self.model.gaussians["opacities"][floating] = -10.0
             else:
                 self.model.keep(torch.nonzero(~floating)[:, 0])
-        if DENSIFY_FROM <= share < DENSIFY_UNTIL:
-            if self.step % self._every(DENSIFY_EVERY) == 0:
+        if schedule.densify_from <= share < schedule.densify_until:
+            if self.step % self._every(schedule.densify_every) == 0:
                 self._densification.act(self.model)
             self._densification.add_noise(self.model, rate)
 
     def _every(self, steps: int) -> int:
         """Steps between two actions: fewer in a short training, so that it has as many."""
-        return max(1, round(steps * min(1.0, self.options.steps / FULL_STEPS)))
+        return max(1, round(steps * min(1.0, self.options.steps / self._tuning.schedule.full_steps)))
 
 
 def train(

@@ -57,7 +57,7 @@ def prepare(video: Path, out: Path, every: int) -> None:
         if name == "refined":
             copy_images(target / "images", names, out / video.stem / IMAGES)
         write_scene(target / "sparse" / "0", out / video.stem / name, names, seconds)
-    chosen = SceneOptions(frames=str(every), most_images=len(names), max_side=max(image_size(target / "images")))
+    chosen = SceneOptions(frames=str(every), max_images=len(names), max_side=max(image_size(target / "images")))
     save_training_scene(scene_of(read_result(refined), chosen), out / video.stem / MODEL)
     seconds = core_seconds(structure_from_motion, work / "export-refined" / "images", work / "sfm")
     write_scene(work / "sfm" / "sparse", out / video.stem / "sfm", names, seconds)

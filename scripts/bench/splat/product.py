@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.splat.scene import Figures
+from stream_recon.app.splat.config import DEFAULT_SPLATS
 from stream_recon.app.splat.free_space import in_free_space
 from stream_recon.app.splat.rasterizer import Gaussians, Rasterizer, draw_gsplat
 from stream_recon.app.splat.scene import TrainingScene
@@ -85,7 +86,9 @@ def floaters(scene: TrainingScene, gaussians: Gaussians, trainer: Trainer, draw:
         for n in range(len(scene.frames))
     )  # fmt: skip
     sizes = torch.zeros(len(gaussians["means"]), device=device)
-    floating = in_free_space(gaussians["means"].detach(), sizes, trainer.cameras, trainer.small_K, maps)
+    floating = in_free_space(
+        gaussians["means"].detach(), sizes, trainer.cameras, trainer.small_K, maps, DEFAULT_SPLATS.floaters
+    )
     alone = {name: torch.nn.Parameter(value[floating]) for name, value in gaussians.items()}
     if not floating.any():
         return 0.0

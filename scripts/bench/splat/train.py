@@ -22,8 +22,9 @@ from torch.nn import functional as F
 from bench.splat.product import MODEL, SCENE_NAME, floaters, load_training_scene, train_product
 from bench.splat.scene import Figures, Scene, load_scene
 from stream_recon.app.core.splats import SH_0
+from stream_recon.app.splat.config import DEFAULT_SPLATS
 from stream_recon.app.splat.losses import image_loss, ssim
-from stream_recon.app.splat.model import RATES, neighbour_distance
+from stream_recon.app.splat.model import neighbour_distance
 from stream_recon.app.splat.rasterizer import Gaussians, draw_gsplat, gsplat_rasterization
 from stream_recon.app.splat.trainer import Trainer, TrainOptions
 
@@ -108,7 +109,7 @@ def train(
         wanted = images[number][None].float() / 255
         image, info = render(gaussians, cameras[number], K, scene.size, min(step // SH_EVERY, SH_DEGREE))
         strategy.step_pre_backward(gaussians, optimizers, state, step, info)
-        loss = image_loss(image[0], wanted[0], None)
+        loss = image_loss(image[0], wanted[0], None, DEFAULT_SPLATS.losses.ssim_share)
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers.values():
             optimizer.step()
@@ -178,5 +179,5 @@ def make_optimizers(gaussians: Gaussians, extent: float) -> Optimizers:
     """One for each kind of parameter, as the strategy wants; positions move with the scene's extent."""
     return {
         name: torch.optim.Adam([gaussians[name]], lr=rate * (extent if name == "means" else 1), eps=1e-15, fused=True)
-        for name, rate in RATES.items()
+        for name, rate in DEFAULT_SPLATS.model.rates
     }

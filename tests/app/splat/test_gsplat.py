@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stream_recon.app.splat.config import CorrectionConfig
 from stream_recon.app.splat.corrections import Corrections
 from stream_recon.app.splat.rasterizer import draw_gsplat, require_gsplat
 from stream_recon.app.splat.trainer import Trainer, TrainOptions, train
@@ -20,7 +21,7 @@ def test_it_draws_what_the_plain_rasterizer_draws_with_the_same_gradients() -> N
         gaussians = {
             key: torch.nn.Parameter(value.detach().to(device)) for key, value in tensors(blob_splats()).items()
         }
-        corrections = Corrections(1, torch.ones(1, dtype=torch.bool).numpy(), torch.device(device))
+        corrections = Corrections(1, torch.ones(1, dtype=torch.bool).numpy(), torch.device(device), CorrectionConfig())
         pose = corrections.pose(0, torch.eye(4, device=device))
         drawing = draw(gaussians, pose, torch.from_numpy(K).float().to(device), SIZE, 0)
         weight = torch.linspace(0, 1, SIZE[0], device=device)[:, None]

@@ -54,7 +54,7 @@ def test_the_scene_has_what_the_result_has(room: Path) -> None:
     assert np.allclose(scene.T_world_camera[3], result.cameras[3].T_world_camera)
     assert (scene.depths > 0).mean() > 0.5 and ((scene.certainties > 0) == (scene.depths > 0)).all()
     assert len(scene.points) == len(scene.colours) <= 40
-    few = scene_of(result, replace(OPTIONS.scene, most_images=4))
+    few = scene_of(result, replace(OPTIONS.scene, max_images=4))
     assert len(few.frames) == 4 and not few.held_out.any()
 
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.splat.config import DEFAULT_SPLATS
 from stream_recon.app.splat.corrections import Corrections, neighbours, small_motion
-from stream_recon.app.splat.densification import DEAD, Densification, divided
+from stream_recon.app.splat.densification import Densification, divided
 from stream_recon.app.splat.film import splat_painter
 from stream_recon.app.splat.free_space import in_free_space
 from stream_recon.app.splat.losses import depth_loss, image_loss, normal_loss, ssim
@@ -14,13 +15,14 @@ from stream_recon.app.splat.model import SplatModel
 from tests.app.splat.blobs import blob_splats, tensors
 from tests.app.splat.plain import draw_plainly
 
+LOSSES = DEFAULT_SPLATS.losses
 CPU = torch.device("cpu")
 
 
 def model_of(opacity: float = 0.9, count: int = 20) -> SplatModel:
     values = {name: value.detach().clone() for name, value in tensors(blob_splats(count)).items()}
     values["opacities"] = torch.full((count,), float(np.log(opacity / (1 - opacity))))
-    return SplatModel(values, CPU)
+    return SplatModel(values, CPU, DEFAULT_SPLATS.model)
 
 
 def test_a_rasterizer_gets_a_camera_in_single_precision() -> None:
@@ -37,7 +39,7 @@ def test_a_rasterizer_gets_a_camera_in_single_precision() -> None:
 
 
 def densification(most: int) -> Densification:
-    return Densification(most, torch.Generator().manual_seed(1))
+    return Densification(most, torch.Generator().manual_seed(1), DEFAULT_SPLATS.densification)
 
 
 def test_similarity_of_images() -> None:
@@ -53,22 +55,24 @@ def test_masked_pixels_do_not_change_the_difference_of_images() -> None:
     kept[:, 16:] = False
     spoiled = one.clone()
     spoiled[:, 16:] = 7
-    assert image_loss(one, other, kept).item() == pytest.approx(image_loss(spoiled, other, kept).item())
-    assert image_loss(one, one, kept).item() == pytest.approx(0, abs=1e-6)
+    assert image_loss(one, other, kept, LOSSES.ssim_share).item() == pytest.approx(
+        image_loss(spoiled, other, kept, LOSSES.ssim_share).item()
+    )
+    assert image_loss(one, one, kept, LOSSES.ssim_share).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_depth_counts_by_its_certainty() -> None:
     depth, certainty = torch.full((4, 6), 2.0), torch.full((4, 6), 3)
-    assert depth_loss(depth, depth, certainty).item() == 0
+    assert depth_loss(depth, depth, certainty, LOSSES).item() == 0
     certainty[:, 3:] = 0
     wrong_there = depth.clone()
     wrong_there[:, 3:] = 5
-    assert depth_loss(wrong_there, depth, certainty).item() == 0
+    assert depth_loss(wrong_there, depth, certainty, LOSSES).item() == 0
     certainty[:, 3:] = 1
-    unsure = depth_loss(wrong_there, depth, certainty).item()
+    unsure = depth_loss(wrong_there, depth, certainty, LOSSES).item()
     certainty[:, 3:] = 3
-    assert 0 < unsure < depth_loss(wrong_there, depth, certainty).item()
-    assert depth_loss(torch.zeros(4, 6), depth, torch.zeros(4, 6)).item() == 0
+    assert 0 < unsure < depth_loss(wrong_there, depth, certainty, LOSSES).item()
+    assert depth_loss(torch.zeros(4, 6), depth, torch.zeros(4, 6), LOSSES).item() == 0
 
 
 def test_surfaces_are_compared_by_their_normals_where_confirmed() -> None:
@@ -77,15 +81,15 @@ def test_surfaces_are_compared_by_their_normals_where_confirmed() -> None:
     x = (torch.arange(16) + 0.5 - 8) / 20
     leaning = (2 / (1 - 0.5 * x)).expand(12, 16)
     sure = torch.full((12, 16), 3)
-    assert normal_loss(flat, 2 * flat, sure, focal, centre).item() == pytest.approx(0, abs=1e-6)
+    assert normal_loss(flat, 2 * flat, sure, focal, centre, LOSSES).item() == pytest.approx(0, abs=1e-6)
     expected = 1 - 1 / np.sqrt(1 + 0.25)  # planes z = 2 and z = 2 + x / 2
-    assert normal_loss(leaning, flat, sure, focal, centre).item() == pytest.approx(expected, abs=1e-3)
-    assert normal_loss(leaning, flat, sure - 1, focal, centre).item() == 0
+    assert normal_loss(leaning, flat, sure, focal, centre, LOSSES).item() == pytest.approx(expected, abs=1e-3)
+    assert normal_loss(leaning, flat, sure - 1, focal, centre, LOSSES).item() == 0
 
 
 def test_parts_of_a_gaussian_cover_what_the_whole_did() -> None:
     opacity, parts = torch.tensor([0.9, 0.5, 0.99]), torch.tensor([2, 3, 51])
-    part, factor = divided(opacity, parts)
+    part, factor = divided(opacity, parts, 51)
     assert torch.allclose(1 - (1 - part) ** parts, opacity, atol=1e-5)
     assert ((factor > 0) & (factor <= 1)).all()
     # Opacity along a line through the centre, of one and of two of the new size.
@@ -102,7 +106,7 @@ def test_what_shows_nothing_moves_to_what_does() -> None:
     before = model.gaussians["means"].detach().clone()
     densification(20).act(model)
     assert len(model) == 20
-    assert (torch.sigmoid(model.gaussians["opacities"]) > DEAD).all()
+    assert (torch.sigmoid(model.gaussians["opacities"]) > DEFAULT_SPLATS.densification.dead).all()
     moved = model.gaussians["means"][:5]
     away = torch.cdist(moved, before[5:]).amin(1)
     assert (away < 1e-6).all()
@@ -148,7 +152,7 @@ def test_a_place_that_two_cameras_see_through_is_free() -> None:
     means = torch.tensor([[0.0, 0, 2], [0, 0, 4], [0, 0, 6], [50, 0, 2], [0, 0, -2]])
 
     def free(maps: list[tuple[int, torch.Tensor, torch.Tensor]], sizes: torch.Tensor) -> list[bool]:
-        return in_free_space(means, sizes, cameras, K, maps).tolist()
+        return in_free_space(means, sizes, cameras, K, maps, DEFAULT_SPLATS.floaters).tolist()
 
     small = torch.zeros(5)
     assert free([(n, depth, sure) for n in range(3)], small) == [True, False, False, False, False]
@@ -164,7 +168,7 @@ def test_an_image_that_is_held_out_gets_the_corrections_between_its_neighbours()
     before, after, share = neighbours(trained)
     assert before.tolist() == [1, 1, 2, 3, 3, 5, 6, 6] and after.tolist() == [1, 1, 2, 3, 5, 5, 6, 6]
     assert share[4] == 0.5 and share[0] == share[3] == 0
-    corrections = Corrections(8, trained, CPU)
+    corrections = Corrections(8, trained, CPU, DEFAULT_SPLATS.corrections)
     with torch.no_grad():
         corrections.exposure[3, 0], corrections.exposure[5, 0] = 0.2, 0.4
     bright = corrections.expose(4, torch.ones(2, 2, 3))
@@ -182,7 +186,7 @@ def test_a_small_motion_is_rigid_and_has_a_gradient_at_rest() -> None:
 def test_focal_length_acts_like_that_of_the_camera() -> None:
     from tests.app.splat.plain import draw_plainly
 
-    corrections = Corrections(1, np.array([True]), CPU)
+    corrections = Corrections(1, np.array([True]), CPU, DEFAULT_SPLATS.corrections)
     with torch.no_grad():
         corrections.log_focal.fill_(float(np.log(1.2)))
     gaussians = tensors(blob_splats())

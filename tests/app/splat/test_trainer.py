@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from stream_recon.app.splat.config import DEFAULT_SPLATS, CorrectionConfig
 from stream_recon.app.splat.scene import HELD_OUT_EVERY, TrainingScene
 from stream_recon.app.splat.trainer import Trainer, TrainOptions, train
 from tests.app.splat.blobs import blob_scene, shifted
@@ -77,14 +78,13 @@ def test_what_is_excluded_does_not_count(scene: TrainingScene) -> None:
     assert clean.measure().psnr == pytest.approx(dirty.measure().psnr)
 
 
-def test_a_camera_at_a_wrong_place_moves_back(scene: TrainingScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_camera_at_a_wrong_place_moves_back(scene: TrainingScene) -> None:
     # The scene's true Gaussians, which do not move: what is left to explain is the pose.
-    from stream_recon.app.splat import corrections
     from tests.app.splat.blobs import blob_splats, tensors
 
-    monkeypatch.setattr(corrections, "POSE_RATE", 3e-3)
+    tuning = replace(DEFAULT_SPLATS, corrections=CorrectionConfig(pose_rate=3e-3))
     wrong = shifted(scene, 4, (0.15, 0, 0))
-    trainer = Trainer(wrong, replace(OPTIONS, exposure=False), CPU, draw_plainly)
+    trainer = Trainer(wrong, replace(OPTIONS, exposure=False, tuning=tuning), CPU, draw_plainly)
     truth = blob_splats().scaled(-wrong.centre / wrong.unit, 1 / wrong.unit)
     for name, value in tensors(truth).items():
         trainer.model.gaussians[name] = value
