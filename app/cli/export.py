@@ -8,12 +8,17 @@ import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
 from stream_recon.app.cli.options import Confidence, Folder, Overwrite, Voxel, option
+from stream_recon.app.export.formats import FORMATS, concerned, export
 from stream_recon.configs.errors import ConfigError, OutputError
 from stream_recon.configs.schema import points_overrides
 
 if TYPE_CHECKING:
     from stream_recon.app.export.render.camera_path import CameraPath
     from stream_recon.app.export.render.film import Painter
+
+    FormatName = str
+else:
+    FormatName = Literal[tuple(FORMATS)]
 
 MIN_SIDE, MAX_SIDE = 16, 7680
 """Pixels of a video's side: encoders take no less, and 8K is the largest that players show."""
@@ -22,15 +27,7 @@ MIN_SIDE, MAX_SIDE = 16, 7680
 @reported
 def export_command(
     folder: Folder,
-    format: Annotated[
-        Literal[
-            "trajectory", "depth", "transforms", "glb", "colmap", "mesh", "html", "rrd", "ros2bag", "mcap", "splats"
-        ],
-        option(
-            "trajectory (TUM, KITTI, EuRoC), depth (PNG), transforms (nerfstudio), glb, colmap, mesh, html, rrd "
-            "(Rerun), ros2bag, mcap (Foxglove), splats (.ply or .spz)."
-        ),
-    ],
+    format: Annotated[FormatName, option("; ".join(f"{form.name}: {form.title}" for form in FORMATS.values()) + ".")],
     output: Annotated[
         Path | None, option("Folder or file; default: named after OUT.", "--output", "-o", metavar="TARGET")
     ] = None,
@@ -42,15 +39,17 @@ def export_command(
     max_side: Annotated[
         int | None, option("Longer side of images and upsampled depth; default: as in the source.", min=16)
     ] = None,
-    points: Annotated[int, option("Most points in glb, html, rrd and transforms.", min=1)] = 1_000_000,
-    faces: Annotated[int, option("Most triangles in mesh, about.", min=100)] = 500_000,
+    points: Annotated[int, option(f"Most points, in {concerned('points')}.", min=1)] = 1_000_000,
+    faces: Annotated[int, option(f"Most triangles, about, in {concerned('faces')}.", min=100)] = 500_000,
     up: Annotated[
         Literal["auto", "keep"], option("Up axis of GLB files: estimated, or that of the first camera.")
     ] = "auto",
     dense: Annotated[
         int | None,
         option(
-            "colmap: most points from depth maps, and dense depth maps; default: 0, or 100000 without tracks.", min=0
+            f"{concerned('dense')}: most points from depth maps, and dense depth maps; default: 0, or 100000 without "
+            "tracks.",
+            min=0,
         ),
     ] = None,
     confidence: Confidence = None,
@@ -58,7 +57,7 @@ def export_command(
     box: Annotated[
         str | None,
         option(
-            "glb, html, mesh, rrd: only what is inside. Borders in axes of GLB files (y up), then degrees of turn "
+            f"{concerned('box')}: only what is inside. Borders in axes of GLB files (y up), then degrees of turn "
             "about y; the page shows those of its box.",
             metavar="X0,X1,Y0,Y1,Z0,Z1[,TURN]",
         ),
@@ -71,7 +70,6 @@ def export_command(
     """
     from stream_recon.app.cli.progress import step_bars
     from stream_recon.app.core.box import Box
-    from stream_recon.app.export.formats import export
     from stream_recon.app.export.job import ExportOptions
 
     selection = points_overrides(confidence, voxel)

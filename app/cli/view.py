@@ -12,6 +12,7 @@ from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_t
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
 from stream_recon.app.cli.place import show_layers
 from stream_recon.app.core.progress_file import ProgressFile
+from stream_recon.app.export.formats import FORMATS, export
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from stream_recon.configs.errors import OutputError
     from stream_recon.configs.schema import PointsConfig
 
+VIEWER_EXPORTS = {form.name: form.label(form.offered[0]) for form in FORMATS.values() if form.in_viewer}
+"""Labels of the exports that the viewer offers, by the format's name."""
 FILM_SECONDS = 10.0
 """Length of a film that a page asks for."""
 
@@ -81,11 +84,12 @@ class ViewerChoice:
         from stream_recon.app.viewer.viewer import Viewer
         from stream_recon.configs.errors import PortInUseError
 
+        start = partial(Viewer, points, self.host, token=self.token, public=self.public, exports=VIEWER_EXPORTS)
         if self.port is not None:
-            return Viewer(points, self.host, self.port, token=self.token, public=self.public)
+            return start(port=self.port)
         for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
             with suppress(PortInUseError):
-                return Viewer(points, self.host, port, token=self.token, public=self.public)
+                return start(port=port)
         last = DEFAULT_PORT + PORTS_TRIED - 1
         raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
 
@@ -210,28 +214,22 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
     if splats is not None:
         with suppress(StreamReconError):
             viewer.show_splats(read_splats(splats))
-    viewer.offer("page", partial(_page, folder))
-    viewer.offer("colmap", partial(_colmap_zip, folder))
+    for name in VIEWER_EXPORTS:
+        if name != "mesh":  # which is a file of the result
+            viewer.offer(name, partial(_exported, folder, name))
     viewer.offer("around", partial(_film, folder, "orbit"))
     viewer.offer("path", partial(_film, folder, "trajectory"))
 
 
-def _page(folder: Path, target: Path) -> Path:
-    """Write a page that needs no server into ``target``. Raises StreamReconError."""
-    from stream_recon.app.export.formats import export
-
-    return export(folder, "html", target / f"{result_name(folder)}.html")[0]
-
-
-def _colmap_zip(folder: Path, target: Path) -> Path:
-    """Write a ZIP file with the COLMAP export of a result into ``target``. Raises StreamReconError."""
+def _exported(folder: Path, name: str, target: Path) -> Path:
+    """Write an export of a result into ``target``, a folder as a ZIP file. Raises StreamReconError."""
     import shutil
 
-    from stream_recon.app.export.formats import export
-
-    name = f"{result_name(folder)}-colmap"
-    export(folder, "colmap", target / name)
-    return Path(shutil.make_archive(str(target / name), "zip", target, name))
+    suffix = FORMATS[name].offered[0]
+    if suffix:
+        return export(folder, name, target / f"{result_name(folder)}{suffix}")[0]
+    made = export(folder, name, target / f"{result_name(folder)}-{name}")[0]
+    return Path(shutil.make_archive(str(made), "zip", target, made.name))
 
 
 def _film(folder: Path, camera_path: str, target: Path) -> Path:

@@ -1,20 +1,16 @@
-"""Export of a scene as binary glTF: the result's mesh, or else its points, camera frusta and trajectory."""
+"""Export of points, camera frusta and trajectory as binary glTF."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.box import cut_primitive
-from stream_recon.app.core.gltf import LINES, POINTS, Primitive, read_glb, write_glb
+from stream_recon.app.core.gltf import LINES, POINTS, Primitive, write_glb
 from stream_recon.app.core.ply import colours, positions, subsample, uniform_indices
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
 from stream_recon.app.result.cameras import Camera
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import PROGRAM
-from stream_recon.configs.errors import OutputError
 
 MAX_FRUSTA = 500
 """Most frusta: more hide the points."""
@@ -25,25 +21,16 @@ FRUSTUM_COLOUR, PATH_COLOUR = (0.12, 0.47, 0.86), (0.95, 0.45, 0.1)
 
 
 def write_scene(job: ExportJob, path: Path) -> ExportReport:
-    """Write mesh or points, frusta and trajectory. Raises StreamReconError, or OSError for system errors."""
+    """Write points, frusta and trajectory. Raises StreamReconError, or OSError for system errors."""
     cameras = job.cameras("keyframes")
     axes = gltf_axes(job.result.cameras, job.options.up)
-    scene = _mesh(job, axes)
-    if scene:
-        what = f"the result's mesh of {sum(len(p.faces) for p in scene if p.faces is not None)} triangles"
-        note, end = "Nodes: mesh0 and so on (triangles with textures)", "."
-    else:
-        vertices = subsample(job.cloud(), job.options.points)
-        rgb = colours(vertices)
-        scene = [Primitive(_rotated(positions(vertices), axes), rgb=rgb, name="points", mode=POINTS)]
-        what, end = f"{len(vertices)} points", "; --format mesh makes triangles."
-        note = "Nodes: points (colours at vertices)"
-    xyz = np.concatenate([part.xyz for part in scene])
+    vertices = subsample(job.cloud(), job.options.points)
+    points = Primitive(_rotated(positions(vertices), axes), rgb=colours(vertices), name="points", mode=POINTS)
     poses = np.array([camera.T_world_camera for camera in job.result.cameras])
     shown = [cameras[k] for k in uniform_indices(len(cameras), MAX_FRUSTA)]
-    size = FRUSTUM_SHARE * _extent(xyz if len(xyz) else poses[:, :3, 3])
+    size = FRUSTUM_SHARE * _extent(points.xyz if len(points.xyz) else poses[:, :3, 3])
     parts = [
-        *scene,
+        points,
         Primitive(_rotated(frusta(shown, job.view, size), axes), name="cameras", mode=LINES, colour=FRUSTUM_COLOUR),
     ]
     if len(poses) > 1:
@@ -52,23 +39,13 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
         parts.append(Primitive(ends, name="path", mode=LINES, colour=PATH_COLOUR))
     write_glb(path, parts, PROGRAM)
     return ExportReport(
-        f"{what}, {len(shown)} camera frusta, the trajectory of {len(poses)} frames{end}",
-        [gltf_note(axes), f"{note}, cameras (lines), path (a line through all frames)."],
+        f"{len(vertices)} points, {len(shown)} camera frusta, the trajectory of {len(poses)} frames; "
+        "--format mesh makes triangles.",
+        [
+            gltf_note(axes),
+            "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames).",
+        ],
     )
-
-
-def _mesh(job: ExportJob, axes: NDArray[np.float64]) -> list[Primitive]:
-    """The result's mesh in the file's axes; empty where there is none. Raises OutputError."""
-    path = job.result.folder / MESH_NAME
-    if not path.exists():
-        return []
-    try:
-        parts = read_glb(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path} cannot be read ({error}): make it again with --format mesh") from error
-    R = axes @ gltf_axes(job.result.cameras, "auto").T
-    planes = job.box_planes(axes)
-    return [cut_primitive(replace(part, xyz=_rotated(part.xyz, R)), planes) for part in parts]
 
 
 def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:

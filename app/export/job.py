@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from stream_recon.configs.schema import PointsConfig
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an export; a format ignores those that do not concern it."""
+    """Options of an export; `export` warns of those that do not concern the format."""
 
     frames: str | None = None
     """``keyframes``, ``all`` or a number N for every N-th; None: the format's default."""
@@ -44,6 +44,11 @@ class ExportOptions:
     """Edge of a voxel of the cloud, in units of the result; None: the run's."""
     box: Box | None = None
     """What is outside is left out; None: all is exported."""
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the fields that differ from the default."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
 
 @dataclass(frozen=True)

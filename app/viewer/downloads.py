@@ -4,7 +4,7 @@ import json
 import struct
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,17 @@ from stream_recon.configs.errors import StreamReconError
 
 END_HEADER = b"end_header\n"
 LATER = "It is made from the finished result: ask again at the end of the run."
-MISSING = {
-    "mesh": "This result has no mesh: stream-recon export FOLDER --format mesh makes one.",
-    "page": "This result has no page: stream-recon export FOLDER --format html makes one.",
-    "colmap": "This result cannot be exported from here: use stream-recon export FOLDER --format colmap.",
-    "around": "This result cannot be rendered from here: use stream-recon render FOLDER VIDEO.mp4.",
-    "path": "This result cannot be rendered from here: use stream-recon render FOLDER VIDEO.mp4.",
-}
-"""What to do about a download that is not offered."""
+PAGE_SAVES = {"points": "Points (PLY)", "mesh": "Mesh (GLB)"}
+"""Labels of what the page shows, and can cut by its box."""
+FILMS = {"around": "Film around it (MP4)", "path": "Film along the path (MP4)"}
 
 
 class Downloads:
-    """Makers of files by kind, see `SAVES` of the panel."""
+    """Makers of files by kind: `PAGE_SAVES`, formats of ``export``, and `FILMS`."""
 
-    def __init__(self) -> None:
+    def __init__(self, exports: Mapping[str, str]) -> None:
+        """``exports``: labels by the format's name."""
+        self.labels = {**PAGE_SAVES, **exports, **FILMS}
         self._makers: dict[str, Callable[[Path], Path]] = {}
         self._busy = threading.Lock()
 
@@ -48,7 +45,9 @@ class Downloads:
         """
         make = self._makers.get(kind)
         if make is None:
-            _note(client, "Not available", MISSING[kind] if ended else LATER)
+            command = "render FOLDER VIDEO.mp4" if kind in FILMS else f"export FOLDER --format {kind}"
+            missing = f"It cannot be saved from here: stream-recon {command} makes it."
+            _note(client, "Not available", missing if ended else LATER)
             return
         if not self._busy.acquire(blocking=False):
             _note(client, "Not now", "Another file is being made: ask again when it is done.")

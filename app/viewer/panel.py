@@ -1,7 +1,7 @@
 """The viewer's controls: a shared head with the status, and controls of its own for each page."""
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,15 +20,6 @@ VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"
 OTHER_COLOUR = "#868e96"
 HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0, "Splats": 0}
 """Percentages of each frame's pixels, the least sure, that a page hides at first."""
-SAVES = {
-    "points": "Points (PLY)",
-    "mesh": "Mesh (GLB)",
-    "page": "Page to share (HTML)",
-    "colmap": "COLMAP (ZIP)",
-    "around": "Film around it (MP4)",
-    "path": "Film along the path (MP4)",
-}
-"""Labels of the download buttons, by what they save."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +59,13 @@ class PanelEvents:
     changed: Callable[[], None]
     """A user changed a control."""
     save: Callable[[str, Any], None]
-    """A client asks for one of `SAVES`."""
+    """A client asks for a download, by its kind."""
     show_all: Callable[[Any], None]
     """A client asks for the opening view."""
     request: Callable[[Callable[[], None]], None]
     """Runs something in the viewer's thread."""
+    saves: Mapping[str, str]
+    """Labels of the download buttons, by kind."""
 
 
 class SharedPanel:
@@ -200,7 +193,7 @@ class PagePanel:
         self._saves: dict[str, Any] = {}
         with gui.add_folder("Save", expand_by_default=False, order=8):
             gui.add_button(PICTURE_LABEL, hint="A PNG file of what this page shows")
-            for kind, label in SAVES.items():
+            for kind, label in self._events.saves.items():
                 self._saves[kind] = gui.add_button(label)
                 self._saves[kind].on_click(lambda event, kind=kind: self._events.save(kind, event.client))
 
@@ -289,7 +282,7 @@ class PagePanel:
             self._pictured = view
         self._frame_folder.visible = True
 
-    def label_saves(self, labels: dict[str, str]) -> None:
+    def label_saves(self, labels: Mapping[str, str]) -> None:
         """Label the download buttons with what they give."""
         for kind, label in labels.items():
             if self._saves[kind].label != label:

@@ -15,7 +15,7 @@ from stream_recon.app.viewer.downloads import cut_cloud, cut_mesh
 from stream_recon.app.viewer.measure import Unit
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.pages import Page
-from stream_recon.app.viewer.panel import SAVES, PageOptions, PanelEvents, SharedPanel, set_theme
+from stream_recon.app.viewer.panel import PageOptions, PanelEvents, SharedPanel, set_theme
 from stream_recon.app.viewer.points import FILE_NAME, RankedPoints, ply_bytes, ranked_points, send_bytes
 from stream_recon.app.viewer.scene import SceneMesh, ViewerScene
 from stream_recon.app.viewer.splats import SplatLayer
@@ -56,6 +56,7 @@ class ViewerState:
         self.content = SceneContent(self.timeline, self.store, self.surfaces, self.scene)
         self.unit = Unit()
         """Unit of the world."""
+        self._saves = events.saves
         self.panel = SharedPanel(server, events.changed)
         self.pages: dict[int, Page] = {}
         """Pages by client id."""
@@ -146,7 +147,7 @@ class ViewerState:
             page.panel.show_counts(self._counts(chosen, skipped))
             page.panel.allow_hiding(chosen.shows_points or self.scene.mesh is None)
             page.tools.sync(self.unit)
-            page.panel.label_saves({**SAVES, **self.labels, **(IN_BOX if page.tools.box is not None else {})})
+            page.panel.label_saves({**self._saves, **self.labels, **(IN_BOX if page.tools.box is not None else {})})
         self.panel.show_status(f"{status} · paused" if self.panel.paused else status)
         ended = self.ended and settled
         self.cameras.update(reframe=ended and not self._framed_end)

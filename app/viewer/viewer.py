@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -64,11 +64,13 @@ class Viewer:
         *,
         token: bool = True,
         public: str | None = None,
+        exports: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             token: where other machines can reach the viewer, require a token, which `url` then contains.
             public: address at which a proxy shows the viewer.
+            exports: labels of formats of ``export`` that pages offer, by name.
         """
         self.is_open = public is not None or not is_loopback(host)
         """Whether other machines can reach the viewer."""
@@ -85,7 +87,7 @@ class Viewer:
         self._requests: deque[Callable[[], None]] = deque()
         self._cloud: Path | None = None
         self._images: dict[int, NDArray[np.uint8]] = {}
-        self._downloads = Downloads()
+        self._downloads = Downloads(exports or {})
         self._map_layer = MapLayer()
         self._status = WAITING
         self._busy = False
@@ -96,7 +98,13 @@ class Viewer:
         self.update_share = UPDATE_SHARE
         """Share of the viewer thread's time that updates may take."""
         self._closed = threading.Event()
-        events = PanelEvents(self._touch, self._save, partial(self._queue_request, self._show_all), self._queue_request)
+        events = PanelEvents(
+            self._touch,
+            self._save,
+            partial(self._queue_request, self._show_all),
+            self._queue_request,
+            self._downloads.labels,
+        )
         self.state = ViewerState(self._server, points, point_budget, events)
         self._thread = threading.Thread(target=self._work, name="viewer", daemon=True)
         self._thread.start()
@@ -257,7 +265,7 @@ class Viewer:
             self._touch()
 
     def offer(self, kind: str, make: Callable[[Path], Path]) -> None:
-        """Offer a download of `SAVES`; ``make`` writes its file into a folder and may raise StreamReconError."""
+        """Offer a download by its kind; ``make`` writes its file into a folder and may raise StreamReconError."""
         self._downloads.offer(kind, make)
 
     def has_room(self) -> bool:

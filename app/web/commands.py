@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.export.formats import FORMATS, Format, concerned
 from stream_recon.app.web.jobs import WebJob
 from stream_recon.app.web.places import Places
 from stream_recon.configs.errors import ConfigError
@@ -32,23 +33,20 @@ CHECKS: dict[str, Callable[[object], bool]] = {
 """Options of a reconstruction that a page may set, with the check of their values."""
 BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
 """Borders of a box, as the viewer states them; see ``export --box``."""
-CUT_EXPORTS = ("mesh", "points", "html", "mesh-ply", "mesh-obj", "rrd")
-"""Exports that a box can cut."""
-EXPORTS = {
-    "mesh": ("mesh", ".glb"),
-    "points": ("glb", ".glb"),
-    "html": ("html", ".html"),
-    "colmap": ("colmap", ""),
-    "transforms": ("transforms", ""),
-    "trajectory": ("trajectory", ""),
-    "depth": ("depth", ""),
-    "mesh-ply": ("mesh", ".ply"),
-    "mesh-obj": ("mesh", ".obj"),
-    "rrd": ("rrd", ".rrd"),
-    "mcap": ("mcap", ".mcap"),
-    "ros2bag": ("ros2bag", ""),
+WEB_EXPORTS = {
+    form.name if suffix == form.offered[0] else f"{form.name}-{suffix[1:]}": (form, suffix)
+    for form in FORMATS.values()
+    for suffix in form.offered
 }
-"""Exports that a page offers: the format of ``stream-recon export``, and the suffix of its file, empty for a folder."""
+"""Exports that a page offers, by name: the format, and the suffix of its file, empty for a folder."""
+
+
+def web_export(name: str) -> tuple[Format, str]:
+    """The format and suffix of an export; names of jobs of 0.2 count. Raises ConfigError."""
+    found = WEB_EXPORTS.get("glb" if name == "points" else name)
+    if found is None:
+        raise ConfigError(f"the format is one of {', '.join(WEB_EXPORTS)}")
+    return found
 
 
 def checked_options(given: object) -> dict[str, Any]:
@@ -69,17 +67,14 @@ def checked_options(given: object) -> dict[str, Any]:
 
 def checked_export(name: object, box: object) -> dict[str, Any]:
     """Options of an export from a page's JSON. Raises ConfigError: no such format, or a box that does not cut it."""
-    if not isinstance(name, str) or name not in EXPORTS:
-        raise ConfigError(f"the format is one of {', '.join(EXPORTS)}")
+    form, _ = web_export(name if isinstance(name, str) else "")
     if box in (None, ""):
         return {}
     text = re.sub(r"\s|^--box", "", box) if isinstance(box, str) else ""
     if not BOX.fullmatch(text):
         raise ConfigError("a box has six borders, and maybe degrees of turn, with commas: copy them from the viewer")
-    if name not in CUT_EXPORTS:
-        raise ConfigError(
-            "a box cuts meshes, points, the page to share and Rerun: leave it out, or choose one of these"
-        )
+    if not form.concerns("box"):
+        raise ConfigError(f"a box cuts {concerned('box')}: leave it out, or choose one of these")
     return {"box": text}
 
 
@@ -102,8 +97,8 @@ def arguments(job: WebJob, places: Places) -> list[str]:
     if job.kind == "refine":
         return ["refine", folder]
     if job.kind == "export":
-        name, _ = EXPORTS[job.source]
-        words = ["export", folder, "--format", name, "-o", str(export_target(job, places)), "--overwrite"]
+        form, _ = web_export(job.source)
+        words = ["export", folder, "--format", form.name, "-o", str(export_target(job, places)), "--overwrite"]
         return words + ([f"--box={job.options['box']}"] if "box" in job.options else [])
     words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
     options = job.options
@@ -118,12 +113,12 @@ def arguments(job: WebJob, places: Places) -> list[str]:
 
 def export_target(job: WebJob, places: Places) -> Path:
     """File or folder that an export writes; a folder is packed into ``NAME.zip`` next to it."""
-    name, suffix = EXPORTS[job.source]
+    form, suffix = web_export(job.source)
     stem = job.name.removesuffix("-recon")
-    return places.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{name}")
+    return places.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{form.name}")
 
 
 def export_file(job: WebJob, places: Places) -> Path:
     """The file of an export that is downloaded."""
     target = export_target(job, places)
-    return target if EXPORTS[job.source][1] else target.with_name(f"{target.name}.zip")
+    return target if web_export(job.source)[1] else target.with_name(f"{target.name}.zip")

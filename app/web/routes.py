@@ -13,12 +13,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from stream_recon.app.sources.growing import is_growing
 from stream_recon.app.web.commands import (
-    EXPORTS,
+    WEB_EXPORTS,
     checked_address,
     checked_export,
     checked_options,
     export_file,
     is_live,
+    web_export,
 )
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
@@ -72,7 +73,9 @@ class Routes:
                     for upload, offset in self.uploads.open()
                 ],
                 "limits": {"bytes": min(MAX_BYTES, self._places.free_bytes()), "piece": PIECE_BYTES},
-                "exports": list(EXPORTS),
+                "exports": [
+                    {"name": name, "label": form.label(suffix)} for name, (form, suffix) in WEB_EXPORTS.items()
+                ],
             }
         )
 
@@ -257,7 +260,9 @@ class Routes:
         shown["live"] = is_live(job.source)
         if job.kind == "reconstruct" and job.is_open and is_growing(Path(job.source)):
             shown["arrives"] = "later" if _is_idle(Path(job.source)) else "now"
-        shown["format"] = job.source if job.kind == "export" else None
+        if job.kind == "export":
+            form, suffix = web_export(job.source)
+            shown["label"] = form.label(suffix)
         if job.state == "running":
             shown["progress"] = self._runner.progress(job.id)
             shown["viewer"] = job.kind in ("reconstruct", "scan") and self._runner.viewer_port(job.name) is not None

@@ -32,7 +32,7 @@ ROUGH_VOXELS = 3.0
 
 def bench_page(frames: int) -> None:
     server = start_server("127.0.0.1", 0)
-    events = PanelEvents(lambda: None, lambda kind, client: None, lambda client: None, lambda _: None)
+    events = PanelEvents(lambda: None, lambda kind, client: None, lambda client: None, lambda _: None, {})
     page = ViewerState(server, PointsConfig(), 1_000_000, events)
     poses = []
     for result in walked_sample(frames):

@@ -5,8 +5,6 @@ import {Upload} from "./upload.js";
 import {zipOf} from "./zip.js";
 
 const $ = id => document.getElementById(id);
-const EXPORT_NAMES = {mesh: "Mesh (GLB)", points: "Points and cameras (GLB)", html: "Page to share (HTML)", colmap: "COLMAP (ZIP)", transforms: "nerfstudio (ZIP)",
-  trajectory: "Trajectory (ZIP)", depth: "Depth images (ZIP)", "mesh-ply": "Mesh (PLY)", "mesh-obj": "Mesh (OBJ)", rrd: "Rerun (RRD)", mcap: "Foxglove (MCAP)", ros2bag: "ROS 2 bag (ZIP)"};
 const STEPS = {frames: "reconstructing", refining: "refining", points: "updating points", "dense depth": "dense depth", mesh: "making the mesh"};
 const IMAGE = /\.(jpe?g|png|webp|tiff?|bmp|heic|heif|avif|jp2)$/i;
 const uploads = [];
@@ -136,7 +134,7 @@ function jobText(job) {
 const viewPath = name => `view/${encodeURIComponent(name)}/`;
 
 function jobBar(job) {
-  const kind = {reconstruct: "", scan: "Scan: ", refine: "Refine: ", export: `${EXPORT_NAMES[job.format] || "Export"}: `}[job.kind];
+  const kind = {reconstruct: "", scan: "Scan: ", refine: "Refine: ", export: `${job.label}: `}[job.kind];
   const actions = [];
   const open = job.state === "queued" || job.state === "running";
   if (job.viewer) actions.push(make("a", {class: "button primary", href: viewPath(job.name), target: "_blank", rel: "noopener"}, "Watch"));
@@ -165,7 +163,7 @@ function card(entry, jobs) {
     if (job && download) awaited.add(job.job);
   };
   const menu = make("details", {class: "export-menu"}, make("summary", {class: "button"}, "Export"),
-    make("div", {class: "export-list"}, ...state.exports.map(format => make("button", {onclick: event => { event.target.closest("details").open = false; exportAs(format); }}, EXPORT_NAMES[format] || format)),
+    make("div", {class: "export-list"}, ...state.exports.map(({name, label}) => make("button", {onclick: event => { event.target.closest("details").open = false; exportAs(name); }}, label)),
       make("label", {class: "hint box"}, "Only what is in a box, by its borders in the viewer", make("input", {value: box(), placeholder: "whole scene", autocomplete: "off", onchange: event => boxes.set(entry.name, event.target.value.trim())}))));
   return make("article", {class: "card", "data-name": entry.name},
     make("a", {href: viewPath(entry.name), target: "_blank", rel: "noopener", "aria-label": `Open ${entry.name}`}, make("img", {class: "picture", alt: "", loading: "lazy", src: `api/results/${name}/picture?${Math.floor(entry.changed)}`, onerror: event => event.target.replaceWith(make("div", {class: "picture"}))})),

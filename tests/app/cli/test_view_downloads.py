@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from stream_recon.app.cli import view
-from stream_recon.app.core.gltf import Primitive, write_glb
+from stream_recon.app.core.gltf import Primitive, read_glb, write_glb
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.export.rooms import write_room
 from tests.app.viewer.clients import client_of
+
+LABELS = ("Mesh (GLB)", "Points and cameras (GLB)", "COLMAP (ZIP)", "Film around it (MP4)")
 
 
 def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(
@@ -22,19 +24,20 @@ def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(
     write_room(folder, 6, source=False)
     write_glb(folder / "mesh.glb", [Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))])
     monkeypatch.setattr(view, "FILM_SECONDS", 0.2)
-    with Viewer(PointsConfig(), port=0) as viewer:
+    with Viewer(PointsConfig(), port=0, exports=view.VIEWER_EXPORTS) as viewer:
         view.offer_result(viewer, folder)
         viewer.finish()
         with client_of(viewer) as client:
             assert "/surface/mesh" in client.nodes
-            for count, label in enumerate(("Mesh (GLB)", "COLMAP (ZIP)", "Film around it (MP4)"), start=1):
+            for count, label in enumerate(LABELS, start=1):
                 client.wait_for(lambda: not viewer._downloads._busy.locked())
                 client.click(label)
                 client.wait_for(lambda count=count: len(client.files) == count)  # type: ignore[misc]
-            client.wait_for(lambda: len(client.files[2][1]) > 1000)
+            client.wait_for(lambda: len(client.files[-1][1]) > 1000)
     names = [name for name, _ in client.files]
-    assert names == ["mesh.glb", "kitchen-colmap.zip", "kitchen-orbit.mp4"]
-    (tmp_path / "a.zip").write_bytes(client.files[1][1])
+    assert names == ["mesh.glb", "kitchen.glb", "kitchen-colmap.zip", "kitchen-orbit.mp4"]
+    assert {part.name for part in read_glb(client.files[1][1])} == {"points", "cameras", "path"}
+    (tmp_path / "a.zip").write_bytes(client.files[2][1])
     assert any("/cameras." in name for name in zipfile.ZipFile(tmp_path / "a.zip").namelist())
-    (tmp_path / "a.mp4").write_bytes(client.files[2][1])
+    (tmp_path / "a.mp4").write_bytes(client.files[3][1])
     assert cv2.VideoCapture(str(tmp_path / "a.mp4")).read()[0]

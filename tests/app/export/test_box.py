@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.box import Box
-from stream_recon.app.core.gltf import Primitive, glb, read_glb
+from stream_recon.app.core.gltf import read_glb
 from stream_recon.app.core.ply import positions
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.formats import FORMATS, export
@@ -61,26 +61,9 @@ def test_a_mesh_is_cut_along_the_box(room: Path, tmp_path: Path) -> None:
     assert all(beyond(part.xyz, np.eye(3)) < 1e-5 for part in read_glb(textured.read_bytes()))
 
 
-def test_a_scene_as_glb_has_the_mesh_that_the_result_has(room: Path, tmp_path: Path) -> None:
-    write_room(tmp_path / "out", 4)
-    corners = np.array([[-9, -9, -2], [9, -9, -2], [0, 9, -2]], np.float32)
-    (tmp_path / "out" / "mesh.glb").write_bytes(glb([Primitive(corners, np.array([[0, 1, 2]], np.int32))]))
-    target, report = export(tmp_path / "out", "glb", tmp_path / "scene.glb", ExportOptions(up="keep"))
-    names = [part.name for part in read_glb(target.read_bytes())]
-    assert names == ["mesh", "cameras", "path"] and "mesh of 1 triangles" in report.summary
-    # In the axes of the file, which are not those of mesh.glb here.
-    R = np.diag([1.0, -1, -1]) @ axes(tmp_path / "out").T
-    np.testing.assert_allclose(read_glb(target.read_bytes())[0].xyz, corners @ R.T, atol=1e-5)
-    cut, _ = export(tmp_path / "out", "glb", tmp_path / "cut.glb", ExportOptions(box=BOX))
-    assert beyond(read_glb(cut.read_bytes())[0].xyz, np.eye(3)) < 1e-5
-    (tmp_path / "out" / "mesh.glb").write_bytes(b"glTF")
-    with pytest.raises(OutputError, match=r"mesh\.glb cannot be read"):
-        export(tmp_path / "out", "glb", tmp_path / "other.glb")
-
-
 def test_formats_that_a_box_cannot_cut_say_so(room: Path, tmp_path: Path) -> None:
     for name, form in FORMATS.items():
-        if not form.cuts:
+        if not form.concerns("box"):
             with pytest.raises(ConfigError, match="--box cuts"):
                 export(room, name, tmp_path / name, ExportOptions(box=BOX))
     with pytest.raises(OutputError, match="no points in the box"):

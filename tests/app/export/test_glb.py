@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_recon.app.core.gltf import read_glb
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
@@ -43,3 +44,11 @@ def test_a_file_is_upright_where_the_camera_was_tilted(tmp_path: Path) -> None:
     slanted = trimesh.load(kept).geometry["points"].vertices
     assert share > 3 * np.histogram(slanted[:, 1], bins=np.arange(-2, 2, 0.02))[0].max() / len(xyz)
     assert "multiplied by the rotation" in " ".join((tmp_path / "scene.glb.README.txt").read_text().split())
+
+
+def test_points_and_cameras_are_exported_also_where_the_result_has_a_mesh(tmp_path: Path) -> None:
+    write_room(tmp_path / "out", 4, source=False)
+    (tmp_path / "out" / "mesh.glb").write_bytes(b"glTF")
+    target, report = export(tmp_path / "out", "glb", tmp_path / "scene.glb")
+    assert [part.name for part in read_glb(target.read_bytes())] == ["points", "cameras", "path"]
+    assert "--format mesh" in report.summary

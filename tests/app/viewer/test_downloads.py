@@ -20,7 +20,9 @@ from tests.app.viewer.clouds import wall_distance
 
 @pytest.fixture
 def viewer() -> Iterator[Viewer]:
-    with Viewer(PointsConfig(confidence=0.0, voxel=0.05), port=0, point_budget=30_000) as running:
+    with Viewer(
+        PointsConfig(confidence=0.0, voxel=0.05), port=0, point_budget=30_000, exports={"colmap": "COLMAP (ZIP)"}
+    ) as running:
         yield running
 
 
