@@ -20,41 +20,51 @@ from stream_recon.app.result.run_record import DENSE, ONLINE, REFINEMENT, RUN_NA
 Level = Literal["good", "doubtful", "failed"]
 LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
 
-FOCAL_PARTS = 6
-"""Parts of a video whose focal lengths are compared."""
-CONTRADICTED = 0.65
-"""Share of the image that held-out matches contradict. Nothing has verified these matches, so that right results of
-hand-held phones have up to 0.6."""
-DEPTH_DISAGREES = 0.15
-"""Share of the image on whose depth neighbouring keyframes disagree."""
-DEPTH_ERROR = 0.095
-"""Median log error of depth at triangulated points."""
-DIFFERENCE = 0.03
-"""Difference of the refined path from the network's, over its length. Right results had at most 0.028."""
-REFUTED = 0.9
-"""Disagreement of matches kept aside with the network that refutes it. With moving things it was at most 0.77."""
-FOCAL_CHANGE, FOCAL_STEADINESS = 1.05, 0.95
-"""`focal_change` that means a zoom. The network's focal lengths scatter by up to 1.42 where the view changes, but not
-steadily: right results had at most 0.91."""
-PARALLAX_DEG = 0.3
-"""Median angle under which points are seen."""
-UNREFINED = 0.02
-"""Share of the frames that refinement left to the network."""
-LOST = 0.1
-"""Share of frames that were damaged or blank."""
-INCONSISTENT = 0.15
-"""Share of frames of low tracking quality."""
-CONFIRMED = 0.005
-"""Share of the pixels that stereo confirms; in a right walk through snow it was 0.02."""
-SPLATS_PSNR = 13.0
-"""PSNR in dB of held-out images, drawn from splats, below which they show another scene. Right results had 16 to 35."""
-FEW_KEYFRAMES = 3
-"""Fewest keyframes that can be checked."""
-FAILED = 2
-"""Number of independent findings from which a result has failed."""
 
-MAX_REASONS = 2
-"""Findings that a verdict names."""
+@dataclass(frozen=True)
+class VerdictConfig:
+    """Limits of the evidence, set and checked as the module says, and how it is weighed."""
+
+    focal_parts: int = 6
+    """Parts of a video whose focal lengths are compared."""
+    contradicted: float = 0.65
+    """Share of the image that held-out matches contradict. Nothing has verified these matches, so that right results of
+    hand-held phones have up to 0.6."""
+    depth_disagrees: float = 0.15
+    """Share of the image on whose depth neighbouring keyframes disagree."""
+    depth_error: float = 0.095
+    """Median log error of depth at triangulated points."""
+    difference: float = 0.03
+    """Difference of the refined path from the network's, over its length. Right results had at most 0.028."""
+    refuted: float = 0.9
+    """Disagreement of matches kept aside with the network that refutes it. With moving things it was at most 0.77."""
+    focal_ratio: float = 1.05
+    """`focal_change` that means a zoom. The network's focal lengths scatter by up to 1.42 where the view changes, but
+    not steadily."""
+    focal_steadiness: float = 0.95
+    """Its steadiness; right results had at most 0.91."""
+    parallax_deg: float = 0.3
+    """Median angle under which points are seen."""
+    unrefined: float = 0.02
+    """Share of the frames that refinement left to the network."""
+    lost: float = 0.1
+    """Share of frames that were damaged or blank."""
+    inconsistent: float = 0.15
+    """Share of frames of low tracking quality."""
+    confirmed: float = 0.005
+    """Share of the pixels that stereo confirms; in a right walk through snow it was 0.02."""
+    splats_psnr: float = 13.0
+    """PSNR in dB of held-out images, drawn from splats, below which they show another scene. Right results had 16 to
+    35."""
+    min_keyframes: int = 3
+    """Keyframes that can be checked."""
+    failed: int = 2
+    """Number of independent findings from which a result has failed."""
+    max_reasons: int = 2
+    """Findings that a verdict names."""
+
+
+DEFAULT_VERDICT = VerdictConfig()
 OVERLAP = "Film with more overlap: move more slowly, in smaller turns, with the same things in view for longer"
 TEXTURE = "Keep edges and patterns in view, in good light"
 
@@ -89,17 +99,17 @@ class Verdict:
         return asdict(self)
 
 
-def focal_change(focals: NDArray[np.floating]) -> dict[str, float] | None:
+def focal_change(focals: NDArray[np.floating], config: VerdictConfig = DEFAULT_VERDICT) -> dict[str, float] | None:
     """How the focal length changes, for ``run.json``; None with few frames. ``focals`` [N]: the network's, in any unit.
 
     Returns:
-        ``ratio`` of the largest to the smallest median over `FOCAL_PARTS` parts of the video; ``steadiness``, the
+        ``ratio`` of the largest to the smallest median over `focal_parts` parts of the video; ``steadiness``, the
         absolute correlation of the focal length and the number of the frame.
     """
     focals = np.asarray(focals, np.float64)
-    if len(focals) < FOCAL_PARTS or not np.isfinite(focals).all() or focals.min() <= 0:
+    if len(focals) < config.focal_parts or not np.isfinite(focals).all() or focals.min() <= 0:
         return None
-    medians = [float(np.median(part)) for part in np.array_split(focals, FOCAL_PARTS)]
+    medians = [float(np.median(part)) for part in np.array_split(focals, config.focal_parts)]
     is_constant = float(np.ptp(focals)) < 1e-6 * medians[0]
     steadiness = 0.0 if is_constant else abs(float(np.corrcoef(np.arange(len(focals)), focals)[0, 1]))
     return {"ratio": round(max(medians) / min(medians), 4), "steadiness": round(steadiness, 4)}
@@ -123,13 +133,13 @@ def record_verdict(folder: Path) -> Verdict:
     return verdict
 
 
-def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
+def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictConfig = DEFAULT_VERDICT) -> Verdict:
     """Verdict on a result by its ``run.json``; entries that are missing or damaged are no evidence.
 
     ``frames``: number of frames in the result; None: as recorded, which is less after a kill.
     One finding makes a result doubtful, several independent ones mean that it failed. The first one is the reason.
     """
-    evidence = _Evidence(record, frames)
+    evidence = _Evidence(record, frames, config)
     if not evidence.frames:
         return Verdict("failed", "no frame was reconstructed", "Look whether the video can be played")
     findings = [
@@ -146,8 +156,8 @@ def judge(record: Mapping[str, Any], frames: int | None = None) -> Verdict:
         return Verdict("good", f"{whole} were confirmed by points kept aside to check it{unknown}")
     first = max(findings, key=lambda finding: finding.weight)
     others = [finding.reason for finding in findings if finding is not first]
-    reason = "; ".join([first.reason, *others[: MAX_REASONS - 1]]) + unknown
-    failed = sum(finding.weight for finding in findings) >= FAILED
+    reason = "; ".join([first.reason, *others[: config.max_reasons - 1]]) + unknown
+    failed = sum(finding.weight for finding in findings) >= config.failed
     return Verdict("failed" if failed else "doubtful", reason, first.advice)
 
 
@@ -164,8 +174,8 @@ class _Finding:
 class _Evidence:
     """Evidence in a ``run.json``; each method yields what speaks against the result."""
 
-    def __init__(self, record: Mapping[str, Any], frames: int | None) -> None:
-        self._record = record
+    def __init__(self, record: Mapping[str, Any], frames: int | None, config: VerdictConfig) -> None:
+        self._record, self._config = record, config
         self._refinement = _table(record, REFINEMENT)
         self._counts = _table(record, "frames")
         self.frames = float(frames) if frames is not None else _number(self._counts, "reconstructed") or 0.0
@@ -186,13 +196,13 @@ class _Evidence:
         # The network's depth is no evidence where its path is wrong.
         by_lines = _number(self._refinement, "line_disagreement") if self._is_network_refuted() else None
         contradicted = _number(self._refinement, "disagreement") if by_lines is None else by_lines
-        if (_number(self._refinement, "keyframes") or 0.0) < FEW_KEYFRAMES or contradicted is None:
+        if (_number(self._refinement, "keyframes") or 0.0) < self._config.min_keyframes or contradicted is None:
             yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
             return
         unconfirmed = f"{self._left:.0f} of {self.frames:.0f} frames could not be confirmed"
-        if self._left >= UNREFINED * self.frames:
+        if self._left >= self._config.unrefined * self.frames:
             yield _Finding(unconfirmed, OVERLAP)
-        if contradicted >= CONTRADICTED and not self._rejected:
+        if contradicted >= self._config.contradicted and not self._rejected:
             yield _Finding(
                 f"points kept aside contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}"
             )
@@ -200,29 +210,29 @@ class _Evidence:
     def geometry(self) -> Iterator[_Finding]:
         """Depth and parallax of a refinement, and its path next to the network's."""
         agreement = _number(self._refinement, "depth_agreement_before" if self._rejected else "depth_agreement")
-        if agreement is not None and 1 - agreement >= DEPTH_DISAGREES:
+        if agreement is not None and 1 - agreement >= self._config.depth_disagrees:
             yield _Finding(f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
         error = _number(self._refinement, "depth_error")
         lens = self._refinement.get("lens")
-        if error is not None and error >= DEPTH_ERROR and isinstance(lens, str) and "RADIAL" in lens:
+        if error is not None and error >= self._config.depth_error and isinstance(lens, str) and "RADIAL" in lens:
             # The lens is known; its depth maps are the network's, which takes every lens for a plain one.
             yield _Finding(
                 f"depth and points differ by {error:.0%}: the network's depth does not fit a lens that bends lines",
                 "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",
             )
-        elif error is not None and error >= DEPTH_ERROR:
+        elif error is not None and error >= self._config.depth_error:
             yield _Finding(
                 f"depth and points differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
                 "Use the video as the camera wrote it, or give the camera with --intrinsics",
             )
         difference = _number(self._refinement, "network_difference")
-        if difference is not None and difference >= DIFFERENCE and not self._is_network_refuted():
+        if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
             yield _Finding(
                 f"two ways to find the path differ by {difference:.0%} of its length",
                 f"Keep moving things out of view, or mask them. {OVERLAP}",
             )
         parallax = _number(self._refinement, "parallax_deg")
-        if parallax is not None and parallax < PARALLAX_DEG:
+        if parallax is not None and parallax < self._config.parallax_deg:
             yield _Finding(
                 f"the camera hardly moved: points are seen under {parallax:.1g} degrees",
                 "Walk sideways or around things; turning on the spot shows no depth",
@@ -248,7 +258,7 @@ class _Evidence:
             return True
         for kind in ("disagreement", "line_disagreement"):
             before, after = (_number(self._refinement, f"{kind}{name}") for name in ("_before", ""))
-            if before is not None and after is not None and before >= REFUTED and after <= before / 2:
+            if before is not None and after is not None and before >= self._config.refuted and after <= before / 2:
                 return True
         return False
 
@@ -257,7 +267,11 @@ class _Evidence:
         change = _table(self._record, "focal_change")
         ratio, steadiness = (_number(change, name) or 0.0 for name in ("ratio", "steadiness"))
         # After a cut, another part may have been filmed with another lens.
-        if ratio >= FOCAL_CHANGE and steadiness >= FOCAL_STEADINESS and not self._record.get("segments"):
+        if (
+            ratio >= self._config.focal_ratio
+            and steadiness >= self._config.focal_steadiness
+            and not self._record.get("segments")
+        ):
             yield _Finding("the lens seems to have zoomed", "Film without zoom")
 
     def unknown_lens(self) -> str:
@@ -279,7 +293,7 @@ class _Evidence:
         # A live source drops frames by design. Those that are left overlap, or points tell that they do not.
         for name, word in (("blank", "black or covered"), ("damaged", "damaged")):
             lost = _number(self._counts, name) or 0.0
-            if lost >= LOST * (self.frames + lost):
+            if lost >= self._config.lost * (self.frames + lost):
                 yield _Finding(
                     f"{lost:.0f} of {self.frames + lost:.0f} frames are {word}", "Film again without the gap"
                 )
@@ -288,19 +302,19 @@ class _Evidence:
         """What consecutive frames and stereo say."""
         low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / self.frames
         # Of the online poses, which an accepted refinement replaces.
-        if low >= INCONSISTENT and (self._rejected or not self._refinement):
+        if low >= self._config.inconsistent and (self._rejected or not self._refinement):
             yield _Finding(f"{low:.0%} of the frames do not fit the frame before", OVERLAP)
         dense = _table(self._record, DENSE)
         # Of an earlier refinement: its maps do not count.
         is_current = dense.get("refinement") == self._refinement.get("id")
         confirmed = _number(dense, "confirmed") if is_current else None
-        if confirmed is not None and confirmed < CONFIRMED:
+        if confirmed is not None and confirmed < self._config.confirmed:
             yield _Finding(f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
         splats = _table(self._record, SPLATS)
         psnr = _number(splats, "psnr")
         revision = _table(self._record, "revisions").get("cameras", 0)
         done = splats.get("steps") == splats.get("wanted_steps") and splats.get("revision") == revision
-        if psnr is not None and done and psnr < SPLATS_PSNR:
+        if psnr is not None and done and psnr < self._config.splats_psnr:
             yield _Finding(f"splats show images that they have not seen at {psnr:.0f} dB only", OVERLAP)
 
 

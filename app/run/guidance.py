@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import cv2
@@ -20,35 +21,52 @@ BLURRED = "Blurred: hold the phone more still"
 BARE = "Too little to see: aim at things with pattern and edges"
 LOST = "Lost the place: turn back to what you have seen"
 """Lines, the most urgent first; at most one is shown."""
-SIDE = 256
-"""Longer side of the images that are judged."""
-DARK_LEVEL = 40.0
-"""Mean brightness, of 255, below which corners are lost in noise."""
-SHARP_FRAMES = 60
-"""Latest frames whose sharpness is the reference."""
-BLURRED_FINENESS, DOUBTFUL_FINENESS = 0.49, 0.56
-"""Edges at full size relative to those at half size, below which an image is blurred for certain, and maybe.
 
-Sharp frames of phone videos and renderings have 0.52 to 0.85, frames blurred over a sixtieth of the width 0.35 to 0.48.
-"""
-BLUR_RATIO = 0.35
-"""Sharpness, as a share of the reference, below which a doubtful frame is blurred."""
-BARE_CONTRAST = 6.0
-"""Standard deviation of brightness of a reduced image below which only a bare surface is in view."""
+
+@dataclass(frozen=True)
+class GuidanceConfig:
+    """When an image is called bad, and how long a line stays."""
+
+    side: int = 256
+    """Longer side of the images that are judged."""
+    dark_level: float = 40.0
+    """Mean brightness, of 255, below which corners are lost in noise."""
+    sharp_frames: int = 60
+    """Latest frames whose sharpness is the reference."""
+    blurred_fineness: float = 0.49
+    """Edges at full size relative to those at half size, below which an image is blurred for certain.
+
+    Sharp frames of phone videos and renderings have 0.52 to 0.85, frames blurred over a sixtieth of the width 0.35 to
+    0.48.
+    """
+    doubtful_fineness: float = 0.56
+    """The same below which it may be blurred."""
+    blur_ratio: float = 0.35
+    """Sharpness, as a share of the reference, below which a doubtful frame is blurred."""
+    bare_contrast: float = 6.0
+    """Standard deviation of brightness of a reduced image below which only a bare surface is in view."""
+    fast_shift: float = 0.2
+    """Shift of the image from one frame to the next, as a share of its width, above which frames hardly overlap."""
+    min_response: float = 0.08
+    """Peak of phase correlation below which a shift is a guess."""
+    low: float = 0.25
+    """Mean health over `health_frames` below which the place is lost."""
+    recovered: float = 0.4
+    """Mean health above which it is found."""
+    health_frames: int = 5
+    votes: int = 2
+    """Frames that must agree before a line is shown."""
+    frames: int = 3
+    """Out of how many."""
+    min_seconds: float = 1.0
+    """Time that a line stays, so that it can be read."""
+    lost_seconds: float = 10.0
+    """Time after which a new segment is taken for the place to be scanned."""
+
+
+DEFAULT_GUIDANCE = GuidanceConfig()
 COARSE = (24, 18)
-FAST_SHIFT = 0.2
-"""Shift of the image from one frame to the next, as a share of its width, above which frames hardly overlap."""
-MIN_RESPONSE = 0.08
-"""Peak of phase correlation below which a shift is a guess."""
-LOW, RECOVERED = 0.25, 0.4
-"""Mean health over `HEALTH_FRAMES` below which the place is lost, and above which it is found."""
-HEALTH_FRAMES = 5
-VOTES, FRAMES = 2, 3
-"""Frames that must agree, and out of how many, before a line is shown."""
-LEAST_SECONDS = 1.0
-"""Time that a line stays at least, so that it can be read."""
-LOST_SECONDS = 10.0
-"""Time after which a new segment is taken for the place to be scanned."""
+"""Size of the image in which contrast is measured."""
 
 
 class Speaker(Protocol):
@@ -62,13 +80,13 @@ class Speaker(Protocol):
 class Guidance:
     """A `ResultListener` that also sees each image as it arrives. Both may come from threads of their own."""
 
-    def __init__(self, speaker: Speaker) -> None:
-        self._speaker = speaker
+    def __init__(self, speaker: Speaker, config: GuidanceConfig = DEFAULT_GUIDANCE) -> None:
+        self._speaker, self._config = speaker, config
         self._lock = threading.Lock()
-        self._votes: deque[str] = deque(maxlen=FRAMES)
-        self._sharpness: deque[float] = deque(maxlen=SHARP_FRAMES)
+        self._votes: deque[str] = deque(maxlen=self._config.frames)
+        self._sharpness: deque[float] = deque(maxlen=self._config.sharp_frames)
         self._previous: NDArray[np.float32] | None = None
-        self._health: deque[float] = deque(maxlen=HEALTH_FRAMES)
+        self._health: deque[float] = deque(maxlen=self._config.health_frames)
         self._segment = 0
         self._lost_since: float | None = None
         self._said, self._said_at = "", 0.0
@@ -82,7 +100,7 @@ class Guidance:
 
     def observe(self, seconds: float, rgb: NDArray[np.uint8]) -> None:
         """Judge an image [H, W, 3] that arrived at ``seconds`` of the source."""
-        scale = SIDE / max(rgb.shape[:2])
+        scale = self._config.side / max(rgb.shape[:2])
         size = max(8, round(rgb.shape[1] * scale)), max(8, round(rgb.shape[0] * scale))
         grey = cv2.cvtColor(cv2.resize(rgb, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY).astype(np.float32)
         with self._lock:
@@ -97,11 +115,11 @@ class Guidance:
                 self._health.clear()
             if result.health is not None:
                 self._health.append(result.health)
-            if len(self._health) == HEALTH_FRAMES:
-                mean = sum(self._health) / HEALTH_FRAMES
-                if mean < LOW and self._lost_since is None:
+            if len(self._health) == self._config.health_frames:
+                mean = sum(self._health) / self._config.health_frames
+                if mean < self._config.low and self._lost_since is None:
                     self._lost_since = time.monotonic()
-                elif mean > RECOVERED:
+                elif mean > self._config.recovered:
                     self._lost_since = None
             self._update()
 
@@ -111,7 +129,7 @@ class Guidance:
     def _judge(self, grey: NDArray[np.float32]) -> str:
         """The line that one image calls for; empty for a good one."""
         previous, self._previous = self._previous, grey
-        if float(grey.mean()) < DARK_LEVEL:
+        if float(grey.mean()) < self._config.dark_level:
             return DARK
         coarse = cv2.resize(grey, COARSE, interpolation=cv2.INTER_AREA)
         contrast = float(coarse.std())
@@ -120,12 +138,16 @@ class Guidance:
         # Relative to contrast, since a dim image has weak edges, too.
         sharpness = _edges(grey) / max(float(grey.std()), 1.0)
         reference = float(np.percentile(self._sharpness, 75)) if self._sharpness else 0.0
-        is_soft = fineness < BLURRED_FINENESS or (fineness < DOUBTFUL_FINENESS and sharpness < BLUR_RATIO * reference)
-        if contrast < BARE_CONTRAST:
+        is_soft = fineness < self._config.blurred_fineness or (
+            fineness < self._config.doubtful_fineness and sharpness < self._config.blur_ratio * reference
+        )
+        if contrast < self._config.bare_contrast:
             return BARE
         if previous is not None and previous.shape == grey.shape:
             (dx, dy), response = cv2.phaseCorrelate(previous, grey, _window(grey.shape[1], grey.shape[0]))
-            if response > MIN_RESPONSE and max(abs(dx), abs(dy)) > FAST_SHIFT * max(grey.shape):
+            if response > self._config.min_response and max(abs(dx), abs(dy)) > self._config.fast_shift * max(
+                grey.shape
+            ):
                 return FAST
         if is_soft:
             return BLURRED
@@ -135,14 +157,14 @@ class Guidance:
     def _update(self) -> None:
         """Show the line that is due, if it is another one."""
         now = time.monotonic()
-        if self._lost_since is not None and now - self._lost_since > LOST_SECONDS:
+        if self._lost_since is not None and now - self._lost_since > self._config.lost_seconds:
             self._lost_since = None
         line = LOST if self._lost_since is not None else ""
         for candidate in (DARK, FAST, BLURRED, BARE):
-            if self._votes.count(candidate) >= VOTES:
+            if self._votes.count(candidate) >= self._config.votes:
                 line = candidate
                 break
-        if line != self._said and (not self._said or now - self._said_at >= LEAST_SECONDS):
+        if line != self._said and (not self._said or now - self._said_at >= self._config.min_seconds):
             self._said, self._said_at = line, now
             self._speaker.say(line)
 

@@ -18,20 +18,30 @@ from stream_recon.app.core.depth_points import UNSURE
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
 
-COLUMNS = 56
-"""Columns of the grid of compared points."""
-SAME_DEPTH = 0.1
-"""Largest relative difference of depth at which two frames see the same surface."""
-MIN_OVERLAP = 0.3
-"""Share of a frame's points visible in the previous frame; with less, their agreement means little."""
-TYPICAL_FRAMES = 50
-"""Latest frames whose median confidence is the reference."""
-WINDOW = 5
-"""Frames over which health is averaged: one blurred frame is no warning."""
-LOW, RECOVERED = 0.25, 0.4
-"""Mean health below which an interval of low quality begins, and above which it ends."""
-MAX_INTERVALS = 100
-"""Latest intervals that are kept, since a run may have no end."""
+
+@dataclass(frozen=True)
+class HealthConfig:
+    """How frames are compared, and from when tracking quality is low."""
+
+    columns: int = 56
+    """Columns of the grid of compared points."""
+    same_depth: float = 0.1
+    """Largest relative difference of depth at which two frames see the same surface."""
+    min_overlap: float = 0.3
+    """Share of a frame's points visible in the previous frame; with less, their agreement means little."""
+    typical_frames: int = 50
+    """Latest frames whose median confidence is the reference."""
+    window: int = 5
+    """Frames over which health is averaged: one blurred frame is no warning."""
+    low: float = 0.25
+    """Mean health below which an interval of low quality begins."""
+    recovered: float = 0.4
+    """Mean health above which it ends."""
+    max_intervals: int = 100
+    """Latest intervals that are kept, since a run may have no end."""
+
+
+DEFAULT_HEALTH = HealthConfig()
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class _Factors:
     agreement: float
     """Agreement of brightness and depth with the previous frame."""
     in_view: float
-    """Share of the points visible in the previous frame, up to `MIN_OVERLAP`, over `MIN_OVERLAP`."""
+    """Share of the points visible in the previous frame, up to `HealthConfig.min_overlap`, over it."""
     confident: float
     """Share of the pixels of usual confidence."""
 
@@ -83,13 +93,14 @@ class _Factors:
 class HealthMonitor:
     """Health of each result, in order, with its final online pose. `notice` may be read by other threads."""
 
-    def __init__(self, intervals: Iterable[LowQualityInterval] = ()) -> None:
+    def __init__(self, intervals: Iterable[LowQualityInterval] = (), config: HealthConfig = DEFAULT_HEALTH) -> None:
         """``intervals``: of the run that this one continues."""
-        self._intervals = deque(intervals, maxlen=MAX_INTERVALS)
+        self._config = config
+        self._intervals = deque(intervals, maxlen=self._config.max_intervals)
         self._low_frames = sum(interval.frames for interval in self._intervals)
         self._previous: _ReducedFrame | None = None
-        self._typical: deque[float] = deque(maxlen=TYPICAL_FRAMES)
-        self._recent: deque[tuple[FrameResult, _Factors]] = deque(maxlen=WINDOW)
+        self._typical: deque[float] = deque(maxlen=self._config.typical_frames)
+        self._recent: deque[tuple[FrameResult, _Factors]] = deque(maxlen=self._config.window)
         self._is_low = False
 
     @property
@@ -103,13 +114,13 @@ class HealthMonitor:
         if self._previous is not None and self._previous.result.segment != result.segment:
             self._previous, self._is_low = None, False
             self._recent.clear()
-        previous, self._previous = self._previous, _reduced(result)
+        previous, self._previous = self._previous, _reduced(result, self._config)
         confidence = result.confidence[~result.masked]
         self._typical.append(float(np.median(confidence)) if len(confidence) else 0.0)
         if previous is None or previous.depth.shape != self._previous.depth.shape:
             return None
         confident = float((confidence >= UNSURE * median(self._typical)).mean()) if len(confidence) else 0.0
-        factors = _Factors(*_agreement(previous, self._previous), confident)
+        factors = _Factors(*_agreement(previous, self._previous, self._config), confident)
         health = round(factors.health, 3)
         self._note(result, factors)
         return health
@@ -133,9 +144,9 @@ class HealthMonitor:
             interval = replace(interval, last=result.index, end=result.timestamp, frames=interval.frames + 1)
             self._low_frames += 1
             self._intervals.append(interval)
-            self._is_low = mean < RECOVERED
-        elif mean < LOW and len(self._recent) == WINDOW:
-            low = [entry for entry in self._recent if entry[1].health < RECOVERED]
+            self._is_low = mean < self._config.recovered
+        elif mean < self._config.low and len(self._recent) == self._config.window:
+            low = [entry for entry in self._recent if entry[1].health < self._config.recovered]
             first, why = low[0][0], min(low, key=lambda entry: entry[1].health)[1].why
             self._intervals.append(
                 LowQualityInterval(first.index, result.index, first.timestamp, result.timestamp, len(low), why)
@@ -160,25 +171,25 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def _cell(width: int) -> int:
-    return max(1, round(width / COLUMNS))
+def _cell(width: int, config: HealthConfig) -> int:
+    return max(1, round(width / config.columns))
 
 
-def _reduced(result: FrameResult) -> _ReducedFrame:
+def _reduced(result: FrameResult, config: HealthConfig) -> _ReducedFrame:
     height, width = result.depth.shape
-    cell = _cell(width)
+    cell = _cell(width, config)
     size = (max(1, width // cell), max(1, height // cell))
     grey = cv2.resize(cv2.cvtColor(result.rgb, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
     depth = np.ascontiguousarray(result.depth[cell // 2 :: cell, cell // 2 :: cell][: size[1], : size[0]])
     return _ReducedFrame(result, grey.astype(np.float32), depth)
 
 
-def _agreement(previous: _ReducedFrame, now: _ReducedFrame) -> tuple[float, float]:
+def _agreement(previous: _ReducedFrame, now: _ReducedFrame, config: HealthConfig) -> tuple[float, float]:
     """Agreement of a frame with the previous one, and `_Factors.in_view`."""
     T = invert_pose(previous.result.T_world_camera) @ now.result.T_world_camera
     if not np.isfinite(T).all():
         return 0.0, 1.0
-    cell = _cell(now.result.depth.shape[1])
+    cell = _cell(now.result.depth.shape[1], config)
     height, width = now.depth.shape
     k, there = now.result.network_intrinsics, previous.result.network_intrinsics
     R, t = T[:3, :3].astype(np.float32), T[:3, 3].astype(np.float32)
@@ -200,10 +211,10 @@ def _agreement(previous: _ReducedFrame, now: _ReducedFrame) -> tuple[float, floa
     if not len(brightness):
         return 0.0, 0.0
     known = surface > 0  # pixels masked in the previous frame have no depth
-    same = np.abs(moved[2][seen][known] / surface[known] - 1) < SAME_DEPTH if known.any() else np.ones(1, bool)
+    same = np.abs(moved[2][seen][known] / surface[known] - 1) < config.same_depth if known.any() else np.ones(1, bool)
     # A geometric mean: one factor cannot hide that the other is zero.
     agreement = (max(0.0, _correlation(now.grey[seen], brightness)) * float(same.mean())) ** 0.5
-    return agreement, min(1.0, in_view / MIN_OVERLAP)
+    return agreement, min(1.0, in_view / config.min_overlap)
 
 
 def _correlation(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:

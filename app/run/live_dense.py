@@ -33,21 +33,30 @@ from stream_recon.app.slam.dense.views import StereoView, level_size
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
-SIDE = 256
-"""Longer side of the maps in pixels: a third of the time of 384, and more than a surface of the page shows."""
-KEPT = 12
-"""Newest keyframes that are kept: source views for one another."""
-LEAST = 6
-"""Keyframes from which a group is computed."""
-NEW = 4
-"""New keyframes from which the next group is computed."""
-BEHIND = 2
-"""Newest keyframes of a group whose maps are not shown: no later view confirms them."""
-MIN_CONFIRMED = 0.1
-"""Least share of confirmed pixels of a map that is shown: fewer say that the poses are not exact enough."""
-POLL_SECONDS = 0.5
-"""Time between two looks at the free cores."""
+
+@dataclass(frozen=True)
+class LiveDenseConfig:
+    """Which keyframes get a map, and when."""
+
+    side: int = 256
+    """Longer side of the maps in pixels: a third of the time of 384, and more than a surface of the page shows."""
+    kept: int = 12
+    """Newest keyframes that are kept: source views for one another."""
+    min_group: int = 6
+    """Keyframes from which a group is computed."""
+    new: int = 4
+    """New keyframes from which the next group is computed."""
+    behind: int = 2
+    """Newest keyframes of a group whose maps are not shown: no later view confirms them."""
+    min_confirmed: float = 0.1
+    """Share of confirmed pixels of a map that is shown: fewer say that the poses are not exact enough."""
+    poll_seconds: float = 0.5
+    """Time between two looks at the free cores."""
+
+
+DEFAULT_LIVE_DENSE = LiveDenseConfig()
 NICENESS = 15
+"""Lower priority of the process."""
 
 
 @dataclass
@@ -64,10 +73,10 @@ class _LiveKeyframe:
     def camera(self) -> Intrinsics:
         return self.intrinsics or self.result.intrinsics
 
-    def view(self) -> StereoView:
-        """The view at its present pose."""
+    def view(self, side: int) -> StereoView:
+        """The view at its present pose; ``side``: longer side of its image."""
         result, transform, k = self.result, self.result.transform, self.camera
-        size = level_size((self.image.shape[1], self.image.shape[0]), SIDE)
+        size = level_size((self.image.shape[1], self.image.shape[0]), side)
         grey = cv2.resize(cv2.cvtColor(self.image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
         sx, sy = size[0] / transform.source_size[0], size[1] / transform.source_size[1]
         camera = Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
@@ -102,12 +111,12 @@ class _LiveKeyframe:
 class GroupStereo:
     """Stereo of a group of keyframes; runs in a process of its own."""
 
-    def __init__(self, device: str) -> None:
-        self._arrays = arrays_for(device)
+    def __init__(self, device: str, side: int = DEFAULT_LIVE_DENSE.side) -> None:
+        self._arrays, self._side = arrays_for(device), side
 
     def maps(self, stop: StopTest, views: list[StereoView]) -> list[DenseDepth]:
         """Maps of the views, in order; fewer if it was stopped."""
-        stereo, found = DenseStereo(self._arrays, SIDE), list[DenseDepth]()
+        stereo, found = DenseStereo(self._arrays, self._side), list[DenseDepth]()
         for view in views:
             if stop():
                 return found
@@ -160,11 +169,18 @@ class LiveDense:
         may_run: whether a group may be computed at this moment.
     """
 
-    def __init__(self, view: RunView, stereo: Stereo, may_run: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        view: RunView,
+        stereo: Stereo,
+        may_run: Callable[[], bool] | None = None,
+        config: LiveDenseConfig = DEFAULT_LIVE_DENSE,
+    ) -> None:
+        self._config = config
         self._view, self._stereo = view, stereo
         self._may_run = may_run or FreeCores().is_one_free
         self._image: tuple[int, NDArray[np.uint8]] | None = None
-        self._kept: deque[_LiveKeyframe] = deque(maxlen=KEPT)
+        self._kept: deque[_LiveKeyframe] = deque(maxlen=config.kept)
         self._group: list[_LiveKeyframe] = []
         """Keyframes whose maps are being computed; they are revised like the kept ones."""
         self._new, self._last_shown, self._segment = 0, -1, 0
@@ -228,13 +244,13 @@ class LiveDense:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._is_due())
             while not self._closed and not self._may_run():
-                time.sleep(POLL_SECONDS)
+                time.sleep(self._config.poll_seconds)
             with self._changed:
                 if self._closed:
                     return
                 self._group = list(self._kept)
                 self._new = 0
-                views = [keyframe.view() for keyframe in self._group]
+                views = [keyframe.view(self._config.side) for keyframe in self._group]
                 scales = [keyframe.scale for keyframe in self._group]
             try:
                 found = self._stereo.maps(views)
@@ -246,14 +262,14 @@ class LiveDense:
                 self._show(found, scales)
 
     def _is_due(self) -> bool:
-        return self._new >= NEW and len(self._kept) >= LEAST
+        return self._new >= self._config.new and len(self._kept) >= self._config.min_group
 
     def _show(self, found: list[DenseDepth], scales: list[float]) -> None:
         """Show the new maps of the group that enough later views confirm."""
-        triples = list(zip(self._group, found, scales, strict=True))[:-BEHIND]
+        triples = list(zip(self._group, found, scales, strict=True))[: -self._config.behind]
         self._group = []
         for keyframe, dense, scale in triples:
-            is_sure = (dense.certainty == Certainty.CONFIRMED).mean() >= MIN_CONFIRMED
+            is_sure = (dense.certainty == Certainty.CONFIRMED).mean() >= self._config.min_confirmed
             if dense.index > self._last_shown and is_sure:
                 self._view.show_dense(keyframe.shown(dense, scale), keyframe.image)
                 self._last_shown = dense.index

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.run import guidance
-from stream_recon.app.run.guidance import BARE, BLURRED, DARK, FAST, LOST, Guidance
+from stream_recon.app.run.guidance import BARE, BLURRED, DARK, FAST, LOST, Guidance, GuidanceConfig
 from tests.app.boxroom import room_result
 
 SAMPLE = Path(guidance.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
@@ -40,14 +40,12 @@ def walk() -> list[NDArray[np.uint8]]:
     return frames
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guidance, "LEAST_SECONDS", 0.0)
+UNHURRIED = GuidanceConfig(min_seconds=0.0)
 
 
-def watched(frames: list[NDArray[np.uint8]]) -> Phone:
+def watched(frames: list[NDArray[np.uint8]], config: GuidanceConfig = UNHURRIED) -> Phone:
     phone = Phone()
-    watch = Guidance(phone)
+    watch = Guidance(phone, config)
     for phone.frame, frame in enumerate(frames):
         watch.observe(phone.frame / 10, frame)
     return phone
@@ -102,7 +100,7 @@ def test_a_blur_from_the_first_frame_on(walk: list[NDArray[np.uint8]]) -> None:
 
 def test_a_lost_place_is_told_until_it_is_found() -> None:
     phone = Phone()
-    watch = Guidance(phone)
+    watch = Guidance(phone, UNHURRIED)
     healths = [None, *[0.8] * 6, *[0.05] * 8, *[0.9] * 8]
     for index, health in enumerate(healths):
         watch.add(replace(room_result(index, size=(28, 21)), health=health))
@@ -111,7 +109,7 @@ def test_a_lost_place_is_told_until_it_is_found() -> None:
 
 def test_a_new_segment_is_a_lost_place() -> None:
     phone = Phone()
-    watch = Guidance(phone)
+    watch = Guidance(phone, UNHURRIED)
     for index in range(12):
         watch.add(
             replace(room_result(index, size=(28, 21)), segment=int(index > 3), health=None if index == 4 else 0.8)
@@ -119,6 +117,6 @@ def test_a_new_segment_is_a_lost_place() -> None:
     assert phone.said == [LOST, ""]
 
 
-def test_a_line_stays_long_enough_to_be_read(walk: list[NDArray[np.uint8]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guidance, "LEAST_SECONDS", 60.0)
-    assert guided([*walk[:10], *(frame // 8 for frame in walk[10:14]), *walk[14:30]]) == [DARK]
+def test_a_line_stays_long_enough_to_be_read(walk: list[NDArray[np.uint8]]) -> None:
+    frames = [*walk[:10], *(frame // 8 for frame in walk[10:14]), *walk[14:30]]
+    assert watched(frames, GuidanceConfig(min_seconds=60.0)).said == [DARK]

@@ -13,8 +13,7 @@ from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.health import (
-    MAX_INTERVALS,
-    WINDOW,
+    DEFAULT_HEALTH,
     HealthMonitor,
     LowQualityInterval,
     clock,
@@ -135,8 +134,12 @@ def test_a_run_that_is_gone_on_with_counts_on() -> None:
 
 
 def test_a_run_without_end_keeps_the_latest_spans() -> None:
-    watch = HealthMonitor([LowQualityInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * MAX_INTERVALS)])
-    assert [span["first"] for span in watch.summary()["weak"]] == list(range(2 * MAX_INTERVALS, 3 * MAX_INTERVALS))
+    watch = HealthMonitor(
+        [LowQualityInterval(n, n, float(n), float(n), 1, "x") for n in range(3 * DEFAULT_HEALTH.max_intervals)]
+    )
+    assert [span["first"] for span in watch.summary()["weak"]] == list(
+        range(2 * DEFAULT_HEALTH.max_intervals, 3 * DEFAULT_HEALTH.max_intervals)
+    )
 
 
 def test_clock() -> None:
@@ -170,6 +173,6 @@ def test_it_is_in_the_files_and_told_while_it_lasts(tmp_path: Path) -> None:
     assert values[0] is None and all(value is not None and 0 <= value <= 1 for value in values[1:])
     assert result.run["health"] == summary.health
     (span,) = summary.health["weak"]
-    assert span["first"] - 20 <= WINDOW and span["last"] == 39
+    assert span["first"] - 20 <= DEFAULT_HEALTH.window and span["last"] == 39
     assert seen[-1].notice is not None and seen[-1].notice.startswith("low tracking quality since 0:0")
     assert [r.health for r in result][5] == values[5]

@@ -15,7 +15,7 @@ from stream_recon.app.core.types import (
     NetworkEstimate,
     Revision,
 )
-from stream_recon.app.run.live_dense import BEHIND, KEPT, GroupStereo, LiveDense, StereoProcess
+from stream_recon.app.run.live_dense import DEFAULT_LIVE_DENSE, GroupStereo, LiveDense, StereoProcess
 from stream_recon.app.slam.dense.stereo import DenseDepth
 from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.configs.errors import ResourceError
@@ -91,7 +91,7 @@ def test_keyframes_behind_the_newest_get_confirmed_maps():
     wait_for(lambda: len(page.dense) >= 3)
     live.close()
 
-    assert max(page.dense) <= 8 - BEHIND
+    assert max(page.dense) <= 8 - DEFAULT_LIVE_DENSE.behind
     for index, shown in page.dense.items():
         assert shown.certainty is not None
         confirmed = shown.certainty == Certainty.CONFIRMED
@@ -140,7 +140,7 @@ def test_a_slow_computation_drops_the_oldest():
     wait_for(lambda: len(stereo.groups) >= 2 or 39 in stereo.groups[0])
     live.close()
 
-    assert max(len(group) for group in stereo.groups) <= KEPT
+    assert max(len(group) for group in stereo.groups) <= DEFAULT_LIVE_DENSE.kept
     assert stereo.groups[-1][-1] == 39
 
 
