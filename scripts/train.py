@@ -4,8 +4,6 @@
 scripts/train.py --minutes 25 --out runs/a
 torchrun --standalone --nproc_per_node=4 scripts/train.py --minutes 25 --out runs/a
 scripts/train.py --minutes 25 --out runs/b --weights runs/a/model.safetensors --auxiliary runs/a/auxiliary.safetensors
-scripts/train.py --minutes 25 --out runs/c --go-on-from runs/b --learning-rate 1.5e-4 --slow-steps 100000
-scripts/train.py --join runs/a model.safetensors
 """
 
 import argparse
@@ -50,7 +48,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for weights and metrics")
     parser.add_argument("--weights", type=Path, help="continue from these weights")
     parser.add_argument("--auxiliary", type=Path, help="and from this auxiliary head")
-    parser.add_argument("--go-on-from", type=Path, metavar="DIR", help="take up the run of a folder instead")
     parser.add_argument(
         "--only", metavar="PARTS", help="parts of the network that learn, as odometry.flow_head,depth_head (all)"
     )
@@ -60,9 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="short clips of one shape alone: to compare presets")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak learning rate (1e-3)")
     parser.add_argument("--warm-up-steps", type=int, help="steps to the peak (200; 50 where a run continues)")
-    parser.add_argument(
-        "--slow-steps", type=int, metavar="N", help="let the rate fall over all runs as 1 / sqrt(1 + steps / N)"
-    )
+    parser.add_argument("--slow-steps", type=int, metavar="N", help="let the rate fall as 1 / sqrt(1 + steps / N)")
     parser.add_argument("--average-decay", type=float, default=0.999, help="of the average, a step (0.999)")
     shares = SceneShares()
     parser.add_argument("--plain", type=float, default=shares.plain, help=f"share of plain images ({shares.plain})")
@@ -82,8 +77,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-steps", type=int, help="stop after this many steps")
     parser.add_argument("--validate-clips", type=int, default=96, help="held-out clips; 0: no validation (96)")
     parser.add_argument("--no-compile", action="store_true", help="run everything uncompiled")
-    parser.add_argument("--profile", action="store_true", help="time the parts of a step, and train nothing")
-    parser.add_argument("--join", nargs=2, type=Path, metavar=("DIR", "OUT"), help="join DIR's parts to OUT, and stop")
     return parser.parse_args()
 
 
@@ -92,10 +85,8 @@ def train(arguments: argparse.Namespace) -> None:
 
     from stream_recon.configs.schema import load_preset
     from stream_recon.models.embedded import file_sha256
-    from training.checkpoint import LATEST_FILE
     from training.distributed import join_workers
     from training.model import build_model
-    from training.profile import profile_steps
     from training.schedule import SHORT, RateConfig, ScheduleConfig
     from training.synthetic import SceneShares
     from training.trainer import Trainer, TrainingConfig
@@ -106,7 +97,7 @@ def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(seed or 0)
     only = arguments.only.split(",") if arguments.only else ()
     model = build_model(preset.network, arguments.weights, arguments.auxiliary, only).to(workers.device)
-    earlier = arguments.resume_from / LATEST_FILE if arguments.resume_from else arguments.weights
+    earlier = arguments.weights
     if seed is None:
         seed = int(file_sha256(earlier)[:8], 16) if earlier else 0
     if warm_up is None:
@@ -138,16 +129,9 @@ def train(arguments: argparse.Namespace) -> None:
         rate=RateConfig(arguments.learning_rate, warm_up, slow_steps=arguments.slow_steps),
     )
     trainer = Trainer(model, preset, config, workers, arguments.out)
-    if arguments.resume_from:
-        trainer.resume_from(arguments.resume_from)
-    if arguments.profile:
-        table = profile_steps(trainer)
-        if workers.leads:
-            print(table)
-    else:
-        summary = trainer.run()
-        if workers.leads:
-            print(summary)
+    summary = trainer.run()
+    if workers.leads:
+        print(summary)
     workers.close()
 
 
@@ -158,12 +142,7 @@ def main() -> int:
     arguments = parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout)
     try:
-        if arguments.join:
-            from training.checkpoint import join_parts
-
-            print(join_parts(*arguments.join), arguments.join[1])
-        else:
-            train(arguments)
+        train(arguments)
     except StreamReconError as error:
         print(f"train: {error}", file=sys.stderr)
         return 2

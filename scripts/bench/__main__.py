@@ -7,7 +7,6 @@ with the last recorded one on the same kind of machine, and what fell by more th
 
 import argparse
 import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The first entry is this folder, whose modules must not be importable by their bare names. Tests hold the fake engine.
 sys.path[:1] = [str(ROOT / "scripts"), str(ROOT)]
 
-MODULES = {
-    "step": "network_step",
-    "back-end": "back_end",
-}
+MODULES = {"step": "network_step"}
 """Modules whose names differ from those of their benchmarks."""
-INNER = "STREAM_RECON_BENCH"
-"""Environment variable of the process that measures; the other one shows, compares and records."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
     "cpu": "all CPU figures of README.md and of scripts/README.md",
@@ -35,7 +29,6 @@ BENCHMARKS = {
     "publishing": "CPU time of publishing, without peers and with one",
     "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
-    "back-end": "frame rate with and without the online back end",
     "lenses": "field of view by refinement, for lenses from 25 to 130 degrees",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
     "merge": "placing and joint refinement of 25 to 200 videos of one town",
@@ -46,10 +39,7 @@ BENCHMARKS = {
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
     "verdicts": "verdicts on results of known error",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
-    "edges": "depth upsampling at object edges",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
-    "health": "detection of faults in a video",
-    "resume": "errors of resumed runs",
     "splat": "Gaussian splats trained from our exports and from structure from motion",
     "gpu": "network on a GPU: full-size steps, batched streams, memory budgets",
 }
@@ -60,20 +50,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python scripts/bench",
         description=__doc__,
-        epilog=f"benchmarks:\n{listed}\n  {'table':12} print the tables of scripts/README.md from figures.json\n"
-        f"  {'compare':12} OLD.json NEW.json: what fell between two files of figures",
+        epilog=f"benchmarks:\n{listed}\n  {'table':12} print the tables of scripts/README.md from figures.json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=[*BENCHMARKS, "table", "compare"], metavar="NAME")
+    parser.add_argument("name", choices=[*BENCHMARKS, "table"], metavar="NAME")
     name = parser.parse_args(sys.argv[1:2] or ["--help"]).name
     if name == "table":
         from bench import figures
 
         print(figures.tables(), end="")
         return
-    if name == "compare":
-        compare(sys.argv[2:])
-        return
+    from bench.measured import INNER, run_and_compare
+
     module = import_module(f"bench.{MODULES.get(name, name)}")
     own = argparse.ArgumentParser(prog=f"python scripts/bench {name}", description=module.__doc__)
     module.add_options(own)
@@ -87,44 +75,11 @@ def main() -> None:
         run_and_compare(key, arguments, record=options.record is not None)
 
 
-def compare(files: list[str]) -> None:
-    """Name what fell between two files; exit code 1 if anything did."""
-    from bench import comparison
-
-    if len(files) != 2:
-        raise SystemExit("bench: compare takes two files in the form of figures.json")
-    lines = comparison.compare_files(Path(files[0]), Path(files[1]))
-    print("\n".join(lines) if lines else f"nothing fell by more than {comparison.LOSS:.0%}")
-    raise SystemExit(1 if lines else 0)
-
-
 def without_record(arguments: list[str], key: str) -> list[str]:
     """The arguments without --record and its key."""
     position = next(n for n, argument in enumerate(arguments) if argument.startswith("--record"))
     follows = arguments[position : position + 2] == ["--record", key]
     return arguments[:position] + arguments[position + (2 if follows else 1) :]
-
-
-def run_and_compare(key: str, arguments: list[str], *, record: bool) -> None:
-    """Run the benchmark in a process of its own, whose output and its children's is shown, compared and recorded."""
-    from bench import comparison, figures
-
-    lines = []
-    command = [sys.executable, str(Path(__file__).parent), *arguments]
-    environment = {**os.environ, INNER: "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line)
-    if process.returncode:
-        raise SystemExit(process.returncode)
-    text = "".join(lines)
-    rows = figures.parse_rows(text)
-    if rows:
-        print(comparison.report(key, rows, figures.machine()))
-    if record:
-        figures.record(key, text, ["python", "scripts/bench", *arguments])
 
 
 if __name__ == "__main__":

@@ -87,13 +87,3 @@ def read() -> dict[str, dict[str, Any]]:
     """All recorded runs; none without a file."""
     runs: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.is_file() else {}
     return runs
-
-
-def compare_files(before: Path, now: Path) -> list[str]:
-    """Losses between two files in the form of `figures.json`, of keys in both that are of one kind of machine."""
-    old, new = (json.loads(path.read_text()) for path in (before, now))
-    lines = []
-    for key in old.keys() & new.keys():
-        if kind_of(old[key]["machine"]) == kind_of(new[key]["machine"]):
-            lines += [f"{key}: {line}" for line in losses(old[key]["rows"], new[key]["rows"])]
-    return sorted(lines)

@@ -1,4 +1,4 @@
-"""Time since the start, equal on all workers, and device time of the parts of a step."""
+"""Time since the start, equal on all workers."""
 
 import time
 from collections import deque
@@ -50,38 +50,3 @@ class DistributedTimer:
                 oldest.ready.synchronize()
             self._seconds = float(oldest.seconds[0])
         return self._seconds
-
-
-class PartTimer:
-    """Device time of the parts of a step, measured by events; only `totals` waits for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._marks: list[tuple[str, torch.cuda.Event | float]] = []
-
-    def mark(self, part: str) -> None:
-        """End ``part``, which began at the mark before; ``"start"`` begins a step, and ends the part "between"."""
-        if self._cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append((part, event))
-        else:
-            self._marks.append((part, time.perf_counter()))
-
-    def totals(self) -> dict[str, float]:
-        """Seconds for each part since the last call."""
-        if self._cuda:
-            torch.cuda.synchronize()
-        totals: dict[str, float] = {}
-        for (_, begin), (part, end) in zip(self._marks, self._marks[1:], strict=False):
-            part = "between" if part == "start" else part
-            totals[part] = totals.get(part, 0.0) + _seconds(begin, end)
-        self._marks.clear()
-        return totals
-
-
-def _seconds(begin: "torch.cuda.Event | float", end: "torch.cuda.Event | float") -> float:
-    if isinstance(begin, float) and isinstance(end, float):
-        return end - begin
-    assert isinstance(begin, torch.cuda.Event) and isinstance(end, torch.cuda.Event)
-    return float(begin.elapsed_time(end)) / 1000

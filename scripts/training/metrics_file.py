@@ -9,7 +9,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class MetricsFile:
-    """Appends lines; a run resumed in the same folder appends to the earlier one's."""
+    """Appends lines."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -21,15 +21,6 @@ class MetricsFile:
         line = {"event": event, "seconds": time.monotonic() - self._start, **values}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_short(line)) + "\n")
-
-
-def last_event(folder: Path, event: str) -> dict[str, Any] | None:
-    """The last line of that event in a folder's metrics file; None if there is none."""
-    path = folder / METRICS_FILE
-    if not path.is_file():
-        return None
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if line["event"] == event), None)
 
 
 def _short(value: Any) -> Any:

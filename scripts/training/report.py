@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.clock import PartTimer
 from training.losses import Losses
 from training.schedule import StepPlan
 
@@ -15,8 +14,8 @@ from training.schedule import StepPlan
 class StepReport:
     """Aggregates steps into metrics lines; waits for the device once a line."""
 
-    def __init__(self, timer: PartTimer, workers: int, every: int) -> None:
-        self._timer, self._workers, self._every = timer, workers, every
+    def __init__(self, workers: int, every: int) -> None:
+        self._workers, self._every = workers, every
         self._start = time.monotonic()
         self._total_frames = 0
         self._skipped = 0
@@ -28,7 +27,6 @@ class StepReport:
         self._frames = 0
         self._parts: list[dict[str, Tensor]] = []
         self._norms: list[Tensor] = []
-        self._timer.totals()
 
     def add(self, plan: StepPlan, losses: Losses, norm: Tensor) -> dict[str, Any] | None:
         """A line's values after every ``every`` steps, else None."""
@@ -39,21 +37,16 @@ class StepReport:
         self._norms.append(norm)
         if len(self._parts) < self._every:
             return None
-        seconds = self._timer.totals()
         norms = torch.stack(self._norms)
         usable = norms.isfinite()
         self._skipped += int((~usable).sum())
         means = {name: float(torch.stack([p[name] for p in self._parts])[usable].mean()) for name in self._parts[0]}
-        # Where clips are rendered in parallel, "clips" is the time that training waits for them.
-        preparing = seconds["clips"] + seconds["targets"]
         line = {
             **means,
             "gradient_norm": float(norms[usable].mean()),
             "frames": self._total_frames,
             "skipped_steps": self._skipped,
             "frames_per_s": self._frames / (time.monotonic() - self._begin),
-            "clip_wait_share": seconds["clips"] / sum(seconds.values()),
-            "train_frames_per_s": self._frames / self._workers / (sum(seconds.values()) - preparing),
             "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0,
         }
         self.restart()

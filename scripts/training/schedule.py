@@ -172,7 +172,7 @@ def draw_others(rng: np.random.Generator, frames: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RateConfig:
-    """Learning rate: warm-up, plateau and half a cosine within one run; or a slow decay over the steps of many runs.
+    """Learning rate: warm-up, plateau and half a cosine within one run; or a slow decay.
 
     The cosine ends low. A run that continues from there would lose the gain by its return to the peak. So long training
     decays slowly instead, and averages the weights.
@@ -185,14 +185,14 @@ class RateConfig:
     final: float = 0.02
     """Share of the peak at the end; the least one of a slow decay."""
     slow_steps: int | None = None
-    """None: a cosine. Else the rate decays as 1 / sqrt(1 + steps of all runs / slow_steps)."""
+    """None: a cosine. Else the rate decays as 1 / sqrt(1 + steps / slow_steps)."""
 
 
-def learning_rate(config: RateConfig, step: int, progress: float, earlier_steps: int = 0) -> float:
-    """The rate of ``step`` (from 0) of a run at ``progress`` in [0, 1], after ``earlier_steps`` of the runs before."""
+def learning_rate(config: RateConfig, step: int, progress: float) -> float:
+    """The rate of ``step`` (from 0) of a run at ``progress`` in [0, 1]."""
     warmup = min(1.0, (step + 1) / config.warmup_steps)
     if config.slow_steps is not None:
-        fall = math.sqrt(1 + (earlier_steps + step) / config.slow_steps)
+        fall = math.sqrt(1 + step / config.slow_steps)
         return config.peak * warmup * max(config.final, 1 / fall)
     past = min(1.0, max(0.0, (progress - config.hold_until) / (1 - config.hold_until)))
     cosine = (1 + math.cos(math.pi * past)) / 2

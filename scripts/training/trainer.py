@@ -13,16 +13,9 @@ from torch import Tensor
 
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
-from training.checkpoint import (
-    AUXILIARY_FILE,
-    LATEST_FILE,
-    WEIGHTS_FILE,
-    fill,
-    save_weights,
-    steps_so_far,
-)
+from training.checkpoint import save_weights
 from training.clips import GROUP_STEPS, ClipSupply
-from training.clock import LAG, DistributedTimer, PartTimer
+from training.clock import LAG, DistributedTimer
 from training.distributed import Workers
 from training.flat import AveragedWeights, FlatParameters
 from training.losses import Criterion, Losses, LossWeights, draw_pairs
@@ -81,7 +74,7 @@ class Trainer:
 
     Args:
         model: on the worker's device; its parameters move into one vector here.
-        folder: where the first worker writes weights, metrics and a contact sheet.
+        folder: where the first worker writes weights and metrics.
     """
 
     def __init__(
@@ -104,27 +97,11 @@ class Trainer:
         scene_seed = 2**32 + int(own.generate_state(1)[0])
         generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile, shares=config.shares)
         self.clips = ClipSupply(generator, self._patch, workers.device)
-        self._earlier_steps = 0
         self._ready_at = 0.0
-        self.timer = PartTimer(workers.device)
         self._validator: Validator | None = None
         if config.compile:
             prepare_compiler()
             compile_for_training(model.network)
-
-    def resume_from(self, folder: Path) -> None:
-        """Continue an earlier run: its latest weights, their average and its number of steps.
-
-        The optimiser's moments start at zero: they decay within about twenty steps, and the warm-up takes longer.
-
-        Raises:
-            WeightsError: a file is missing or does not fit.
-        """
-        named = self.parameters.named
-        fill(named(self.model, self.parameters.values), folder / LATEST_FILE)
-        fill(named(self.model.network, self.average.values), folder / WEIGHTS_FILE)
-        fill(named(self.model.auxiliary, self.average.values), folder / AUXILIARY_FILE)
-        self._earlier_steps = steps_so_far(folder)
 
     def run(self) -> dict[str, Any]:
         """Train until the time or the steps are used up; returns the final summary, on all workers."""
@@ -140,7 +117,7 @@ class Trainer:
                 self._ready_at = clock.now()
         # Before the first step: it gives the figures of the initial weights, and failures come early.
         validation = self._validate(metrics, 0)
-        report = StepReport(self.timer, workers.count, config.metrics_steps)
+        report = StepReport(workers.count, config.metrics_steps)
         step, seconds = 0, 0.0
         saved_at = validated_at = 0.0
         following = self.schedule.draw(0.0)
@@ -150,7 +127,7 @@ class Trainer:
                 # Drawn a group ahead, so that its clips are rendered in the background.
                 plan, following = following, self.schedule.draw(progress)
                 self.clips.begin(plan, following)
-            rate = learning_rate(config.rate, step, progress, self._earlier_steps)
+            rate = learning_rate(config.rate, step, progress)
             losses, norm = self.step(plan, rate, step)
             line = report.add(plan, losses, norm)
             if metrics is not None and line is not None:
@@ -178,19 +155,14 @@ class Trainer:
         """One update from new clips; returns the losses and the gradient's norm before clipping, on the device."""
         losses = self.forward_backward(plan)
         self.workers.average_(self.parameters.collect_gradient())
-        self.timer.mark("exchange")
         norm = self._optimizer.step(rate)
-        self.average.update(self._earlier_steps + step)
-        self.timer.mark("optimizer")
+        self.average.update(step)
         return losses, norm
 
     def forward_backward(self, plan: StepPlan) -> Losses:
         """Compute the gradient of new clips into the parameters."""
-        device, timer = self.workers.device, self.timer
-        frames = plan.shape.frames
-        timer.mark("start")
+        device, frames = self.workers.device, plan.shape.frames
         batch = self.clips.take(plan)
-        timer.mark("clips")
         pairs = to_device(draw_pairs(self._rng, frames), device)
         targets = build_targets(batch, plan.visibility.scale_frames, self._patch, pairs)
         times = to_device(draw_times(self._rng, plan.clips, frames, plan.visibility.scale_frames), device)
@@ -200,7 +172,6 @@ class Trainer:
             others = to_device(draw_others(self._rng, dense, frames), device)
             match_truth = match_targets(batch, targets.scale, dense_frames, others, self._patch)
             match_pairs = MatchPairs(others, perturb_motion(match_truth.motion))
-        timer.mark("targets")
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             output = self.model(
                 batch.images,
@@ -211,9 +182,7 @@ class Trainer:
                 match_pairs=match_pairs,
             )
         losses = self._criterion(output, batch, targets, pairs, dense_frames, match_truth)
-        timer.mark("forward")
         losses.total.backward()  # type: ignore[no-untyped-call]
-        timer.mark("backward")
         return losses
 
     def _progress(self, step: int, seconds: float) -> float:
@@ -241,7 +210,6 @@ class Trainer:
                     self._compare_uncompiled(plan)
             if turn == 0:
                 self.workers.wait()
-        self.timer.totals()
         self.workers.wait()
         if self.workers.leads:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
@@ -294,10 +262,9 @@ class Trainer:
                 tiles=self.config.tiles,
                 compile_scenes=self.config.compile,
             )
-        sheet = self._folder / "sheet.png" if self.workers.leads else None
         with self.average.in_use():
             measure = self._validator.measure if hard else self._validator.measure_usual
-            figures = measure(self._flex, sheet)
+            figures = measure(self._flex)
         latest = self._validator.measure_usual(self._flex)
         if metrics is not None:
             took = time.monotonic() - begin
@@ -310,14 +277,12 @@ class Trainer:
     def _save(self, metrics: MetricsFile | None, step: int) -> None:
         if metrics is None:
             return
-        saved = save_weights(
+        save_weights(
             self._folder,
             self.parameters.named(self.model.network, self.average.values),
             self.parameters.named(self.model.auxiliary, self.average.values),
-            self.parameters.named(self.model, self.parameters.values),
         )
-        all_steps = self._earlier_steps + step
-        metrics.write("saved", step=step, all_steps=all_steps, **dataclasses.asdict(saved))
+        metrics.write("saved", step=step)
 
     def _description(self) -> dict[str, Any]:
         device = self.workers.device
@@ -332,7 +297,6 @@ class Trainer:
             "seed": self.config.seed,
             "learning_rate_peak": self.config.rate.peak,
             "slow_steps": self.config.rate.slow_steps,
-            "earlier_steps": self._earlier_steps,
             "average_decay": self.config.average_decay,
             "shares": dataclasses.asdict(self.config.shares),
             "frames_per_step": self.config.schedule.frames_per_step * self.workers.count,

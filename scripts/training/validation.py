@@ -147,34 +147,3 @@ def _figures(rows: NDArray[np.float64]) -> dict[str, float]:
     figures["fov_constant_deg"] = float(np.abs(true_fov - np.median(true_fov)).mean())
     figures.pop("true_fov_deg", None)
     return figures | {"clips": float(len(rows))}
-
-
-def contact_sheet(path: Path, batch: ClipBatch, prediction: ClipPrediction, clips: int = 6, columns: int = 4) -> None:
-    """Write a PNG with a row for each clip: images, true and predicted inverse depth of evenly spaced frames."""
-    import cv2
-
-    frames = np.linspace(0, batch.depth.shape[1] - 1, min(columns, batch.depth.shape[1])).astype(int)
-    rows = []
-    for clip in range(min(clips, len(batch.kind))):
-        images = batch.images[clip, frames].permute(0, 2, 3, 1).mul(255).byte().cpu().numpy()
-        truth = batch.depth[clip, frames].float().cpu().numpy()
-        predicted = prediction.depth[clip, frames].detach().float().cpu().numpy()
-        valid = truth > 0
-        if valid.any():
-            predicted = predicted * np.median(truth[valid] / predicted[valid])
-        near = 1 / np.quantile(truth[valid], 0.02) if valid.any() else 1.0
-        tiles = [
-            np.concatenate([image[..., ::-1], *(_inverse_depth(d, near) for d in (true, guess))], axis=0)
-            for image, true, guess in zip(images, truth, predicted, strict=True)
-        ]
-        rows.append(np.concatenate(tiles, axis=1))
-    cv2.imwrite(str(path), np.concatenate(rows, axis=0))
-
-
-def _inverse_depth(depth: NDArray[np.float32], near: float) -> NDArray[np.uint8]:
-    """Depth [H, W] -> colours [H, W, 3], near ones bright; nothing is black."""
-    import cv2
-
-    with np.errstate(divide="ignore"):
-        inverse = np.where(depth > 0, 1 / np.maximum(depth, 1e-6) / near, 0)
-    return np.asarray(cv2.applyColorMap((np.clip(inverse, 0, 1) * 255).astype(np.uint8), cv2.COLORMAP_TURBO))

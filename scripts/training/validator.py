@@ -14,7 +14,6 @@ from training.synthetic.cameras import MOTIONS
 from training.validation import (
     HeldOutClips,
     clip_errors,
-    contact_sheet,
     prediction_from,
     summarise,
 )
@@ -74,17 +73,16 @@ class Validator:
             for number, (name, shares) in enumerate(HARD.items())
         }
 
-    def measure(self, flex: bool, sheet: Path | None = None) -> dict[str, dict[str, float]]:
-        """Figures over all workers' clips, see `summarise`, and those of each set of `HARD` under its name; a contact
-        sheet of the first batch goes to ``sheet``."""
-        figures = self.measure_usual(flex, sheet)
-        return figures | {name: summarise(self._rows(clips, flex, None))["all"] for name, clips in self._hard.items()}
+    def measure(self, flex: bool) -> dict[str, dict[str, float]]:
+        """Figures over all workers' clips, see `summarise`, and those of each set of `HARD` under its name."""
+        figures = self.measure_usual(flex)
+        return figures | {name: summarise(self._rows(clips, flex))["all"] for name, clips in self._hard.items()}
 
-    def measure_usual(self, flex: bool, sheet: Path | None = None) -> dict[str, dict[str, float]]:
+    def measure_usual(self, flex: bool) -> dict[str, dict[str, float]]:
         """`measure` without the hard sets."""
-        return summarise(self._rows(self._usual, flex, sheet))
+        return summarise(self._rows(self._usual, flex))
 
-    def _rows(self, clips: HeldOutClips, flex: bool, sheet: Path | None) -> NDArray[np.float64]:
+    def _rows(self, clips: HeldOutClips, flex: bool) -> NDArray[np.float64]:
         """`clip_errors` of all workers' clips."""
         device = self._workers.device
         frames = self._plan.shape.frames
@@ -98,9 +96,6 @@ class Validator:
             del output
             prediction = prediction_from(pose, maps[:, :, 0])
             rows.append(torch.from_numpy(clip_errors(prediction, batch)))
-            if sheet is not None:
-                contact_sheet(sheet, batch, prediction)
-                sheet = None
         own = torch.cat(rows).float().to(device)
         gathered: NDArray[np.float64] = self._workers.gather(own).double().cpu().numpy()
         return gathered

@@ -1,6 +1,5 @@
 """The trainer of `python scripts/bench splat` on a CPU, with a renderer slow and plain enough for that."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ def render_plainly(
     return image, {**info, "width": size[0], "height": size[1]}
 
 
-def write_scene(folder: Path, images: int = 9) -> Any:
-    """Coloured blobs before cameras in a row."""
-    from bench.splat.scene import Scene
+def row_of_blobs(images: int = 9) -> tuple[Any, Any]:
+    """A model of coloured blobs before cameras in a row, and its images."""
+    from bench.splat.models import Model
 
     rng = np.random.default_rng(1)
     points = rng.uniform((-2, -1, 3), (2, 1, 5), (40, 3)).astype(np.float32)
@@ -51,30 +50,29 @@ def write_scene(folder: Path, images: int = 9) -> Any:
         "opacities": torch.full((40,), 3.0),
         "sh0": (torch.from_numpy(colours).float()[:, None] / 255 - 0.5) / 0.28209479177387814,
     }
-    (folder / "images").mkdir(parents=True)
-    names = tuple(f"frame_{number:06d}.png" for number in range(images))
-    for name, pose in zip(names, poses, strict=True):
-        to_camera = torch.from_numpy(np.linalg.inv(pose)).float()
-        rgb = render_plainly(truth, to_camera, torch.from_numpy(K).float(), SIZE, 0)[0][0]
-        cv2.imwrite(str(folder / "images" / name), np.rint(255 * rgb.clamp(0, 1).numpy()[..., ::-1]).astype(np.uint8))
-    held_out = np.arange(images) % 8 == 0
-    scene = Scene(
-        folder, "images", names, held_out, poses, K, SIZE, points, np.full((40, 3), 128, np.uint8), images, 2, 1.5
-    )
-    scene.save()
-    return scene
+    cameras = torch.from_numpy(np.linalg.inv(poses)).float()
+    drawn = [render_plainly(truth, T, torch.from_numpy(K).float(), SIZE, 0)[0][0].clamp(0, 1) for T in cameras]
+    names = np.array([f"frame_{number:06d}.png" for number in range(images)])
+    counts, grey = np.array([images, 2]), np.full((40, 3), 128, np.uint8)
+    model = Model(names, np.arange(images) % 8 == 0, poses, K, points, grey, counts, np.array(1.5))
+    return model, np.rint(255 * torch.stack(drawn).numpy()).astype(np.uint8)
 
 
 def test_training_explains_images_it_has_not_seen(tmp_path: Path) -> None:
     pytest.importorskip("gsplat")
-    from bench.splat.scene import load_scene
+    from bench.splat.models import IMAGES, load_model
     from bench.splat.train import train
 
-    write_scene(tmp_path / "room" / "ours")
-    scene = load_scene(tmp_path / "room" / "ours")
-    assert scene.names[0] == "frame_000000.png" and scene.held_out.sum() == 2
-    _, before = train(scene, torch.device("cpu"), 1, render_plainly)
-    _, after = train(scene, torch.device("cpu"), 90, render_plainly)
+    model, images = row_of_blobs()
+    model.save(tmp_path / "ours")
+    (tmp_path / IMAGES).mkdir()
+    for name, image in zip(model.names, images, strict=True):
+        cv2.imwrite(str(tmp_path / IMAGES / name), image[..., ::-1])
+    read = load_model(tmp_path / "ours")
+    assert read.names[0] == "frame_000000.png" and read.held_out.sum() == 2
+    assert np.array_equal(read.images(tmp_path / IMAGES), images)
+    _, before = train(read, images, torch.device("cpu"), 1, render_plainly)
+    _, after = train(read, images, torch.device("cpu"), 90, render_plainly)
     assert set(after.psnr_of) == {"frame_000000.png", "frame_000008.png"}
     assert after.psnr > before.psnr + 3
     assert after.ssim > before.ssim
@@ -94,7 +92,8 @@ def test_normalising_keeps_what_a_camera_sees() -> None:
 
 
 def test_a_scene_is_read_as_it_was_written_and_floaters_are_seen_off_the_path(tmp_path: Path) -> None:
-    from bench.splat.product import floaters, load_training_scene, save_training_scene, train_product
+    from bench.splat.models import load_training_scene, save_training_scene
+    from bench.splat.train import floaters, train_product
     from stream_recon.app.splat.trainer import TrainOptions
     from tests.app.splat.blobs import blob_scene
     from tests.app.splat.plain import draw_plainly
@@ -112,19 +111,3 @@ def test_a_scene_is_read_as_it_was_written_and_floaters_are_seen_off_the_path(tm
         gaussians["means"][:9] *= 0.5  # halfway to the cameras
         gaussians["opacities"][:9] = 4
     assert floaters(read, gaussians, trainer, draw_plainly) > none + 0.01
-
-
-def test_models_are_compared_over_the_images_that_all_have(tmp_path: Path) -> None:
-    from bench.splat.__main__ import table
-    from bench.splat.scene import Figures
-
-    scenes = {tmp_path / "room" / name: write_scene(tmp_path / "room" / name) for name in ("ours", "sfm")}
-    ours, theirs = scenes
-    done = {
-        ours: Figures(20.0, 0.8, {"a": 10.0, "b": 30.0}, 5, 1.0),
-        theirs: Figures(29.0, 0.9, {"b": 29.0}, 5, 1.0),
-    }
-    rows = {row["model"]: row for row in table(scenes, done)}
-    assert rows["ours"]["psnr of common"] == 30 and rows["sfm"]["psnr of common"] == 29
-    assert rows["ours"]["images"] == "9 of 9"
-    json.dumps(list(rows.values()))

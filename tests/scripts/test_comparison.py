@@ -1,6 +1,5 @@
 """What fell since the last recorded run of a benchmark is named."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,16 +50,3 @@ def test_a_run_is_compared_with_the_last_one_of_its_kind_of_machine(
     assert "80 ms before, 200 ms now" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.13")
     comparison.store("step", {**entry, "rows": slower})
     assert "nothing fell" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.11")
-
-
-def test_two_files_are_compared(tmp_path: Path) -> None:
-    from bench.comparison import compare_files
-
-    entry = {"machine": "Xeon, 2 threads", "rows": BEFORE}
-    old, new, other = tmp_path / "old.json", tmp_path / "new.json", tmp_path / "other.json"
-    slower = [["what", "figure"], ["peak", "900 MiB"]]
-    old.write_text(json.dumps({"memory": entry}))
-    new.write_text(json.dumps({"memory": {**entry, "rows": slower}}))
-    other.write_text(json.dumps({"memory": {**entry, "machine": "EPYC, 2 threads", "rows": slower}}))
-    assert compare_files(old, old) == [] and compare_files(old, other) == []
-    assert compare_files(old, new) == ["memory: peak, figure: 500 MiB before, 900 MiB now"]

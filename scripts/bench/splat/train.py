@@ -7,9 +7,6 @@ steps, positions' rate falling to a hundredth in 30,000 steps, Gaussians cloned,
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,21 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench.splat.product import MODEL, SCENE_NAME, floaters, load_training_scene, train_product
-from bench.splat.scene import Figures, Scene, load_scene
+from bench.splat.models import IMAGES, MODEL_NAME, OURS, OWN, Figures, Model, load_model, load_training_scene
+from bench.table import header, row
 from stream_recon.app.core.splats import SH_0
+from stream_recon.app.splat import trainer as own
 from stream_recon.app.splat.config import DEFAULT_SPLATS
+from stream_recon.app.splat.free_space import in_free_space
 from stream_recon.app.splat.losses import image_loss, ssim
 from stream_recon.app.splat.model import neighbour_distance
-from stream_recon.app.splat.rasterizer import Gaussians, draw_gsplat, gsplat_rasterization
+from stream_recon.app.splat.rasterizer import Gaussians, Rasterizer, draw_gsplat, gsplat_rasterization
+from stream_recon.app.splat.scene import TrainingScene
 from stream_recon.app.splat.trainer import Trainer, TrainOptions
 
-STEPS = 7_000
 SCHEDULE = 30_000
 SH_DEGREE, SH_EVERY = 3, 1_000
 FIRST_OPACITY = 0.1
-COMPARED = "refined-dense"
-"""Model of the same poses as the program's own training, whose floaters are compared."""
+OFF_PATH = 0.2
+"""Distance of views from the path as a share of the scene's size."""
+VIEWS_EVERY = 8
 
 Optimizers = dict[str, torch.optim.Optimizer]
 
@@ -53,53 +53,107 @@ def render_gsplat(
     return drawn[..., :3], info
 
 
-def train_one(folder: Path, device: str, steps: int) -> Figures:
-    """Train in a worker process. Not in `__main__`, where a spawned process cannot find a function by name."""
-    if device.startswith("cuda"):
-        torch.cuda.set_device(device)
-    name = f"{folder.parent.name}/{folder.name}"
-    on, beside = torch.device(device), folder.parent / MODEL
-    trained_here = (folder / SCENE_NAME).is_file()
-    if trained_here:
-        trainer, figures = train_product(load_training_scene(folder), TrainOptions(steps=steps), on)
-        gaussians = trainer.model.gaussians
-    else:
-        tell = partial(print, name, flush=True)
-        gaussians, figures = train(load_scene(folder), on, steps, tell=tell)
-    memory = torch.cuda.max_memory_allocated(on) / 1e9 if on.type == "cuda" else math.nan
-    figures = replace(figures, memory_gb=memory)
-    if not trained_here and not (folder.name == COMPARED and (beside / SCENE_NAME).is_file()):
-        return figures
-    scene = load_training_scene(beside)
-    if not trained_here:
-        trainer = Trainer(scene, TrainOptions(), on, draw_gsplat)
-    return replace(figures, floaters=floaters(scene, gaussians, trainer))
+def train_all(root: Path, steps: int) -> None:
+    """Print a row for each model under ``root/SCENE``; PSNR in common: over images that all models of a scene have."""
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device is here")
+    device = torch.device("cuda")
+    columns = "held out", "PSNR", "in common", "SSIM", "Gaussians", "training s", "opacity in free space"
+    header("scene", "model", "images, core s", *columns)
+    for scene in sorted({path.parents[1] for path in root.glob(f"*/*/{MODEL_NAME}")}):
+        models = {path.parent.name: load_model(path.parent) for path in sorted(scene.glob(f"*/{MODEL_NAME}"))}
+        of_product = load_training_scene(scene / OWN)
+        trainer, figures = train_product(of_product, TrainOptions(steps=steps), device)
+        done = {OWN: figures}
+        for name, model in models.items():
+            gaussians, done[name] = train(model, model.images(scene / IMAGES), device, steps)
+            if name == OURS:  # the world of the program's own training
+                done[name] = done[name].off_path(floaters(of_product, gaussians, trainer))
+        common = set.intersection(*(set(figures.psnr_of) for figures in done.values()))
+        for name, figures in done.items():
+            model = models.get(name, models[OURS])
+            row(
+                scene.name,
+                name,
+                f"{len(model.names)} of {model.chosen[0]}, {model.seconds:.0f}",
+                f"{model.held_out.sum()} of {model.chosen[1]}",
+                f"{figures.psnr:.2f}",
+                f"{np.mean([figures.psnr_of[image] for image in common]):.2f}",
+                f"{figures.ssim:.3f}",
+                figures.gaussians,
+                f"{figures.seconds:.0f}",
+                f"{figures.floaters:.4f}",
+            )
+
+
+def train_product(
+    scene: TrainingScene, options: TrainOptions, device: torch.device, draw: Rasterizer = draw_gsplat
+) -> tuple[Trainer, Figures]:
+    """Train with the program's trainer."""
+    trainer = Trainer(scene, options, device, draw)
+    held_out = own.train(trainer, measure_every=options.steps)
+    names = {f"frame_{frame:06d}.jpg": psnr for frame, psnr in held_out.psnr_of.items()}
+    assert held_out.ssim is not None
+    opacity = floaters(scene, trainer.model.gaussians, trainer, draw)
+    return trainer, Figures(names, held_out.ssim, len(trainer.model), trainer.seconds, opacity)
+
+
+def off_path_views(scene: TrainingScene) -> list[Tensor]:
+    """Cameras [4, 4] from the trainer's world, beside and above the path."""
+    low, high = np.quantile(scene.points, [0.05, 0.95], axis=0)
+    away = OFF_PATH * float(np.linalg.norm(high - low)) / scene.unit
+    views = []
+    for pose in scene.T_world_camera[::VIEWS_EVERY]:
+        for axis in ((1, 0, 0), (-1, 0, 0), (0, -1, 0)):
+            T = pose.copy()
+            T[:3, 3] = (pose[:3, 3] - scene.centre) / scene.unit + away * pose[:3, :3] @ np.array(axis)
+            views.append(torch.from_numpy(np.linalg.inv(T)).float())
+    return views
+
+
+@torch.no_grad()
+def floaters(scene: TrainingScene, gaussians: Gaussians, trainer: Trainer, draw: Rasterizer = draw_gsplat) -> float:
+    """Mean opacity, in views off the path, of what lies in space that depth maps see free, held-out ones included.
+
+    ``trainer``: of the same scene; its cameras and depth serve. ``gaussians``: in its world.
+    """
+    device = gaussians["means"].device
+    maps = (
+        (n, torch.from_numpy(scene.depths[n].astype(np.float32)).to(device) / scene.unit,
+         torch.from_numpy(scene.certainties[n]).to(device))
+        for n in range(len(scene.frames))
+    )  # fmt: skip
+    sizes = torch.zeros(len(gaussians["means"]), device=device)
+    floating = in_free_space(
+        gaussians["means"].detach(), sizes, trainer.cameras, trainer.small_K, maps, DEFAULT_SPLATS.floaters
+    )
+    alone = {name: torch.nn.Parameter(value[floating]) for name, value in gaussians.items()}
+    if not floating.any():
+        return 0.0
+    views = [view.to(device) for view in off_path_views(scene)]
+    return float(np.mean([draw(alone, T, trainer.K, scene.size, 0).alpha.mean().item() for T in views]))
 
 
 def train(
-    scene: Scene,
-    device: torch.device,
-    steps: int = STEPS,
-    render: Render = render_gsplat,
-    tell: Callable[[str], None] = lambda line: None,
+    model: Model, pictures: NDArray[np.uint8], device: torch.device, steps: int, render: Render = render_gsplat
 ) -> tuple[Gaussians, Figures]:
-    """Train on a scene's images but the held-out ones, and measure on these. The Gaussians are in `normalised` axes."""
+    """Train plainly on images [n, h, w, 3] but the held-out ones, and measure on these; in `normalised` axes."""
     from gsplat import DefaultStrategy
 
     begin = time.perf_counter()
     torch.manual_seed(0)
-    poses, points = normalised(scene.T_world_camera, scene.points)
+    poses, points = normalised(model.T_world_camera, model.points)
     extent = 1.1 * float(np.linalg.norm(poses[:, :3, 3], axis=1).max())
     cameras = torch.from_numpy(np.linalg.inv(poses)).float().to(device)
-    K = torch.from_numpy(scene.K).float().to(device)
-    images = torch.from_numpy(scene.images()).to(device)
-    gaussians = first_gaussians(points, scene.colours, device)
+    K = torch.from_numpy(model.K).float().to(device)
+    images, size = torch.from_numpy(pictures).to(device), (pictures.shape[2], pictures.shape[1])
+    gaussians = first_gaussians(points, model.colours, device)
     optimizers = make_optimizers(gaussians, extent)
     falling = torch.optim.lr_scheduler.ExponentialLR(optimizers["means"], 0.01 ** (1 / SCHEDULE))
     strategy = DefaultStrategy()
     strategy.check_sanity(gaussians, optimizers)
     state = strategy.initialize_state(scene_scale=extent)
-    trained = np.flatnonzero(~scene.held_out)
+    trained = np.flatnonzero(~model.held_out)
     order = np.random.default_rng(0)
     queue: list[int] = []
     for step in range(steps):
@@ -107,7 +161,7 @@ def train(
             queue = order.permutation(trained).tolist()
         number = queue.pop()
         wanted = images[number][None].float() / 255
-        image, info = render(gaussians, cameras[number], K, scene.size, min(step // SH_EVERY, SH_DEGREE))
+        image, info = render(gaussians, cameras[number], K, size, min(step // SH_EVERY, SH_DEGREE))
         strategy.step_pre_backward(gaussians, optimizers, state, step, info)
         loss = image_loss(image[0], wanted[0], None, DEFAULT_SPLATS.losses.ssim_share)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -116,32 +170,16 @@ def train(
             optimizer.zero_grad(set_to_none=True)
         falling.step()
         strategy.step_post_backward(gaussians, optimizers, state, step, info, packed=False)
-        if step % 1000 == 999:
-            tell(f"step {step + 1}: loss {loss.item():.4f}, {len(gaussians['means'])} Gaussians")
     seconds = time.perf_counter() - begin
-    psnr, similar = measure(scene, images, gaussians, cameras, K, render)
-    return gaussians, Figures(
-        float(np.mean(list(psnr.values()))) if psnr else math.nan,
-        float(np.mean(similar)) if similar else math.nan,
-        psnr,
-        len(gaussians["means"]),
-        seconds,
-    )
-
-
-@torch.no_grad()
-def measure(
-    scene: Scene, images: Tensor, gaussians: Gaussians, cameras: Tensor, K: Tensor, render: Render
-) -> tuple[dict[str, float], list[float]]:
-    """PSNR by name, and SSIM, of the held-out images."""
     psnr: dict[str, float] = {}
     similar = []
-    for number in np.flatnonzero(scene.held_out).tolist():
-        wanted = images[number][None].float() / 255
-        image = render(gaussians, cameras[number], K, scene.size, SH_DEGREE)[0].clamp(0, 1)
-        psnr[scene.names[number]] = -10 * math.log10(max(F.mse_loss(image, wanted).item(), 1e-12))
-        similar.append(ssim(image[0], wanted[0], padding=0).item())
-    return psnr, similar
+    with torch.no_grad():
+        for number in np.flatnonzero(model.held_out).tolist():
+            wanted = images[number].float() / 255
+            image = render(gaussians, cameras[number], K, size, SH_DEGREE)[0][0].clamp(0, 1)
+            psnr[str(model.names[number])] = -10 * math.log10(max(F.mse_loss(image, wanted).item(), 1e-12))
+            similar.append(ssim(image, wanted, padding=0).item())
+    return gaussians, Figures(psnr, float(np.mean(similar)), len(gaussians["means"]), seconds)
 
 
 def normalised(

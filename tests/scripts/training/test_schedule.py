@@ -93,11 +93,11 @@ def test_times_increase_from_zero_and_half_of_them_count(scale_frames: int) -> N
         assert 500 < times.max() < 1.1 * MAX_TIME + 100
 
 
-def test_a_slow_fall_counts_the_steps_of_all_runs_and_has_a_floor() -> None:
+def test_a_slow_fall_has_a_floor() -> None:
     config = RateConfig(peak=2e-4, warmup_steps=10, final=0.5, slow_steps=1000)
     assert learning_rate(config, 4, 0.0) == pytest.approx(1e-4, rel=0.01)
-    assert learning_rate(config, 1000, 0.9) == learning_rate(config, 400, 0.1, 600) == pytest.approx(2e-4 / 2**0.5)
-    assert learning_rate(config, 100, 0.0, 10_000) == pytest.approx(1e-4)
+    assert learning_rate(config, 1000, 0.9) == pytest.approx(2e-4 / 2**0.5)
+    assert learning_rate(config, 10_000, 0.0) == pytest.approx(1e-4)
 
 
 def test_rate_warms_up_holds_and_ends_low() -> None:

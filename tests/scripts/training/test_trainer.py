@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from stream_recon.configs.errors import ResourceError, WeightsError
+from stream_recon.configs.errors import ResourceError
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import load_network
 from tests.scripts.training.networks import TINY_NETWORK, tiny_preset
@@ -17,7 +17,6 @@ from training import validation, validator
 from training.distributed import Workers, join_workers
 from training.losses import Losses
 from training.model import TYPICAL_FOV, build_model, compile_for_training
-from training.profile import profile_steps
 from training.schedule import ClipShape, RateConfig, ScheduleConfig, StepPlan, Visibility
 from training.synthetic import SceneGenerator
 from training.trainer import Trainer, TrainingConfig
@@ -70,7 +69,7 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_run_lowers_the_loss_and_leaves_weights_metrics_and_a_picture(tmp_path: Path) -> None:
+def test_a_run_lowers_the_loss_and_leaves_weights_and_metrics(tmp_path: Path) -> None:
     summary = make(tmp_path, config(60, validate_clips=8)).run()
     steps = events(tmp_path, "step")
     assert steps[-1]["step"] == 60 and len(steps) == 6
@@ -79,7 +78,6 @@ def test_a_run_lowers_the_loss_and_leaves_weights_metrics_and_a_picture(tmp_path
     assert 0 < steps[-1]["learning_rate"] < steps[1]["learning_rate"]
     network = load_network(tmp_path / "model.safetensors", TINY_NETWORK)
     assert all(torch.isfinite(p).all() for p in network.parameters())
-    assert (tmp_path / "sheet.png").stat().st_size > 1000
     figures = events(tmp_path, "validation")[-1]["figures"]
     assert set(figures) == {"all", "room", "outdoor", "clutter", *HARD} and figures["all"]["clips"] == 8
     latest = events(tmp_path, "validation")[-1]["latest"]
@@ -105,25 +103,6 @@ def test_a_second_run_continues_from_the_first_ones_weights(tmp_path: Path) -> N
     make(tmp_path / "fresh", first_step).run()
     continued, fresh = (events(tmp_path / name, "step")[0] for name in ("continued", "fresh"))
     assert continued["loss"] < fresh["loss"] and continued["points"] < 0.7 * fresh["points"]
-
-
-def test_a_long_run_is_taken_up_where_it_stopped(tmp_path: Path) -> None:
-    slow = RateConfig(peak=1e-3, warmup_steps=2, slow_steps=10)
-    first = make(tmp_path / "a", config(6, rate=slow))
-    first.run()
-    second = make(tmp_path / "b", config(4, rate=slow, seed=1, metrics_steps=4))
-    second.resume_from(tmp_path / "a")
-    # Apart from what bf16 rounds away.
-    torch.testing.assert_close(second.parameters.values, first.parameters.values, rtol=0.01, atol=1e-6)
-    torch.testing.assert_close(second.average.values, first.average.values, rtol=0.01, atol=1e-6)
-    assert not torch.equal(second.parameters.values, second.average.values)
-    second.run()
-    (line,) = events(tmp_path / "b", "step")
-    assert line["learning_rate"] == pytest.approx(1e-3 / (1 + 9 / 10) ** 0.5, rel=1e-3)
-    assert events(tmp_path / "b", "saved")[-1]["all_steps"] == 10
-    (tmp_path / "b" / "latest.safetensors").unlink()
-    with pytest.raises(WeightsError, match="latest"):
-        first.resume_from(tmp_path / "b")
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
@@ -198,13 +177,6 @@ def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) 
     again = trainer._validate(None, 3)
     assert again == first
     assert torch.equal(trainer.parameters.values, before)
-
-
-@pytest.mark.slow
-def test_profile_names_the_parts_of_a_step(tmp_path: Path) -> None:
-    table = profile_steps(make(tmp_path, config(1)), steps=2, shape=ClipShape(4, 2, 3), kernel_rows=3)
-    for part in ("clips", "targets", "forward", "backward", "exchange", "optimizer", "all"):
-        assert f"\n{part}" in table
 
 
 def _worker(rank: int, count: int, folder: Path) -> None:

@@ -1,6 +1,3 @@
-from pathlib import Path
-
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,6 @@ from training.validation import (
     FIELDS,
     ClipPrediction,
     clip_errors,
-    contact_sheet,
     prediction_from,
     summarise,
 )
@@ -86,12 +82,3 @@ def test_figures_are_told_for_all_and_for_each_kind(batch: ClipBatch) -> None:
     assert figures["clutter"]["absrel"] == pytest.approx(0.3)
     assert figures["all"]["absrel"] == pytest.approx(0.22)
     assert figures["all"]["clips"] == 6 and figures["outdoor"]["clips"] == 2
-
-
-def test_contact_sheet_shows_image_truth_and_prediction(batch: ClipBatch, tmp_path: Path) -> None:
-    batch.depth[0, 0, :14] = 0
-    contact_sheet(tmp_path / "sheet.png", batch, truth(batch), clips=2, columns=3)
-    sheet = cv2.imread(str(tmp_path / "sheet.png"))
-    assert sheet is not None and sheet.shape == (2 * 3 * 28, 3 * 42, 3)
-    first = sheet[:28, :42, ::-1] / 255
-    assert np.abs(first - batch.images[0, 0].permute(1, 2, 0).numpy()).max() < 0.01
