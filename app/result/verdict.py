@@ -1,7 +1,7 @@
 """Judgement of a result from all evidence in its ``run.json``: good, doubtful or failed, why, and what to do.
 
 Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth. Limits were set on one
-half of a set of results of known error and checked on the other half; see ``scripts/bench verdicts``.
+half of a set of results of known error and checked on the other half.
 """
 
 from collections.abc import Iterator, Mapping

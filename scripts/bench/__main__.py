@@ -37,7 +37,6 @@ BENCHMARKS = {
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
-    "verdicts": "verdicts on results of known error",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "splat": "Gaussian splats trained from our exports and from structure from motion",

@@ -5,17 +5,16 @@ Depth and poses are the sample's ground truth, repeated, with an offset for each
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import SAMPLE
+from bench.scenarios.sample import SampleTruth
+from bench.table import row
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix
-from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
+from stream_recon.app.core.types import FrameRevision, ImageTransform, PreparedFrame, Revision
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
@@ -35,20 +34,24 @@ def bench_page(frames: int) -> None:
     events = PanelEvents(lambda: None, lambda kind, client: None, lambda client: None, lambda _: None, {})
     page = ViewerState(server, PointsConfig(), 1_000_000, events)
     poses = []
-    for result in walked_sample(frames):
+    truth = SampleTruth(SIZE, LAP_M)
+    transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), SIZE)
+    for index in range(frames):
+        result = truth.result(PreparedFrame(index, 0.0, np.full((*SIZE[::-1], 3), 128, np.uint8), transform))
         page.add_frame_result(result.index, result.T_world_camera, result.intrinsics, result)
         poses.append(result.T_world_camera)
         if result.index % 100 == 0:
             page.update("", 0)
     page.update("", 0)
     store = page.store
-    print(f"| {frames} frames on the page | {store.total:,} points in {len(store.chunks)} chunks |")
+    row(f"{frames} frames on the page", f"{store.total:,} points in {len(store.chunks)} chunks")
 
     everywhere = Similarity.of_quaternion(np.array([0.0, 0.3, 0.0, 1.0]), np.array([4.0, 0, 0]), 2.5)
     changes = [everywhere, Similarity.identity()] * (ROUNDS // 2)
     report("another coordinate frame and scale for all", page, [moved(poses, [change] * frames) for change in changes])
     loops = [loop(poses, (step + 1) / ROUNDS) for step in range(ROUNDS)]
-    print(f"| the loop moves its end | by {np.linalg.norm(end(loops[-1]) - poses[-1][:3, 3]):.1f} units |")
+    end = loops[-1].frames[-1].T_world_camera
+    row("the loop moves its end", f"by {np.linalg.norm(end[:3, 3] - poses[-1][:3, 3]):.1f} units")
     report("a growing loop correction", page, loops)
     bent = loops[-1].frames
     report("one frame alone", page, [Revision((replace(bent[frames // 2], T_world_camera=poses[frames // 4]),))])
@@ -78,7 +81,7 @@ def report(name: str, page: ViewerState, revisions: list[Revision]) -> None:
     shown = f"{1e3 * median(taking):.1f} ms + {1e3 * median(first):.1f} ms for the first update"
     if rest:
         shown += f", {updates} more of {1e3 * median(rest):.1f} ms"
-    print(f"| {name} (median of {len(revisions)}) | {shown}; {points // len(revisions):,} points sent again |")
+    row(f"{name} (median of {len(revisions)})", f"{shown}; {points // len(revisions):,} points sent again")
 
 
 def loop(poses: list[NDArray[np.float64]], part: float) -> Revision:
@@ -96,10 +99,6 @@ def loop(poses: list[NDArray[np.float64]], part: float) -> Revision:
     return Revision(tuple(frames))
 
 
-def end(revision: Revision) -> NDArray[np.float64]:
-    return revision.frames[-1].T_world_camera[:3, 3]
-
-
 def moved(poses: list[NDArray[np.float64]], changes: list[Similarity]) -> Revision:
     return Revision(
         tuple(
@@ -107,32 +106,6 @@ def moved(poses: list[NDArray[np.float64]], changes: list[Similarity]) -> Revisi
             for index, (pose, change) in enumerate(zip(poses, changes, strict=True))
         )
     )
-
-
-def walked_sample(frames: int) -> Iterator[FrameResult]:
-    with np.load(SAMPLE.with_suffix(".truth.npz")) as truth:
-        poses, every = truth["T_world_camera"].astype(np.float64), int(truth["depth_frames"][1])
-        focal = float(truth["intrinsics"][0] / (2 * truth["intrinsics"][2])) * SIZE[0]
-        depths = [cv2.resize(depth.astype(np.float32), SIZE) for depth in truth["depth"]]
-    unit = float(np.mean(depths[0]))  # scale frames lie at distance 1, as a network's do
-    width, height = SIZE
-    result = FrameResult(
-        index=0,
-        timestamp=0.0,
-        T_world_camera=np.eye(4),
-        intrinsics=Intrinsics(focal, focal, width / 2, height / 2),
-        depth=depths[0],
-        confidence=depths[0],
-        rgb=np.full((height, width, 3), 128, np.uint8),
-        transform=ImageTransform(SIZE, (0.0, 0.0, float(width), float(height)), SIZE),
-        is_keyframe=True,
-    )
-    for index in range(frames):
-        lap, place = divmod(index, len(poses))
-        pose = poses[place].copy()
-        pose[:3, 3] = (pose[:3, 3] + [0, 0, LAP_M * lap]) / unit
-        depth = depths[place // every] / unit
-        yield replace(result, index=index, T_world_camera=pose, depth=depth, confidence=1 + 4 / (1 + depth))
 
 
 def add_options(parser: ArgumentParser) -> None:

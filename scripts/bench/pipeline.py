@@ -15,10 +15,10 @@ from typing import cast
 import cv2
 import numpy as np
 
-from bench import SAMPLE
 from bench.films import Picture, describe_film, sample_frames, write_film
+from bench.scenarios.sample import SampleTruth
 from bench.table import row
-from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, ImageTransform, Intrinsics, PreparedFrame
+from stream_recon.app.core.types import Frame, FrameEngine, FrameResult, ImageTransform, PreparedFrame
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.pipeline import reconstruct
@@ -40,15 +40,7 @@ class StandIn:
     device, attention, submaps, reference_frames, threads = "cpu", "none", 1, (), 0
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        with np.load(SAMPLE.with_suffix(".truth.npz")) as truth:
-            self._poses = truth["T_world_camera"]
-            self._focal = truth["intrinsics"][0] / (2 * truth["intrinsics"][2])
-            self._every = int(truth["depth_frames"][1])
-            depths = [cv2.resize(depth.astype(np.float32), NETWORK_SIZE) for depth in truth["depth"]]
-        # Scale frames lie at distance 1, as a network's do.
-        self._unit = float(np.mean(depths[0]))
-        self._depths = [depth / self._unit for depth in depths]
+        self._seconds, self._truth = seconds, SampleTruth(NETWORK_SIZE, LAP_M, keyframe_every=6)
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         height, width = frame.rgb.shape[:2]
@@ -56,28 +48,12 @@ class StandIn:
 
     def push(self, frame: PreparedFrame) -> list[FrameResult]:
         end = time.perf_counter() + self._seconds
-        result = self._result(frame)
+        result = self._truth.result(frame)
         time.sleep(max(0.0, end - time.perf_counter()))
         return [result]
 
     def finish(self) -> list[FrameResult]:
         return []
-
-    def _result(self, frame: PreparedFrame) -> FrameResult:
-        lap, place = divmod(frame.index, len(self._poses))
-        return self._at(frame, place, LAP_M * lap, is_keyframe=place % 6 == 0)
-
-    def _at(self, frame: PreparedFrame, place: int, offset: float, is_keyframe: bool) -> FrameResult:
-        """The truth of a frame of the sample, moved along z by ``offset`` metres."""
-        depth, pose = self._depths[place // self._every].copy(), self._poses[place].copy()
-        pose[:3, 3] = (pose[:3, 3] + [0, 0, offset]) / self._unit
-        width, height = frame.transform.source_size
-        focal = self._focal * width
-        camera = Intrinsics(focal, focal, width / 2, height / 2)
-        confidence, where = 1 + 4 / (1 + depth), frame.transform
-        return FrameResult(
-            frame.index, frame.timestamp, pose, camera, depth, confidence, frame.rgb, where, is_keyframe, 2.0
-        )
 
 
 def pictures(frames: int) -> Iterator[Picture]:

@@ -1,10 +1,10 @@
-"""Rendered videos with truth: scenes that training never drew, rooms walked twice, a house, and a plane.
+"""Rendered videos with truth: scenes that training never drew, rooms walked twice, and a house.
 
 A `Clip` can be written as a sequence with truth, read from one, and reconstructed.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.source import open_source
-from training.synthetic.cameras import Path as CameraPath
 from training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 from training.synthetic.renderer import Renderer, World
 
@@ -35,10 +34,6 @@ NOISE = 1.5
 """Grey levels."""
 CHUNK = 8
 """Images that are rendered at once."""
-FAINT = 4.0
-"""Grey levels; the spread of what is seen on a floor that is nearly blank."""
-ABOVE = 1.4
-"""Height over the floor, in the plane's unit."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,6 @@ class Clip:
     def take(self, frames: Sequence[int]) -> "Clip":
         depth = None if self.depth is None else [self.depth[k] for k in frames]
         return Clip([self.images[k] for k in frames], self.T_world_camera[list(frames)], self.focal, depth)
-
-    def change(self, alter: Callable[[int, Image], Image]) -> "Clip":
-        return replace(self, images=[alter(k, image) for k, image in enumerate(self.images)])
 
     def write(self, folder: Path) -> Scene:
         """As a sequence with truth."""
@@ -114,18 +106,12 @@ def rendered(
     kind: int,
     frames: int,
     seed: int,
-    shares: SceneShares | None = None,
-    alter: Callable[[CameraPath], None] | None = None,
     size: tuple[int, int] = SIZE,
     focal: float = FOCAL,
 ) -> Clip:
-    """A clip of one kind of scene by an ordinary camera; ``alter`` changes its path before the scene is built."""
-    generator = SceneGenerator("cpu", seed, degrade=False, shares=shares or SceneShares(turning=0.0))
-    layouts = generator.draw_layouts([kind], frames)
-    if alter is not None:
-        for layout in layouts:
-            alter(layout.path)
-    world, poses = generator.build(layouts)
+    """A clip of one kind of scene by an ordinary camera."""
+    generator = SceneGenerator("cpu", seed, degrade=False, shares=SceneShares(turning=0.0))
+    world, poses = generator.build(generator.draw_layouts([kind], frames))
     images, depth = _shoot(generator.renderer, world, poses, focal, size)
     noise = np.random.default_rng(0)
     pictures = [noisy(np.rint(255 * image), noise) for image in images]
@@ -152,43 +138,12 @@ def walked_twice(frames: int, seed: int) -> list[Clip]:
     return clips
 
 
-def half_turns(frames: int) -> FloatArray:
-    """Angles about the axis, by up to 180 degrees from frame to frame."""
-    return np.cumsum(np.random.default_rng(2).choice([0.4, 1.5, 2.6, np.pi, -1.3], frames))
-
-
 def _grain(random: np.random.Generator, side: int, cells: dict[int, float]) -> NDArray[np.float32]:
     """Noise [side, side] of several sizes: standard deviation by number of cells."""
     grey = np.zeros((side, side), np.float32)
     for count, spread in cells.items():
         grey += cv2.resize(random.normal(0, spread, (count, count)).astype(np.float32), (side, side))
     return grey
-
-
-def plane(frames: int, down: bool, seed: int = 5) -> Clip:
-    """A camera before one textured plane; or one that looks down on a floor that is nearly blank, and turns."""
-    noise = np.random.default_rng(seed)
-    side = 2400
-    picture = _grain(noise, side, {30: 1, 120: 1, 480: 1})
-    picture = 128 + (FAINT if down else 35.0) * picture / picture.std()
-    # The texture covers 8 by 8 units of the plane z = 0.
-    K_picture = np.array([[side / 8, 0, side / 2], [0, side / 8, side / 2], [0, 0, 1]])
-    width, height = SIZE
-    K = np.array([[FOCAL, 0, width / 2], [0, FOCAL, height / 2], [0, 0, 1]])
-    t = np.linspace(0, 2 * np.pi, frames)
-    angles = half_turns(frames) if down else 0.1 * np.sin(2 * t)
-    poses, images = [], []
-    for s, angle in zip(t, angles, strict=True):
-        tilt = cv2.Rodrigues(np.array([0.15 * np.sin(s), 0.25 * np.sin(1.7 * s), 0.0]))[0]
-        T = np.eye(4)
-        T[:3, :3] = tilt @ cv2.Rodrigues(np.array([0.0, 0.0, angle]))[0]
-        T[:3, 3] = 0.7 * np.sin(s), 0.5 * np.cos(1.4 * s), -ABOVE - 0.2 * np.sin(1.3 * s)
-        R, centre = T[:3, :3].T, T[:3, 3]
-        H = K @ np.column_stack([R[:, 0], R[:, 1], -R @ centre]) @ np.linalg.inv(K_picture)
-        seen = cv2.warpPerspective(picture, H, SIZE, flags=cv2.INTER_AREA, borderMode=cv2.BORDER_REFLECT)
-        images.append(noisy(np.repeat(seen[..., None], 3, axis=2), noise))
-        poses.append(T)
-    return Clip(images, np.array(poses), (FOCAL, FOCAL))
 
 
 ROOMS, ROOM_SIDE, HEIGHT, THICK = 3, 4.0, 2.6, 0.12

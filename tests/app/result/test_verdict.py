@@ -15,7 +15,7 @@ from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
 
 SET = Path(__file__).parents[2] / "data" / "verdicts.json"
-"""Evidence and true errors (ATE / path) of results of rendered and real videos with faults, by ``bench verdicts``."""
+"""Evidence and true errors (ATE / path) of results of rendered and real videos with faults."""
 GOOD, WRECKED = 0.01, 0.03
 
 
