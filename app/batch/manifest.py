@@ -28,8 +28,8 @@ from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
+from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import LOCK_NAME
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError

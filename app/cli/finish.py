@@ -75,8 +75,7 @@ def refine_folder(folder: Path, options: "RunOptions") -> int:
 
 def scale_folder(folder: Path, what: str) -> int:
     """Convert a result to metres; returns the exit code. Raises StreamReconError."""
-    from stream_recon.app.result.folder import read_result
-    from stream_recon.app.result.mesh import MESH_NAME
+    from stream_recon.app.result.folder import MESH_NAME, read_result
     from stream_recon.app.run.options import RunOptions
     from stream_recon.app.stages.chain import RunPlan
 

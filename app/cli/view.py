@@ -173,7 +173,7 @@ def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
     Nothing is done where a mesh is shown. Call after `show_result` and `offer_result`.
     """
     from stream_recon.app.export.job import ExportJob
-    from stream_recon.app.export.surface_images import surface_images
+    from stream_recon.app.export.source_images import surface_images
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.configs.errors import StreamReconError
 
@@ -193,9 +193,7 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
     from stream_recon.app.core.splats import read_splats
     from stream_recon.app.export.view import gltf_axes
     from stream_recon.app.result.cloud import POINTS_NAME
-    from stream_recon.app.result.folder import read_result
-    from stream_recon.app.result.mesh import MESH_NAME
-    from stream_recon.app.result.splats import current_splats
+    from stream_recon.app.result.folder import MESH_NAME, current_splats, read_result
     from stream_recon.configs.errors import StreamReconError
 
     viewer.offer_cloud(folder / POINTS_NAME)

@@ -18,11 +18,10 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import OrderedPoints, ordered_points
+from stream_recon.app.export.source_images import surface_images
 from stream_recon.app.export.splats import job_splats
-from stream_recon.app.export.surface_images import surface_images
 from stream_recon.app.export.view import gltf_axes, world_up
-from stream_recon.app.result.mesh import MESH_NAME
-from stream_recon.app.result.splats import current_splats
+from stream_recon.app.result.folder import MESH_NAME, current_splats
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _add_surface(server: Any, job: ExportJob, inside: bool) -> str:
     ``inside``: the camera is one of the path.
     """
     from stream_recon.app.viewer.nodes import SurfaceNode, wxyz
-    from stream_recon.app.viewer.overview import MOST_TRIED, FreeView, inner_view, opening_view
+    from stream_recon.app.viewer.overview import MAX_TRIED, FreeView, inner_view, opening_view
     from stream_recon.app.viewer.subject import Subject
     from stream_recon.app.viewer.surface_grid import TEXTURE_SIDE
     from stream_recon.app.viewer.surfaces import SurfaceStore
@@ -142,7 +141,7 @@ def _add_surface(server: Any, job: ExportJob, inside: bool) -> str:
     half = float(np.tan(server.initial_camera.fov / 2))
     free = FreeView(16 / 9 * half, 16 / 9 * half, half)
     if inside and len(points):
-        view = inner_view(points, timeline.spaced_poses(MOST_TRIED), up, free)
+        view = inner_view(points, timeline.spaced_poses(MAX_TRIED), up, free)
     else:
         view = opening_view(points, rays, timeline.path(len(cameras)), cameras[0].T_world_camera[:3, 2], up, free)
     camera = server.initial_camera

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
-from stream_recon.app.export.view import PinholeView
+from stream_recon.app.export.job import ExportJob
+from stream_recon.app.export.view import PinholeView, undistorted_view
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
@@ -207,3 +209,29 @@ def stored_image(result: ResultFolder, camera: Camera, view: PinholeView) -> NDA
             return np.asarray(view.from_map(dense.image, dataclasses.replace(shown, transform=transform)), np.uint8)
     stored = read_depth(depth_path(result.folder, camera.index))
     return np.asarray(view.from_network(stored.rgb, stored.transform), np.uint8)
+
+
+def surface_images(job: ExportJob, max_side: int) -> Iterator[tuple[FrameResult, NDArray[np.uint8]]]:
+    """Results of the keyframes and images [H, W, 3] that show the same as their depth maps.
+
+    Images have sides of at most ``max_side``, or 960 with dense depth maps. They are from the source where it can be
+    read again. Frames that cannot be read are left out. Raises StreamReconError: there are no frames.
+    """
+    result = job.result
+    cameras = job.cameras("keyframes")
+    if result.dense:
+        for camera in result.surface_cameras:
+            if camera.index in result.dense:
+                try:
+                    dense = result.dense_map(camera.index)
+                    yield dense.result(camera), dense.image
+                except (OutputError, ValueError):
+                    continue
+        return
+    view = undistorted_view(job.view.source_size, job.view.source)
+    for camera, image, _ in frame_images(result, cameras, view, max_side):
+        try:
+            shown = result.surface_of(camera)
+        except OutputError:
+            continue
+        yield shown, image

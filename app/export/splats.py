@@ -7,7 +7,7 @@ import numpy as np
 from stream_recon.app.core.splats import Splats, read_splats, splats_bytes
 from stream_recon.app.core.spz import spz_bytes
 from stream_recon.app.export.job import ExportJob, ExportReport
-from stream_recon.app.result.splats import current_splats
+from stream_recon.app.result.folder import current_splats
 from stream_recon.configs.errors import OutputError
 
 SUFFIXES = (".ply", ".spz")

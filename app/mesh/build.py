@@ -18,8 +18,7 @@ from stream_recon.app.mesh.visibility import visible_part
 from stream_recon.app.result.cameras import Camera
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import replace_file
-from stream_recon.app.result.folder import ResultFolder
-from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.folder import MESH_NAME, ResultFolder
 from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import NoSurfaceError
 

@@ -33,8 +33,7 @@ from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors, temporary_name
-from stream_recon.app.result.folder import ResultFolder, read_run, result_of
-from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_run, result_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, change_tracks
 from stream_recon.configs.errors import OutputError

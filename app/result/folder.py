@@ -18,10 +18,14 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, upgraded
+from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, upgraded
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
+MESH_NAME, SPLATS_NAME = "mesh.glb", "splats.ply"
+"""Files of the surface and of the Gaussian splats in a result folder."""
+CHECKPOINT_NAME = "splats.checkpoint"
+"""State of a training of splats that was stopped."""
 SETTLE_TRIES, SETTLE_SECONDS = 30, 0.1
 """Attempts and seconds between them to see the end of a change, which takes milliseconds."""
 
@@ -166,6 +170,20 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
 def causal_result(folder: Path, camera: Camera) -> FrameResult:
     """A frame's result before any revision. Raises OutputError."""
     return result_of(folder, camera.as_causal)
+
+
+def revision_of(result: ResultFolder) -> int:
+    """Number of the last change of the result's poses."""
+    numbers = result.run.get("revisions")
+    found = numbers.get("cameras") if isinstance(numbers, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def current_splats(result: ResultFolder) -> Path | None:
+    """The file of the result's splats; None where it has none, or its poses or unit have changed since."""
+    record, path = result.run.get(SPLATS), result.folder / SPLATS_NAME
+    is_current = isinstance(record, dict) and record.get("revision") == revision_of(result)
+    return path if is_current and path.is_file() else None
 
 
 def read_run(folder: Path) -> dict[str, Any]:

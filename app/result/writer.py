@@ -33,8 +33,8 @@ from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
 from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import PART_SUFFIX, is_temporary, output_errors, replace_json
+from stream_recon.app.result.folder import CHECKPOINT_NAME, MESH_NAME, SPLATS_NAME
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.result.run_record import (
     CHANGES_NAME,
@@ -45,7 +45,6 @@ from stream_recon.app.result.run_record import (
     RunSummary,
     run_record,
 )
-from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
 

@@ -13,9 +13,8 @@ import torch
 from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.splats import Splats, write_splats
 from stream_recon.app.result.files import replace_file, replace_json
-from stream_recon.app.result.folder import ResultFolder, read_result
+from stream_recon.app.result.folder import CHECKPOINT_NAME, SPLATS_NAME, ResultFolder, read_result, revision_of
 from stream_recon.app.result.run_record import RUN_NAME, SPLATS
-from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, revision_of
 from stream_recon.app.splat.checkpoint import read_checkpoint, write_checkpoint
 from stream_recon.app.splat.rasterizer import Rasterizer, draw_gsplat
 from stream_recon.app.splat.scene import SceneOptions, TrainingScene, scene_of

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stream_recon.app.result.mesh import MESH_NAME
+from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.stage import Stage, StageContext
 from stream_recon.configs.errors import NoSurfaceError

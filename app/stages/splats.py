@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stream_recon.app.core.cancel import Cancelled
-from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, current_splats
+from stream_recon.app.result.folder import CHECKPOINT_NAME, SPLATS_NAME, current_splats
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.stage import Stage, StageContext
 

@@ -17,7 +17,7 @@ from stream_recon.app.core.transforms import up_direction
 from stream_recon.app.viewer.overview import (
     MARGIN,
     MAX_PATH,
-    MOST_TRIED,
+    MAX_TRIED,
     USUAL_WINDOW,
     FreeView,
     View,
@@ -226,7 +226,7 @@ class ViewerCameras:
     def _inner_view(self, free: FreeView) -> View:
         """The view of the camera of the path that has most of the subject in it."""
         points, _ = self.subject.world(self._timeline)
-        return inner_view(points, self._timeline.spaced_poses(MOST_TRIED), self._up(), free)
+        return inner_view(points, self._timeline.spaced_poses(MAX_TRIED), self._up(), free)
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ MARGIN = 1.05
 """Factor of the opening view's distance, which leaves a border around the points."""
 MIN_FREE_RIGHT = 0.3
 """Share of the width to the right of the axis that counts as free in a narrow window."""
-MOST_TRIED = 64
+MAX_TRIED = 64
 """Most cameras of the path among which the view from inside is chosen."""
 MAX_PATH = 2000
 """Camera positions that the opening view takes in."""
@@ -168,7 +168,7 @@ def inner_view(
 
     Args:
         points: of a `Subject` [N, 3].
-        poses: T_world_camera [M, 4, 4], up to `MOST_TRIED`.
+        poses: T_world_camera [M, 4, 4], up to `MAX_TRIED`.
         up: unit vector.
     """
     depths = [float(np.median(np.linalg.norm(points - pose[:3, 3], axis=1))) for pose in poses]

@@ -15,8 +15,8 @@ import numpy as np
 from stream_recon.app.result.cameras import TRAJECTORY_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
+from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT, upgraded
 from stream_recon.app.result.writer import remove_result
 from stream_recon.app.web.places import MAX_NAME, Places, safe_name

@@ -58,7 +58,7 @@ def sweep(
     groups = [_Group.of(arrays, sources.some(n, at_once), x, y) for n in range(0, len(sources.grey), at_once)]
     rates = arrays.concatenate([group.pixels_per_inverse(arrays, prior_inverse, config.probe_step) for group in groups])
     step = 1 / arrays.maximum(rates.max(), 1e-9)
-    window = _Window.of(arrays, grey, config)
+    window = _ReferenceWindow.of(arrays, grey, config)
     low, high = prior_inverse * search.lowest, prior_inverse * search.highest
     middle = search.steps // 2
     at_prior = [group.projected(prior_inverse) for group in groups]
@@ -85,7 +85,7 @@ def sweep(
 
 
 @dataclass(frozen=True)
-class _Window:
+class _ReferenceWindow:
     """The reference image with the means and the reciprocal deviations of its windows [h, w]."""
 
     grey: Array
@@ -93,14 +93,14 @@ class _Window:
     reciprocal: Array
 
     @classmethod
-    def of(cls, arrays: Arrays, grey: Array, config: SweepConfig) -> "_Window":
+    def of(cls, arrays: Arrays, grey: Array, config: SweepConfig) -> "_ReferenceWindow":
         mean = arrays.box(grey, config.radius)
         variance = arrays.maximum(arrays.box(grey * grey, config.radius) - mean * mean, 0.0) + config.noise_variance
         return cls(grey, mean, 1 / arrays.sqrt(variance))
 
-    def part(self, rows: tuple[Any, ...]) -> "_Window":
+    def part(self, rows: tuple[Any, ...]) -> "_ReferenceWindow":
         """The window in some rows, an index of the arrays."""
-        return _Window(self.grey[rows], self.mean[rows], self.reciprocal[rows])
+        return _ReferenceWindow(self.grey[rows], self.mean[rows], self.reciprocal[rows])
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class _Group:
 
 
 def _scores(
-    arrays: Arrays, window: _Window, group: _Group, positions: tuple[Array, Array], config: SweepConfig
+    arrays: Arrays, window: _ReferenceWindow, group: _Group, positions: tuple[Array, Array], config: SweepConfig
 ) -> tuple[Array, Array]:
     """Scores [n, k, h, w] of hypotheses in source views, and whether they lie inside the images (1 or 0).
 

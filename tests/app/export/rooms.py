@@ -12,9 +12,8 @@ from stream_recon.app.core.splats import Splats, splats_bytes
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import FORMATS
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.folder import SPLATS_NAME, read_result, revision_of
 from stream_recon.app.result.run_record import RUN_NAME, SPLATS, RunSummary
-from stream_recon.app.result.splats import SPLATS_NAME, revision_of
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.boxroom import HALF, room_result
 from tests.app.fake_engine import run_info

@@ -17,9 +17,8 @@ from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.mesh.build import write_result_mesh
 from stream_recon.app.result import files
-from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.folder import MESH_NAME, ResultFolder
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.configs.errors import NoSurfaceError
 from tests.app.export.rooms import write_room
 from tests.app.mesh.signed_wall import FLOOR, SCALE, SIZE, WALL, intrinsics, poses, view, write_wall

@@ -14,8 +14,7 @@ from stream_recon.app.core.box import Box
 from stream_recon.app.core.splats import read_splats
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
-from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.splats import CHECKPOINT_NAME, SPLATS_NAME, current_splats
+from stream_recon.app.result.folder import CHECKPOINT_NAME, SPLATS_NAME, current_splats, read_result
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.splat.job import SplatEvents, SplatOptions, SplatReport, make_splats
 from stream_recon.app.splat.rasterizer import require_gsplat

@@ -8,9 +8,8 @@ from typing import ClassVar
 import pytest
 
 from stream_recon.app.core.cancel import Cancel, Cancelled
-from stream_recon.app.result.folder import read_run
+from stream_recon.app.result.folder import MESH_NAME, read_run
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.mesh import MESH_NAME
 from stream_recon.app.result.run_record import VERDICT
 from stream_recon.app.result.verdict import Verdict
 from stream_recon.app.run.listeners import RunObserver

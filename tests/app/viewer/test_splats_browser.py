@@ -11,8 +11,7 @@ import pytest
 from stream_recon.app.core.splats import SH_0, Splats, splats_bytes
 from stream_recon.app.export.formats import export
 from stream_recon.app.result.files import replace_json
-from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.splats import SPLATS_NAME, revision_of
+from stream_recon.app.result.folder import SPLATS_NAME, read_result, revision_of
 from tests.app.export.rooms import write_room
 from tests.app.export.test_glb_browser import coloured
 from tests.chromium import needs_browser
