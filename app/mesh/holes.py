@@ -32,8 +32,8 @@ def closed_holes(
     points = [np.concatenate([mesh.xyz[border].mean(axis=0)[None], inner]) for border, inner, _, _ in fillings]
     if not points:
         return mesh, 0
-    free = in_free_space(np.concatenate(points), views, visibility)
-    free = np.split(free, np.cumsum([len(some) for some in points])[:-1])
+    is_free = in_free_space(np.concatenate(points), views, visibility)
+    free = np.split(is_free, np.cumsum([len(some) for some in points])[:-1])
     vertices, faces, colours = [mesh.xyz], [mesh.faces], [mesh.rgb]
     count, closed = len(mesh.xyz), 0
     for (border, inner, rgb, triangles), through in zip(fillings, free, strict=True):

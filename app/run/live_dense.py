@@ -27,8 +27,7 @@ from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision
 from stream_recon.app.core.views import RunView
 from stream_recon.app.core.worker import ProcessWorker, StopTest, serve
-from stream_recon.app.slam.dense.arrays import arrays_for
-from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
 from stream_recon.app.slam.dense.views import StereoView, level_size
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS

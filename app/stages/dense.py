@@ -38,9 +38,8 @@ from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.run.options import DENSE_SIDE, RunOptions
-from stream_recon.app.slam.dense.arrays import arrays_for
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
-from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
 from stream_recon.app.slam.dense.views import StereoView
 from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.stage import Stage, StageContext

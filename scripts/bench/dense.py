@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bench.scenarios.images import rendered
 from bench.table import header, row
 from stream_recon.app.core.types import Certainty, Intrinsics
-from stream_recon.app.slam.dense.arrays import Arrays, arrays_for
-from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
+from stream_recon.app.slam.dense.arrays import Arrays
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
 from stream_recon.app.slam.dense.views import StereoView
 from training.synthetic.generator import ROOM
 

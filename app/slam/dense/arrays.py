@@ -224,19 +224,6 @@ class NumpyArrays(Arrays):
         return _each(lambda one: cv2.resize(one, size, interpolation=cv2.INTER_NEAREST), image)
 
 
-def arrays_for(device: str) -> Arrays:
-    """The backend of a device: ``cpu``, ``cuda``, or ``auto``, a GPU where there is one."""
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        return NumpyArrays()
-    from stream_recon.app.slam.dense.torch_arrays import TorchArrays
-
-    return TorchArrays(device)
-
-
 def _is_image(value: Array, kind: type[np.generic] = np.float32) -> bool:
     """Whether OpenCV, which is faster than numpy for large arrays, takes the values."""
     return isinstance(value, np.ndarray) and value.dtype == kind and value.size > 256 and value.flags.c_contiguous

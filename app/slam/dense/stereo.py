@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, Intrinsics
-from stream_recon.app.slam.dense.arrays import Array, Arrays
+from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
 from stream_recon.app.slam.dense.coarse_to_fine import sides, swept, with_other
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
@@ -335,3 +335,16 @@ class DenseStereo:
         certainties = arrays.numpy(arrays.where(known, certainty, float(Certainty.NONE))).astype(np.uint8)
         indices = [frame.view.index for frame in frames]
         return [DenseDepth(*found) for found in zip(indices, depths, certainties, strict=True)]
+
+
+def arrays_for(device: str) -> Arrays:
+    """The backend of a device: ``cpu``, ``cuda``, or ``auto``, a GPU where there is one."""
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        return NumpyArrays()
+    from stream_recon.app.slam.dense.torch_arrays import TorchArrays
+
+    return TorchArrays(device)
