@@ -3,6 +3,7 @@
 import os
 import tempfile
 from dataclasses import dataclass
+from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -97,7 +98,8 @@ class SharedNetworkPool(ProcessPool):
         socket = socket_path(Path(self._folder.name), gpu)
         socket.unlink(missing_ok=True)
         arguments = (self._local.choice, gpu, socket, self._streams)
-        process = self._context.Process(target=_run_server, args=arguments, name=f"network-{gpu or 'cpu'}", daemon=True)
+        name = f"network-{gpu or 'cpu'}"
+        process = get_context("spawn").Process(target=_run_server, args=arguments, name=name, daemon=True)
         process.start()
         return process
 

@@ -1,7 +1,6 @@
 """Worker pools: jobs in this process or in several, with one model loaded in each."""
 
 import logging
-import multiprocessing
 import os
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +19,7 @@ from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.cores import limit_cores, usable_cores
 from stream_recon.app.core.cpu_threads import initial_threads
 from stream_recon.app.core.process import exit_with_parent, memory_errors
+from stream_recon.app.core.worker import start_process
 from stream_recon.configs.errors import ResourceError, StreamReconError
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,6 @@ class ProcessPool(Pool):
         self._loader = loader
         self._store = store
         self._count = workers
-        self._context = multiprocessing.get_context("spawn")
         self._workers: list[Worker] = []
         self._gpus: list[str] = []
         self._sharing = workers
@@ -180,13 +179,9 @@ class ProcessPool(Pool):
             self._stop_workers()
 
     def _start_worker(self, number: int) -> Worker:
-        ours, theirs = self._context.Pipe()
         threads = max(1, usable_cores() // self._sharing)
-        arguments = (theirs, self._loader, self._store, threads, time.monotonic())
-        process = self._context.Process(target=_work, args=arguments, name=f"worker-{number}", daemon=True)
-        process.start()
-        theirs.close()
-        return Worker(number, process, ours)
+        arguments = (self._loader, self._store, threads, time.monotonic())
+        return Worker(number, *start_process(f"worker-{number}", _work, *arguments))
 
     def _send_gpu(self, worker: Worker) -> None:
         gpu = self._gpus[worker.number % len(self._gpus)] if self._gpus else None

@@ -22,9 +22,8 @@ from stream_recon.app.cli.console import exit_code
 from stream_recon.app.cli.demo import demo_command
 from stream_recon.app.cli.evaluate import eval_command
 from stream_recon.app.cli.export import convert_command, export_command, render_command
-from stream_recon.app.cli.finish import refine_command, scale_command
+from stream_recon.app.cli.finish import merge_command, refine_command, scale_command
 from stream_recon.app.cli.localize import localize_command
-from stream_recon.app.cli.merge import merge_command
 from stream_recon.app.cli.plan import plan_command
 from stream_recon.app.cli.reconstruct import reconstruct_command
 from stream_recon.app.cli.serve import serve_command

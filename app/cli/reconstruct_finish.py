@@ -18,10 +18,10 @@ from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
 
 if TYPE_CHECKING:
-    from stream_recon.app.cli.reconstruct_run import Reconstruction
+    from stream_recon.app.cli.reconstruct_run import SourceRun
 
 
-def finish(run: "Reconstruction", summary: RunSummary, observer: TerminalObserver) -> bool:
+def finish(run: "SourceRun", summary: RunSummary, observer: TerminalObserver) -> bool:
     """Run the stages after all frames; False where Ctrl-C ended the run or a stage. Raises StreamReconError."""
     if summary.interrupted:
         if summary.verdict and summary.frames_reconstructed:

@@ -38,13 +38,13 @@ def reconstruct_source(job: ReconstructJob) -> int:
     """
     following: ReconstructJob | None = job
     while following is not None:
-        with Reconstruction(following) as run:
+        with SourceRun(following) as run:
             code = run.run()
             following = run.following
     return code
 
 
-class Reconstruction(ExitStack):
+class SourceRun(ExitStack):
     """One run over a source, from its options to its exit code. Leaving the block closes what it opened."""
 
     def __init__(self, job: ReconstructJob) -> None:

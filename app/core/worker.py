@@ -3,20 +3,20 @@
 A thread shares Python's interpreter lock with the caller; a process does not, but all arguments are sent to it.
 """
 
+import multiprocessing
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from threading import Event, Lock
 from typing import Any, Protocol
 
 from stream_recon.configs.errors import ResourceError
 
-PROCESS_DIED = (
-    "a process of the SLAM back end has ended, perhaps out of memory: the result so far is complete; "
-    "continue with --resume, or without the back end by --mapping off"
-)
+PROCESS_DIED = "a process has ended, perhaps out of memory"
 
 StopTest = Callable[[], bool]
 """Asked now and then during a task; True: the result is no longer needed."""
@@ -58,11 +58,33 @@ class ThreadWorker:
         self._pool.shutdown()
 
 
+def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[SpawnProcess, Connection]:
+    """Start a process that runs ``main(connection, *args)``, and ends with this one; returns it and our connection.
+
+    It imports the main module again.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=main, args=(theirs, *args), name=name, daemon=True)
+    # Ctrl-C reaches all processes of a terminal, but only the main one handles it. The child inherits the blocked
+    # signal, so that it is blocked during its imports, too.
+    blocks = hasattr(signal, "pthread_sigmask")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,)) if blocks else ()
+    try:
+        process.start()
+    finally:
+        if blocks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    # With no other copy open, reading ends when the process does.
+    theirs.close()
+    return process, ours
+
+
 class ProcessWorker:
     """`BackgroundWorker` whose target is in the process that runs `serve`. Raises ResourceError if it has died."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, name: str, died: str = PROCESS_DIED) -> None:
+        self._connection, self._died = connection, died
         # This thread pickles, sends and waits, so that the caller does not.
         self._pool = ThreadPoolExecutor(1, name)
         self._sending = Lock()
@@ -85,7 +107,7 @@ class ProcessWorker:
 
     def _call(self, number: int, name: str, args: tuple[Any, ...]) -> Any:
         self._send((number, name, args))
-        return receive(self._connection)
+        return receive(self._connection, self._died)
 
     def _send(self, message: object) -> None:
         # A dead process is reported where its reply is awaited.
@@ -93,12 +115,12 @@ class ProcessWorker:
             self._connection.send(message)
 
 
-def receive(connection: Connection) -> Any:
-    """Reply of a process; raises the exception that it sent. Raises ResourceError if the process has died."""
+def receive(connection: Connection, died: str = PROCESS_DIED) -> Any:
+    """Reply of a process; raises the exception that it sent. Raises ResourceError ``died`` if the process has died."""
     try:
         reply = connection.recv()
     except (EOFError, OSError) as error:
-        raise ResourceError(PROCESS_DIED) from error
+        raise ResourceError(died) from error
     if isinstance(reply, Exception):
         raise reply
     return reply

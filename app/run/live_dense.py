@@ -6,7 +6,6 @@ is, or the process is behind, older keyframes are dropped and keep the network's
 stereo after refinement measures all keyframes again, with better poses.
 """
 
-import multiprocessing
 import os
 import threading
 import time
@@ -26,7 +25,7 @@ from stream_recon.app.core.cpu_threads import FreeCores
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision
 from stream_recon.app.core.views import RunView
-from stream_recon.app.core.worker import ProcessWorker, StopTest, serve
+from stream_recon.app.core.worker import ProcessWorker, StopTest, serve, start_process
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
 from stream_recon.app.slam.dense.views import StereoView, level_size
 from stream_recon.configs.errors import ResourceError
@@ -135,12 +134,8 @@ class StereoProcess:
     def maps(self, views: list[StereoView]) -> list[DenseDepth]:
         """See `GroupStereo.maps`. Raises ResourceError where the process has ended."""
         if self._worker is None:
-            context = multiprocessing.get_context("spawn")
-            ours, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._device), name="live-dense", daemon=True)
-            self._process.start()
-            theirs.close()
-            self._worker = ProcessWorker(ours, "live-dense")
+            self._process, connection = start_process("live-dense", _serve, self._device)
+            self._worker = ProcessWorker(connection, "live-dense")
         found = self._worker.submit("maps", views).future.result()
         assert isinstance(found, list)
         return found
@@ -277,10 +272,6 @@ class LiveDense:
 
 def _serve(connection: Connection, device: str) -> None:
     """Main function of the process."""
-    import signal
-
-    # Ctrl-C reaches all processes of a terminal, but the main one ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, AttributeError):
         os.nice(NICENESS)
     cv2.setNumThreads(1)

@@ -126,7 +126,7 @@ def why_not_dense(result: ResultFolder, open_again: Callable[[], Source] | None)
         return "the result is not refined"
     if open_again is None:
         return "the source's images are gone"
-    return "the refinement kept the network's poses" if _Job.of(result) is None else None
+    return "the refinement kept the network's poses" if _DenseInput.of(result) is None else None
 
 
 def densify_result(
@@ -150,14 +150,14 @@ def densify_result(
         OutputError: a file cannot be written.
         The result is unchanged then.
     """
-    job = _Job.of(result)
+    job = _DenseInput.of(result)
     if job is None or open_again is None:
         raise InputError(why_not_dense(result, open_again) or "the result is not refined")
     return _Writing(job, stage, on_progress, view, max_bytes).run(open_again)
 
 
 @dataclass(frozen=True)
-class _Job:
+class _DenseInput:
     """A refined result and what its views are made of."""
 
     result: ResultFolder
@@ -168,7 +168,7 @@ class _Job:
     order: NDArray[np.intp] = field(repr=False)
 
     @staticmethod
-    def of(result: ResultFolder) -> "_Job | None":
+    def of(result: ResultFolder) -> "_DenseInput | None":
         """None where the result was not refined, or too little of it."""
         tracks = read_tracks(result.folder)
         if result.refinement_id is None or tracks is None:
@@ -186,7 +186,7 @@ class _Job:
         frames, starts = np.unique(tracks.frame[order], return_index=True)
         ends = [*starts[1:].tolist(), len(order)]
         observed = {int(f): (int(s), int(e)) for f, s, e in zip(frames, starts, ends, strict=True)}
-        return _Job(result, tracks, keyframes, observed, order)
+        return _DenseInput(result, tracks, keyframes, observed, order)
 
     def view(self, frame: Frame, camera: Camera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
         """The stereo view of a keyframe, and its undistorted image."""
@@ -274,7 +274,7 @@ class _Job:
 class _Writing:
     """Computation and writing of all maps of a job."""
 
-    job: _Job
+    job: _DenseInput
     stage: DenseStage
     on_progress: Report
     view: RunView | None

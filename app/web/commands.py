@@ -22,15 +22,22 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_FRAMES
 
 
-CHECKS: dict[str, Callable[[object], bool]] = {
-    "stride": _is_count,
-    "max_frames": _is_count,
-    "scale": lambda value: isinstance(value, str) and SCALE.fullmatch(value) is not None,
-    "mesh": lambda value: isinstance(value, bool),
-    "dense": lambda value: isinstance(value, bool),
-    "mapping": lambda value: isinstance(value, str) and value in ("full", "stream", "off"),
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+OPTIONS: dict[str, tuple[Callable[[object], bool], Callable[[Any], list[str]]]] = {
+    "stride": (_is_count, lambda value: ["--stride", str(value)]),
+    "max_frames": (_is_count, lambda value: ["--max-frames", str(value)]),
+    "scale": (
+        lambda value: isinstance(value, str) and SCALE.fullmatch(value) is not None,
+        lambda value: ["--scale-from", value],
+    ),
+    "mesh": (_is_bool, lambda value: [] if value else ["--no-mesh"]),
+    "dense": (_is_bool, lambda value: [] if value else ["--dense", "off"]),
+    "mapping": (lambda value: value in ("full", "stream", "off"), lambda value: ["--mapping", value]),
 }
-"""Options of a reconstruction that a page may set, with the check of their values."""
+"""Options of a reconstruction that a page may set: the check of their values, and their words on the command line."""
 BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
 """Borders of a box, as the viewer states them; see ``export --box``."""
 WEB_EXPORTS = {
@@ -59,7 +66,7 @@ def checked_options(given: object) -> dict[str, Any]:
     for name, value in given.items():
         if value in (None, ""):
             continue
-        if not (name in CHECKS and CHECKS[name](value)):
+        if not (name in OPTIONS and OPTIONS[name][0](value)):
             raise ConfigError(f"the option {str(name)[:40]} has no such value")
         options[name] = value
     return options
@@ -101,14 +108,7 @@ def arguments(job: WebJob, places: Places) -> list[str]:
         words = ["export", folder, "--format", form.name, "-o", str(export_target(job, places)), "--overwrite"]
         return words + ([f"--box={job.options['box']}"] if "box" in job.options else [])
     words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
-    options = job.options
-    for name, flag in (("stride", "--stride"), ("max_frames", "--max-frames"), ("scale", "--scale-from")):
-        if name in options:
-            words += [flag, str(options[name])]
-    words += ["--mapping", options["mapping"]] if "mapping" in options else []
-    words += ["--no-mesh"] if options.get("mesh") is False else []
-    words += ["--dense", "off"] if options.get("dense") is False else []
-    return words
+    return words + [word for name, value in job.options.items() for word in OPTIONS[name][1](value)]
 
 
 def export_target(job: WebJob, places: Places) -> Path:

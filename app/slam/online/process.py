@@ -3,8 +3,6 @@
 On a GPU, where a frame takes 30 ms, its Python code would delay the threads of the network and the writer.
 """
 
-import multiprocessing
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,12 +15,16 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
-from stream_recon.app.core.worker import PROCESS_DIED, ProcessWorker, receive, serve
+from stream_recon.app.core.worker import ProcessWorker, receive, serve, start_process
 from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, SparseMap, output_depth
 from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.configs.errors import ResourceError
 
+PROCESS_DIED = (
+    "a process of the SLAM back end has ended, perhaps out of memory: the result so far is complete; "
+    "continue with --resume, or without the back end by --mapping off"
+)
 _Message = tuple[FrameResult, PreparedFrame] | None
 
 AHEAD = 12
@@ -64,20 +66,9 @@ class ProcessBackEnd:
 
     def _start(self, name: str, main: Callable[..., None], *args: Any) -> Connection:
         """Start a process; returns a connection to it."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=main, args=(theirs, *args), name=name, daemon=True)
-        # Ctrl-C reaches all processes of a terminal, but only the main one handles it. The child inherits the blocked
-        # signal, so that it is blocked during its imports, too.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        # With no other copy open, reading ends when the process does.
-        theirs.close()
+        process, connection = start_process(name, main, *args)
         self._processes.append(process)
-        return ours
+        return connection
 
     @property
     def wants_grey(self) -> bool:
@@ -111,7 +102,7 @@ class ProcessBackEnd:
         """Items of the replies so far, after waiting until at most ``left`` messages are unanswered."""
         items: list[Item] = []
         while self._unanswered > left or (self._unanswered and self._connection.poll()):
-            reply = receive(self._connection)
+            reply = receive(self._connection, PROCESS_DIED)
             assert isinstance(reply, _Reply)
             self._unanswered -= 1
             self.status_line, self.figures, self.sparse = reply.status_line, reply.figures, reply.sparse or self.sparse
@@ -137,7 +128,10 @@ def _serve(connection: Connection, options: dict[str, Any], global_ba: Connectio
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()
     try:
-        workers = ProcessWorker(global_ba, "global-ba"), ProcessWorker(loops, "loops")
+        workers = (
+            ProcessWorker(global_ba, "global-ba", PROCESS_DIED),
+            ProcessWorker(loops, "loops", PROCESS_DIED),
+        )
         back_end = OnlineBackEnd(**options, workers=workers)
         more = True
         while more:

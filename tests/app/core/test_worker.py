@@ -1,13 +1,12 @@
 """Background workers: the same in a thread and in a process; stopped tasks and dead processes."""
 
-import multiprocessing
 import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 
 import pytest
 
-from stream_recon.app.core.worker import BackgroundWorker, ProcessWorker, StopTest, ThreadWorker, serve
+from stream_recon.app.core.worker import BackgroundWorker, ProcessWorker, StopTest, ThreadWorker, serve, start_process
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.configs.errors import ResourceError
 
@@ -33,12 +32,8 @@ class Counter:
 
 
 def in_process() -> tuple[ProcessWorker, BaseProcess]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(theirs, Counter), daemon=True)
-    process.start()
-    theirs.close()
-    return ProcessWorker(ours, "counter"), process
+    process, connection = start_process("counter", serve, Counter)
+    return ProcessWorker(connection, "counter", "it has ended: use --resume"), process
 
 
 @pytest.fixture(params=["thread", "process"])
