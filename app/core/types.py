@@ -216,19 +216,6 @@ class Revision:
     frames: tuple[FrameRevision, ...]
 
 
-@dataclass(frozen=True)
-class MapState:
-    """End of the map of an interrupted run, from which a resumed run continues."""
-
-    T_world_camera: NDArray[np.float64]  # [4, 4]
-    T_network: NDArray[np.float64]  # [4, 4], in the network's world
-    scale: float
-    """Length in the map per length in the network's world."""
-    focal: float
-    """In pixels of the source image."""
-    segment: int
-
-
 class FrameEngine(Protocol):
     """Turns the frames of one stream into results; implemented by `Engine`."""
 

@@ -18,7 +18,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.localization.alignment import Alignment, NotAligned, align_results
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
-from stream_recon.app.slam.matching.features import WORDS, Features, learn_vocabulary, vlad
+from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 
 OPEN_MAPS = 6
 """Maps that stay in memory."""
@@ -201,7 +201,7 @@ def _similarities(opened: Callable[[int], LocalizationMap], count: int) -> Float
     if words is None:
         return similarity
     random = np.random.default_rng(0)
-    projection = random.normal(size=(WORDS * 128, DIMENSIONS)).astype(np.float32)
+    projection = random.normal(size=(words.size, DIMENSIONS)).astype(np.float32)
     vectors, starts = [], [0]
     for number in range(count):
         vectors += [vlad(features, words) @ projection for features in _compared(opened(number))]

@@ -8,7 +8,7 @@ from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose, rotation_matrix
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.publishing.messages import FloatArray
-from stream_recon.app.slam.online.resectioning import LEAST_MOTION, ROTATION_SIGMA, TRANSLATION_SIGMA
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE
 
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 """Optical axes (x right, y down, z forward) in body axes (x forward, y left, z up)."""
@@ -163,8 +163,9 @@ def _noise(last: Tracked, frame: Tracked, length: float) -> FloatArray:
         translation, rotation = frame.depth, GUESSED_TURN
     else:
         certainty = _certainty(frame.health)
-        translation = TRANSLATION_SIGMA * max(length, LEAST_MOTION * frame.depth) / certainty
-        rotation = ROTATION_SIGMA / certainty
+        config = DEFAULT_ONLINE.resectioning
+        translation = config.translation_sigma * max(length, config.min_motion * frame.depth) / certainty
+        rotation = config.rotation_sigma / certainty
     return np.diag([translation**2] * 3 + [rotation**2] * 3)
 
 

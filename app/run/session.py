@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.process import memory_errors
-from stream_recon.app.core.types import FrameEngine, MapState, OverlapError
+from stream_recon.app.core.types import FrameEngine, OverlapError
 from stream_recon.app.core.views import ResultListener
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.lock import FolderLock
@@ -32,6 +32,7 @@ from stream_recon.app.sources.source import Source
 if TYPE_CHECKING:
     from stream_recon.app.run.live_onto import OntoBackEnd
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
+    from stream_recon.app.slam.online.map import MapState
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
 PROCESS_CORES = 4
@@ -181,8 +182,10 @@ class Session(ExitStack):
         return reconstruct(self.source, self._engine, self._writer, listeners, setup, observer)
 
 
-def _map_state(partial: PartialResult) -> MapState:
+def _map_state(partial: PartialResult) -> "MapState":
     """State of the map at the last finished frame."""
+    from stream_recon.app.slam.online.map import MapState
+
     last, network = partial.last, partial.last.as_network
     return MapState(
         last.T_world_camera,

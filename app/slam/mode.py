@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from stream_recon.app.core.types import MapState
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
+    from stream_recon.app.slam.online.config import OnlineConfig
+    from stream_recon.app.slam.online.map import MapState
     from stream_recon.app.slam.online.process import ProcessBackEnd
 
 
@@ -20,6 +21,7 @@ def make_back_end(
     known_intrinsics: bool = False,
     map_state: "MapState | None" = None,
     separate_process: bool = False,
+    config: "OnlineConfig | None" = None,
 ) -> "OnlineBackEnd | ProcessBackEnd | None":
     """A new back end for one run; None if ``mapping`` is ``off``.
 
@@ -28,14 +30,22 @@ def make_back_end(
         live: the source does not wait for the back end.
         known_intrinsics: the results' focal length is exact.
         map_state: end of an earlier run's map that this run continues.
+        config: None: the default.
         separate_process: run in a separate process, which imports the main module again (`multiprocessing`, spawn).
     """
     if mapping == "off":
         return None
+    from stream_recon.app.slam.online.config import DEFAULT_ONLINE
+
+    config = config or DEFAULT_ONLINE
     if separate_process:
         from stream_recon.app.slam.online.process import ProcessBackEnd
 
-        return ProcessBackEnd(prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
+        return ProcessBackEnd(
+            prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state, config=config
+        )
     from stream_recon.app.slam.online.back_end import OnlineBackEnd
 
-    return OnlineBackEnd(prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state)
+    return OnlineBackEnd(
+        prefill=prefill, live=live, known_intrinsics=known_intrinsics, map_state=map_state, config=config
+    )

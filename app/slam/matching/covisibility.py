@@ -11,37 +11,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.frame_data import FrameData, reproject
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, MatchingConfig, PairConfig
 from stream_recon.app.slam.matching.features import Features
-from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
-
-NEIGHBOURS = 4
-"""Preceding keyframes that each one is matched with, so that a blurred one does not break tracks."""
-COVISIBLE = 8
-"""Most covisible keyframes before the neighbours that each one is matched with."""
-MIN_OVERLAP = 0.25
-"""Least share of common points of covisible keyframes; with less, few matches pass."""
-SPACING = 3
-"""Least spacing of chosen covisible or similar keyframes, since neighbours give nearly the same matches."""
-NEAREST = 300
-"""Keyframes, nearest by position, that are tested for covisibility; it bounds the time."""
-FAR = 60
-"""Frames; over longer intervals the drift of poses is too large to guide matching."""
-MAX_SIMILAR = 3
-"""Candidates of each keyframe by image similarity."""
-MIN_SIMILARITY = 0.12
-"""Least cosine similarity of candidates; unrelated keyframes are mostly below."""
-EXHAUSTIVE = 150
-"""Most keyframes of which all pairs are matched, where order and poses do not help."""
-RETRIEVED = 30
-"""Similar keyframes that each one of more keyframes is matched with."""
-MIN_UNORDERED = 18
-"""Least number of inliers of a pair without order: chance pairs find no support when keyframes are registered."""
-FAILED = 2
-"""Covisible keyframes in order of overlap that do not match, after which the others of a keyframe are not tried."""
-HELD_OUT = 8
-"""Every 8th feature is excluded from the first pass, to test its result."""
-RADIUS = 0.12
-"""Search radius of guided matches, as a share of the image's longer side."""
+from stream_recon.app.slam.matching.matching import Matches, match, verify
 
 Kind = Literal["near", "covisible", "loop"]
 
@@ -54,7 +26,7 @@ class CandidatePair:
     second: int
     kind: Kind
     guided: bool
-    least: int = MIN_UNGUIDED
+    least: int = DEFAULT_MATCHING.descriptors.min_unguided
     """Least number of inliers of an unguided pair."""
     overlap: float = 1.0
     """Share of the second one's points that the first one sees, by the poses; 1 where it is not known."""
@@ -75,65 +47,79 @@ class PairMatches:
     """Consecutive keyframes see the same, as in a film; False: only matches say which do."""
 
 
-def held_out_mask(features: Features) -> NDArray[np.bool_]:
+def held_out_mask(features: Features, config: PairConfig = DEFAULT_MATCHING.pairs) -> NDArray[np.bool_]:
     """Mask [N] of the features that are excluded from the first pass."""
-    return np.asarray(np.arange(len(features)) % HELD_OUT == HELD_OUT - 1)
+    return np.asarray(np.arange(len(features)) % config.held_out_every == config.held_out_every - 1)
 
 
 def candidate_pairs(
-    views: Sequence[FrameData], lens: CameraModel, similarity: NDArray[np.float32]
+    views: Sequence[FrameData],
+    lens: CameraModel,
+    similarity: NDArray[np.float32],
+    config: PairConfig = DEFAULT_MATCHING.pairs,
 ) -> list[CandidatePair]:
     """Pairs of keyframes to match within segments, each once; ``similarity`` [N, N]: see `similarity_matrix`."""
     found: dict[tuple[int, int], CandidatePair] = {}
-    shared = overlaps(views, lens)
+    shared = overlaps(views, lens, config.max_near)
     segment = np.array([view.segment for view in views])
     for second in range(len(views)):
-        for first in range(max(0, second - NEIGHBOURS), second):
+        for first in range(max(0, second - config.neighbours), second):
             if segment[first] == segment[second]:
                 found[first, second] = CandidatePair(first, second, "near", guided=True)
-        earlier = np.flatnonzero(segment[: max(0, second - NEIGHBOURS)] == segment[second])
-        for other in non_maximum_suppression(earlier, shared[second, earlier], MIN_OVERLAP, COVISIBLE):
-            guided = views[second].index - views[other].index <= FAR
+        earlier = np.flatnonzero(segment[: max(0, second - config.neighbours)] == segment[second])
+        score = shared[second, earlier]
+        for other in non_maximum_suppression(earlier, score, config.min_overlap, config.max_covisible, config.spacing):
+            guided = views[second].index - views[other].index <= config.max_guided_interval
             found[other, second] = CandidatePair(
                 other, second, "covisible", guided, overlap=float(shared[second, other])
             )
-        known = [(i, second) in found or second - i <= 2 * NEIGHBOURS for i in earlier.tolist()]
+        known = [(i, second) in found or second - i <= 2 * config.neighbours for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
-        for other in non_maximum_suppression(remote, similarity[second, remote], MIN_SIMILARITY, MAX_SIMILAR):
+        for other in _similar(remote, similarity[second], config):
             found[other, second] = CandidatePair(other, second, "loop", guided=False)
     return sorted(found.values(), key=lambda c: (c.first, c.second))
 
 
-def cross_segment_pairs(views: Sequence[FrameData], similarity: NDArray[np.float32]) -> list[CandidatePair]:
+def _similar(earlier: NDArray[np.intp], similarity: NDArray[np.float32], config: PairConfig) -> list[int]:
+    """Candidates among earlier keyframes by a keyframe's similarities [N]."""
+    score = similarity[earlier]
+    return non_maximum_suppression(earlier, score, config.min_similarity, config.max_similar, config.spacing)
+
+
+def cross_segment_pairs(
+    views: Sequence[FrameData], similarity: NDArray[np.float32], config: PairConfig = DEFAULT_MATCHING.pairs
+) -> list[CandidatePair]:
     """Pairs to match between segments: the nearest in time and similar ones; arguments as of `candidate_pairs`."""
     segment = np.array([view.segment for view in views])
     found = []
     for second in range(len(views)):
         earlier = np.flatnonzero(segment[:second] != segment[second])
-        near = earlier[earlier >= second - NEIGHBOURS]
-        similar = non_maximum_suppression(earlier, similarity[second, earlier], MIN_SIMILARITY, MAX_SIMILAR)
+        near = earlier[earlier >= second - config.neighbours]
+        similar = _similar(earlier, similarity[second], config)
         found += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
     return found
 
 
-def unordered_pairs(similarity: NDArray[np.float32]) -> list[CandidatePair]:
+def unordered_pairs(
+    similarity: NDArray[np.float32], config: PairConfig = DEFAULT_MATCHING.pairs
+) -> list[CandidatePair]:
     """Pairs of keyframes to match where neither order nor poses say what they share: all, or the similar ones.
 
     ``similarity`` [N, N]: see `similarity_matrix`.
     """
     count = len(similarity)
-    chosen = {(first, second) for second in range(count) for first in range(max(0, second - NEIGHBOURS), second)}
-    if count <= EXHAUSTIVE:
+    chosen = {(first, second) for second in range(count) for first in range(max(0, second - config.neighbours), second)}
+    if count <= config.max_exhaustive:
         chosen = {(first, second) for second in range(count) for first in range(second)}
     else:
         others = similarity - 2 * np.eye(count, dtype=np.float32)
         for k, row in enumerate(others):
-            chosen |= {(min(k, other), max(k, other)) for other in np.argsort(-row)[:RETRIEVED].tolist()}
-    return [CandidatePair(first, second, "near", False, MIN_UNORDERED) for first, second in sorted(chosen)]
+            chosen |= {(min(k, other), max(k, other)) for other in np.argsort(-row)[: config.retrieved].tolist()}
+    return [CandidatePair(first, second, "near", False, config.min_unordered) for first, second in sorted(chosen)]
 
 
 def non_maximum_suppression(
-    positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int = SPACING
+    positions: NDArray[np.intp], score: NDArray[np.floating], least: float, count: int, spacing: int
 ) -> list[int]:
     """Positions [N] with the best scores [N], the best one first: at most ``count``, at least ``spacing`` apart.
 
@@ -148,8 +134,10 @@ def non_maximum_suppression(
     return chosen
 
 
-def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float32]:
-    """Shares [N, N] of a keyframe's (row's) points that an earlier one (column) sees; 0 beyond the `NEAREST` ones."""
+def overlaps(
+    views: Sequence[FrameData], lens: CameraModel, max_near: int = DEFAULT_MATCHING.pairs.max_near
+) -> NDArray[np.float32]:
+    """Shares [N, N] of a keyframe's (row's) points that an earlier one (column) sees; 0 beyond ``max_near``."""
     # Imported here, since it takes a tenth of a second, which a run has no use for before its end.
     from scipy.spatial import cKDTree
 
@@ -163,7 +151,7 @@ def overlaps(views: Sequence[FrameData], lens: CameraModel) -> NDArray[np.float3
     # Frames of a video have the same grid; photographs may have different ones.
     grids = [w.grid.z if w.grid.z.shape == u.shape else w.grid.sample(cells).reshape(u.shape) for w in views]
     stacked = np.array(grids)
-    _, near = cKDTree(T[:, :3, 3]).query(T[:, :3, 3], min(NEAREST, count))
+    _, near = cKDTree(T[:, :3, 3]).query(T[:, :3, 3], min(max_near, count))
     for i, view in enumerate(views):
         uv, z = view.grid.pixels()
         uv, z = uv[::2], z[::2]
@@ -190,27 +178,34 @@ def match_pairs(
     pairs: Sequence[CandidatePair],
     workers: int = 2,
     advance: Callable[[float], None] | None = None,
+    config: MatchingConfig = DEFAULT_MATCHING,
 ) -> PairMatches:
     """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
-    radius = RADIUS * 2 * max(lens.cx, lens.cy)
+    descriptors = config.descriptors
+    radius = descriptors.guided_radius * 2 * max(lens.cx, lens.cy)
+
+    def checked(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
+        """Verified matches, and those of held-out features among all matches."""
+        held = held_out_mask(a, config.pairs)[matches[:, 0]] | held_out_mask(b, config.pairs)[matches[:, 1]]
+        return verify(a, b, matches, least, descriptors), matches[held]
 
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
         if not pair.guided:
-            return _verified_and_held_out(a, b, match(a, b), pair.least)
+            return checked(a, b, match(a, b, config=descriptors), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-        found = _verified_and_held_out(a, b, match(a, b, predicted, radius), MIN_GUIDED)
-        if len(found[0]) >= MIN_UNGUIDED or pair.kind == "covisible":
+        found = checked(a, b, match(a, b, predicted, radius, descriptors), descriptors.min_guided)
+        if len(found[0]) >= descriptors.min_unguided or pair.kind == "covisible":
             return found
         # The poses may be wrong.
-        unguided = _verified_and_held_out(a, b, match(a, b), MIN_UNGUIDED)
+        unguided = checked(a, b, match(a, b, config=descriptors), descriptors.min_unguided)
         return unguided if len(unguided[0]) > len(found[0]) else found
 
     def match_group(group: Sequence[CandidatePair]) -> list[tuple[CandidatePair, Matches, Matches]]:
         done: list[tuple[CandidatePair, Matches, Matches]] = []
         for pair in group:
-            if pair.kind == "covisible" and sum(not len(found) for _, found, _ in done) >= FAILED:
+            if pair.kind == "covisible" and sum(not len(found) for _, found, _ in done) >= config.pairs.max_failed:
                 break
             done.append((pair, *match_pair(pair)))
         return done
@@ -246,9 +241,3 @@ def _groups(pairs: Sequence[CandidatePair]) -> list[list[CandidatePair]]:
     for group in covisible.values():
         group.sort(key=lambda pair: -pair.overlap)
     return groups
-
-
-def _verified_and_held_out(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
-    """Verified matches, and those of held-out features among all matches."""
-    held = held_out_mask(a)[matches[:, 0]] | held_out_mask(b)[matches[:, 1]]
-    return verify(a, b, matches, least), matches[held]

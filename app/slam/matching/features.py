@@ -13,17 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from stream_recon.app.slam.frame_data import DepthReader
-
-COUNT = 1000
-"""Most features of a keyframe in refinement: matching time grows with its square."""
-DESCRIBED = 2
-"""Ratio of described features, the strongest, to those kept, which are distributed over the image."""
-CONTRAST = 0.01
-"""Contrast threshold, below Lowe's 0.04: walls and night scenes have few strong features."""
-FAINT_CONTRAST = 0.002
-"""Contrast threshold where `CONTRAST` gives less than a quarter of the features; faint grain still matches well."""
-CELLS = 8
-"""Cells along the longer side, between which features are distributed."""
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, FeatureConfig, VocabularyConfig
 
 
 @dataclass(frozen=True)
@@ -46,12 +36,17 @@ NO_DESCRIPTORS = np.zeros((0, 128), np.float32)
 NO_FEATURES = Features(np.zeros((0, 2), np.float32), NO_DESCRIPTORS, np.zeros(0, np.float32))
 
 
-def detect(grey: NDArray[np.uint8], reader: DepthReader | None, count: int = COUNT) -> Features:
+def detect(
+    grey: NDArray[np.uint8],
+    reader: DepthReader | None,
+    count: int = DEFAULT_MATCHING.features.count,
+    config: FeatureConfig = DEFAULT_MATCHING.features,
+) -> Features:
     """At most ``count`` features of an image, distributed over it; without depth where there is no ``reader``."""
     mask = None if reader is None else reader.detection_mask()
-    keypoints, descriptors = _sift(grey, mask, count, CONTRAST)
+    keypoints, descriptors = _sift(grey, mask, config.described * count, config.contrast)
     if len(keypoints) < count // 4:
-        keypoints, descriptors = _sift(grey, mask, count, FAINT_CONTRAST)
+        keypoints, descriptors = _sift(grey, mask, config.described * count, config.faint_contrast)
     if descriptors is None or not keypoints:
         return NO_FEATURES
     # The centre of OpenCV's first pixel is (0, 0), ours (.5, .5).
@@ -61,7 +56,7 @@ def detect(grey: NDArray[np.uint8], reader: DepthReader | None, count: int = COU
     order = np.argsort(-response, kind="stable")
     _, first = np.unique(np.round(uv[order], 1), axis=0, return_index=True)
     order = order[np.sort(first)]
-    kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count)]
+    kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count, config.cells)]
     root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
     z = np.zeros(len(kept), np.float32) if reader is None else reader.sample(uv[kept])
     return Features(uv[kept], root.astype(np.float32), z)
@@ -71,62 +66,61 @@ def _sift(
     grey: NDArray[np.uint8], mask: NDArray[np.uint8] | None, count: int, contrast: float
 ) -> tuple[Sequence[cv2.KeyPoint], NDArray[np.float32] | None]:
     # Without precise upscaling, positions have a bias proportional to their scale.
-    sift = cv2.SIFT.create(nfeatures=DESCRIBED * count, contrastThreshold=contrast, enable_precise_upscale=True)
+    sift = cv2.SIFT.create(nfeatures=count, contrastThreshold=contrast, enable_precise_upscale=True)
     keypoints, descriptors = sift.detectAndCompute(grey, mask)
     return keypoints, None if descriptors is None else np.asarray(descriptors, np.float32)
 
 
-def select_evenly(uv: NDArray[np.floating], size: tuple[int, int], count: int) -> NDArray[np.intp]:
-    """Indices of ``count`` of the points [N, 2], given best first: image cells take turns, each with its best one."""
+def select_evenly(
+    uv: NDArray[np.floating], size: tuple[int, int], count: int, cells: int = DEFAULT_MATCHING.features.cells
+) -> NDArray[np.intp]:
+    """Indices of ``count`` of the points [N, 2], given best first: image cells take turns, each with its best one.
+
+    ``cells``: along the longer side.
+    """
     if len(uv) <= count:
         return np.arange(len(uv))
-    cell = max(size) / CELLS
-    cells = (uv[:, 1] // cell).astype(np.int64) * CELLS + (uv[:, 0] // cell).astype(np.int64)
-    order = np.argsort(cells, kind="stable")
-    starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
+    side = max(size) / cells
+    cell = (uv[:, 1] // side).astype(np.int64) * cells + (uv[:, 0] // side).astype(np.int64)
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     rank = np.empty(len(uv), np.int64)
     rank[order] = np.arange(len(uv)) - np.repeat(starts, np.diff(starts, append=len(uv)))
     return np.sort(np.lexsort((np.arange(len(uv)), rank))[:count])
 
 
-WORDS = 64
-"""Size of the vocabulary; a single video needs few words."""
-TRAINING = 20_000
-"""Most descriptors that the vocabulary is learned from, which bounds the time of k-means."""
-ROUNDS = 8
-"""Iterations of k-means; a vocabulary need not have converged."""
-STRONGEST = 600
-"""Features of a keyframe that are described; weaker ones are seldom seen again."""
-
-
-def similarity_matrix(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32]:
+def similarity_matrix(
+    features: Sequence[Features], seed: int = 0, config: VocabularyConfig = DEFAULT_MATCHING.vocabulary
+) -> NDArray[np.float32]:
     """Cosine similarities [N, N] of the keyframes; 0 without features."""
-    words = learn_vocabulary(features, seed)
+    words = learn_vocabulary(features, seed, config)
     if words is None:
         return np.zeros((len(features), len(features)), np.float32)
-    return cosine_similarities(np.stack([vlad(each, words) for each in features]))
+    return cosine_similarities(np.stack([vlad(each, words, config) for each in features]))
 
 
-def learn_vocabulary(features: Sequence[Features], seed: int = 0) -> NDArray[np.float32] | None:
-    """Cluster centres [WORDS, 128] of the descriptors; None with too few descriptors."""
-    picked = [f.descriptors[:STRONGEST] for f in features]
+def learn_vocabulary(
+    features: Sequence[Features], seed: int = 0, config: VocabularyConfig = DEFAULT_MATCHING.vocabulary
+) -> NDArray[np.float32] | None:
+    """Cluster centres [W, 128] of the descriptors; None with too few descriptors."""
+    picked = [f.descriptors[: config.strongest] for f in features]
     starts = np.cumsum([0, *(len(d) for d in picked)])
     total = int(starts[-1])
-    if total < 4 * WORDS:
+    if total < 4 * config.words:
         return None
     random = np.random.default_rng(seed)
-    chosen = np.sort(random.choice(total, min(TRAINING, total), replace=False))
+    chosen = np.sort(random.choice(total, min(config.max_descriptors, total), replace=False))
     sample = np.concatenate(
         [
             d[chosen[(chosen >= start) & (chosen < start + len(d))] - start]
             for d, start in zip(picked, starts, strict=False)
         ]
     )
-    shape, words = (len(sample), WORDS), sample[random.choice(len(sample), WORDS, replace=False)]
-    for _ in range(ROUNDS):
+    shape, words = (len(sample), config.words), sample[random.choice(len(sample), config.words, replace=False)]
+    for _ in range(config.rounds):
         nearest = _nearest_word(sample, words)
         belongs = csr_matrix((np.ones(len(sample), np.float32), nearest, np.arange(len(sample) + 1)), shape)
-        counts = np.bincount(nearest, minlength=WORDS)[:, None]
+        counts = np.bincount(nearest, minlength=config.words)[:, None]
         words = np.where(counts > 0, (belongs.T @ sample) / np.maximum(counts, 1), words).astype(np.float32)
     return words
 
@@ -143,14 +137,16 @@ def cosine_similarities(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors @ vectors.T, np.float32)
 
 
-def vlad(features: Features, words: NDArray[np.float32]) -> NDArray[np.float32]:
-    """VLAD vector [WORDS * 128] of a keyframe."""
-    descriptors = features.descriptors[:STRONGEST]
-    total = np.zeros((WORDS, 128), np.float32)
+def vlad(
+    features: Features, words: NDArray[np.float32], config: VocabularyConfig = DEFAULT_MATCHING.vocabulary
+) -> NDArray[np.float32]:
+    """VLAD vector [W * 128] of a keyframe, from cluster centres [W, 128]."""
+    descriptors = features.descriptors[: config.strongest]
+    total = np.zeros((len(words), 128), np.float32)
     if len(descriptors):
         nearest = _nearest_word(descriptors, words)
-        counts = np.bincount(nearest, minlength=WORDS).astype(np.float32)
-        belongs = (nearest == np.arange(WORDS)[:, None]).astype(np.float32)
+        counts = np.bincount(nearest, minlength=len(words)).astype(np.float32)
+        belongs = (nearest == np.arange(len(words))[:, None]).astype(np.float32)
         total = belongs @ descriptors - counts[:, None] * words
     # Normalized per word, or bursts of one texture would dominate (Arandjelovic and Zisserman, CVPR 2013).
     total /= np.maximum(np.linalg.norm(total, axis=1, keepdims=True), 1e-9)

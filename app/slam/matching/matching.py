@@ -9,32 +9,11 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, DescriptorMatchConfig, KltConfig
 from stream_recon.app.slam.matching.features import Features
 
-RATIO = 0.8
-"""Lowe's ratio test of unguided matches, at his threshold."""
-GUIDED_RATIO = 0.85
-"""Ratio test of guided matches, which have fewer rivals."""
-MIN_COSINE = 0.6
-"""Least cosine of the descriptors of a match; wrong matches are mostly below."""
-EPIPOLAR_PX = 1.5
-"""Inlier distance of the fundamental matrix: the noise of SIFT positions."""
-MIN_GUIDED = 15
-"""Least number of inliers of a guided pair; more are needed where poses do not confirm the pair."""
-MIN_UNGUIDED = 30
-"""Least number of inliers of an unguided pair; fewer can agree by chance."""
-CELL_PX = 48
-"""Cell size that measures how much of the image matches cover."""
 MOST_CELLS = 1 << 20
 """More than the cells of a row."""
-_ITERATIONS = 1000
-"""RANSAC iterations: enough for a sample of 7 inliers where half of the matches are inliers (99.9 %)."""
-KLT_WINDOW = 21
-"""Window of KLT in pixels; OpenCV's default."""
-KLT_LEVELS = 3
-"""Pyramid levels above the base; with two, fast pans are lost."""
-ROUND_TRIP_PX = 1.0
-"""Largest error after tracking forth and back."""
 
 Matches = NDArray[np.int32]
 """[M, 2]: indices of features in the first and second keyframe."""
@@ -42,7 +21,11 @@ NO_MATCHES: Matches = np.zeros((0, 2), np.int32)
 
 
 def match(
-    first: Features, second: Features, predicted: NDArray[np.floating] | None = None, radius: float = 0.0
+    first: Features,
+    second: Features,
+    predicted: NDArray[np.floating] | None = None,
+    radius: float = 0.0,
+    config: DescriptorMatchConfig = DEFAULT_MATCHING.descriptors,
 ) -> Matches:
     """Mutual nearest neighbours that pass the ratio test.
 
@@ -52,7 +35,9 @@ def match(
     """
     if len(first) < 2 or len(second) < 2:
         return NO_MATCHES
-    ratio, expected = (RATIO, None) if predicted is None else (GUIDED_RATIO, np.asarray(predicted, np.float32))
+    ratio, expected = config.ratio, None
+    if predicted is not None:
+        ratio, expected = config.guided_ratio, np.asarray(predicted, np.float32)
     best, top, runner_up = np.zeros(len(first), np.intp), *np.full((2, len(first)), -1, np.float32)
     rivals = np.full(len(second), -1, np.float32)
     for rows, columns in _blocks(first, second, expected, radius):
@@ -69,7 +54,7 @@ def match(
         cosine[each, nearest] = -1
         runner_up[rows] = cosine.max(axis=1)
     distance, next_distance = (np.sqrt(np.maximum(2 - 2 * c, 0)) for c in (top, runner_up))
-    good = np.flatnonzero((top >= rivals[best]) & (top > MIN_COSINE) & (distance < ratio * next_distance))
+    good = np.flatnonzero((top >= rivals[best]) & (top > config.min_cosine) & (distance < ratio * next_distance))
     return np.stack([good, best[good]], axis=1).astype(np.int32)
 
 
@@ -91,45 +76,60 @@ def _blocks(
             yield np.flatnonzero(strip == number), np.flatnonzero(near)
 
 
-def verify(first: Features, second: Features, matches: Matches, least: int = MIN_GUIDED) -> Matches:
+def verify(
+    first: Features,
+    second: Features,
+    matches: Matches,
+    least: int,
+    config: DescriptorMatchConfig = DEFAULT_MATCHING.descriptors,
+) -> Matches:
     """Matches that one fundamental matrix explains (MAGSAC++, Barath et al., CVPR 2020); none if below ``least``.
 
     A moving object may have more texture than the static scene. Where the outliers cover as much of the image as the
     inliers, a second fundamental matrix is estimated from them, and the one that covers more is taken.
     """
-    kept = _inliers(first, second, matches, matches, least)
+    kept = _inliers(first, second, matches, matches, least, config)
     rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    if len(kept) and len(rest) >= least and _covered_cells(first, rest) >= _covered_cells(first, kept):
+    if len(kept) and len(rest) >= least and _covered_cells(first, rest, config) >= _covered_cells(first, kept, config):
         # Near a plane the first matrix takes some of the other motion's matches by chance, so all are tested again.
-        other = _inliers(first, second, rest, matches, least)
-        if _covered_cells(first, other) > _covered_cells(first, kept):
+        other = _inliers(first, second, rest, matches, least, config)
+        if _covered_cells(first, other, config) > _covered_cells(first, kept, config):
             return other
     return kept
 
 
-def _inliers(first: Features, second: Features, sample: Matches, matches: Matches, least: int) -> Matches:
+def _inliers(
+    first: Features,
+    second: Features,
+    sample: Matches,
+    matches: Matches,
+    least: int,
+    config: DescriptorMatchConfig,
+) -> Matches:
     """Those of ``matches`` that the fundamental matrix of ``sample`` explains."""
     if len(sample) < max(least, 8):
         return NO_MATCHES
-    F, inliers = _fundamental(first.uv[sample[:, 0]], second.uv[sample[:, 1]])
+    F, inliers = _fundamental(first.uv[sample[:, 0]], second.uv[sample[:, 1]], config)
     if F is None:
         return NO_MATCHES
     good = inliers
     if sample is not matches:
-        good = _sampson_px(F, first.uv[matches[:, 0]], second.uv[matches[:, 1]]) < EPIPOLAR_PX
+        good = _sampson_px(F, first.uv[matches[:, 0]], second.uv[matches[:, 1]]) < config.epipolar_px
     kept = matches[good]
     return kept if len(kept) >= least else NO_MATCHES
 
 
 def _fundamental(
-    a: NDArray[np.float32], b: NDArray[np.float32]
+    a: NDArray[np.float32], b: NDArray[np.float32], config: DescriptorMatchConfig
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_]]:
     """Fundamental matrix of matched points [N, 2], None if there is none; and its inliers [N]."""
     for order in (slice(None), slice(None, None, -1)):
         # OpenCV samples deterministically, and raises where a degenerate sample is to be refined (points of a plane,
         # chance matches). The reversed order gives other samples.
         try:
-            F, inliers = cv2.findFundamentalMat(a[order], b[order], cv2.USAC_MAGSAC, EPIPOLAR_PX, 0.999, _ITERATIONS)
+            F, inliers = cv2.findFundamentalMat(
+                a[order], b[order], cv2.USAC_MAGSAC, config.epipolar_px, 0.999, config.iterations
+            )
         except cv2.error:
             continue
         if F is not None and inliers is not None:
@@ -145,8 +145,8 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
     return np.asarray(np.abs((y * there).sum(axis=1)) / np.sqrt(np.maximum(size, 1e-12)))
 
 
-def _covered_cells(features: Features, matches: Matches) -> int:
-    column, row = (features.uv[matches[:, 0]] // CELL_PX).astype(np.int64).T
+def _covered_cells(features: Features, matches: Matches, config: DescriptorMatchConfig) -> int:
+    column, row = (features.uv[matches[:, 0]] // config.cell_px).astype(np.int64).T
     return len(np.unique(row * MOST_CELLS + column))
 
 
@@ -194,11 +194,11 @@ def track_klt(
     target: NDArray[np.uint8],
     uv: NDArray[np.floating],
     predicted: NDArray[np.floating],
-    levels: int = KLT_LEVELS,
+    config: KltConfig = DEFAULT_MATCHING.klt,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Points [N, 2] of one image tracked into another (pyramidal KLT, Bouguet 2001), and a mask of those found.
 
-    ``predicted``: [N, 2], initial positions; NaN: unknown. ``levels``: of the pyramid, above the base.
+    ``predicted``: [N, 2], initial positions; NaN: unknown.
     """
     if not len(uv):
         return np.zeros((0, 2), np.float32), np.zeros(0, bool)
@@ -208,11 +208,11 @@ def track_klt(
     inside = np.asarray(ahead.all(axis=1))
     at = np.asarray(uv, np.float32) - np.float32(0.5)
     begin = np.where(inside[:, None], begin - np.float32(0.5), at)
-    there, found = _tracked(source, target, at, begin, levels)
+    there, found = _tracked(source, target, at, begin, config)
     # Back without help from the result: from where the prediction puts it.
-    back, returned = _tracked(target, source, there, there + (at - begin), levels)
+    back, returned = _tracked(target, source, there, there + (at - begin), config)
     arrived = inside & found & returned
-    arrived &= np.linalg.norm(back - at, axis=1) < ROUND_TRIP_PX
+    arrived &= np.linalg.norm(back - at, axis=1) < config.round_trip_px
     return there + np.float32(0.5), np.asarray(arrived)
 
 
@@ -221,10 +221,10 @@ def _tracked(
     target: NDArray[np.uint8],
     at: NDArray[np.float32],
     begin: NDArray[np.float32],
-    levels: int,
+    config: KltConfig,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    size, flags = (KLT_WINDOW, KLT_WINDOW), cv2.OPTFLOW_USE_INITIAL_FLOW
+    size, flags = (config.window, config.window), cv2.OPTFLOW_USE_INITIAL_FLOW
     there, found, _ = cv2.calcOpticalFlowPyrLK(
-        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=levels, flags=flags
+        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=config.levels, flags=flags
     )
     return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0

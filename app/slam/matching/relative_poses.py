@@ -17,27 +17,9 @@ from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import FrameData, reproject
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, RelativePoseConfig
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
-
-MIN_INLIERS = 20
-"""Least number of PnP inliers; fewer can agree by chance."""
-PNP_PX = 6.0
-"""Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
-MAX_DRIFT = 0.3
-"""Largest plausible drift, as a share of the path between two keyframes."""
-DRIFT_SLACK = 0.1
-"""Allowance in addition to `MAX_DRIFT`, as a share of the distance of two keyframes."""
-CONTRADICTION = 5.0
-"""Ratio of a pair's reprojection error by the network to the median of all pairs, above which it is checked."""
-CONTRADICTION_PX = 15.0
-"""Least reprojection error of a pair that is checked; depth errors alone give smaller ones."""
-MINORITY = 0.25
-"""Share of the pairs; if more contradict the network, the network is probably wrong."""
-JUMP = 3.0
-"""Ratio of a pair's deviation from the usual pace to the network's, from which the pair is treated as wrong."""
-NETWORK_ROTATION_SIGMA, NETWORK_TRANSLATION_SIGMA, NETWORK_LOG_SCALE_SIGMA = 0.2, 1.0, 0.3
-"""Of the network's steps (rad, share of the depth, log scale): large, so that they matter only without matches."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +33,16 @@ class Edge:
 
 
 def estimate_relative_poses(
-    features: Sequence[Features], lens: CameraModel, matches: Mapping[tuple[int, int], Matches]
+    features: Sequence[Features],
+    lens: CameraModel,
+    matches: Mapping[tuple[int, int], Matches],
+    config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
 ) -> dict[tuple[int, int], Edge]:
     """Relative poses of matched pairs whose estimates in both directions agree."""
     edges = {}
     for (i, j), m in matches.items():
-        forward = _pnp(features[i], features[j], m, lens)
-        backward = _pnp(features[j], features[i], m[:, ::-1], lens)
+        forward = _pnp(features[i], features[j], m, lens, config)
+        backward = _pnp(features[j], features[i], m[:, ::-1], lens, config)
         if forward is None or backward is None:
             continue
         (S_ij, count), (S_ji, other) = forward, backward
@@ -72,7 +57,11 @@ def estimate_relative_poses(
     return edges
 
 
-def implausible_edges(T_network: FloatArray, edges: Mapping[tuple[int, int], Edge]) -> set[tuple[int, int]]:
+def implausible_edges(
+    T_network: FloatArray,
+    edges: Mapping[tuple[int, int], Edge],
+    config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
+) -> set[tuple[int, int]]:
     """Edges farther from the network's poses than it can have drifted: repeated structures look alike, metres apart."""
     centres = T_network[:, :3, 3]
     path = np.concatenate([[0], np.cumsum(np.linalg.norm(np.diff(centres, axis=0), axis=1))])
@@ -80,7 +69,7 @@ def implausible_edges(T_network: FloatArray, edges: Mapping[tuple[int, int], Edg
     for (i, j), edge in edges.items():
         relative = invert_pose(T_network[i]) @ T_network[j]
         distance = np.linalg.norm(edge.S_first_second[:3, 3] - relative[:3, 3])
-        if distance > MAX_DRIFT * (path[j] - path[i]) + DRIFT_SLACK * np.linalg.norm(relative[:3, 3]):
+        if distance > config.max_drift * (path[j] - path[i]) + config.drift_slack * np.linalg.norm(relative[:3, 3]):
             wrong.add((i, j))
     return wrong
 
@@ -112,6 +101,7 @@ def inconsistent_edges(
     features: Sequence[Features],
     lens: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
+    config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
 ) -> set[tuple[int, int]]:
     """Pairs whose matches imply a jump where the network moves at its usual pace.
 
@@ -122,35 +112,37 @@ def inconsistent_edges(
     errors = reprojection_errors_px(T, np.ones(len(T)), lens, features, matches)
     if not errors:
         return set()
-    limit = max(CONTRADICTION * float(np.median(list(errors.values()))), CONTRADICTION_PX)
+    limit = max(config.contradiction * float(np.median(list(errors.values()))), config.contradiction_px)
     suspects = {pair: matches[pair] for pair, px in errors.items() if px > limit}
-    if len(suspects) > MINORITY * len(matches):
+    if len(suspects) > config.max_contradicting * len(matches):
         return set()
     index = np.array([view.index for view in views], np.float64)
     pace = float(np.median(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1) / np.diff(index)))
     wrong = set()
-    for (i, j), edge in estimate_relative_poses(features, lens, suspects).items():
+    for (i, j), edge in estimate_relative_poses(features, lens, suspects, config).items():
         usual = pace * (index[j] - index[i])
         theirs = np.linalg.norm((invert_pose(T[i]) @ T[j])[:3, 3])
-        if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > JUMP * abs(theirs - usual) + usual:
+        if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > config.jump * abs(theirs - usual) + usual:
             wrong.add((i, j))
     return wrong
 
 
-def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraModel) -> tuple[FloatArray, int] | None:
+def _pnp(
+    a: Features, b: Features, matches: NDArray[np.integer], lens: CameraModel, config: RelativePoseConfig
+) -> tuple[FloatArray, int] | None:
     """Similarity from the second's axes and scale to the first's, by the first's depth; and its number of inliers."""
     z, z_there = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
     known = (z > 0) & (z_there > 0)
-    if known.sum() < MIN_INLIERS:
+    if known.sum() < config.min_inliers:
         return None
     xyz = lens.unproject(a.uv[matches[known, 0]]) * z[known, None]
     plane = lens.unproject(b.uv[matches[known, 1]])[:, :2]
     # In normalized coordinates, so that no camera matrix or distortion is needed.
-    limit = PNP_PX / lens.focal
+    limit = config.pnp_px / lens.focal
     found, rotation, translation, inliers = cv2.solvePnPRansac(
         xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )
-    if not found or inliers is None or len(inliers) < MIN_INLIERS:
+    if not found or inliers is None or len(inliers) < config.min_inliers:
         return None
     rows = inliers[:, 0]
     rotation, translation = cv2.solvePnPRefineLM(xyz[rows], plane[rows], np.eye(3), None, rotation, translation)
@@ -165,7 +157,10 @@ def _pnp(a: Features, b: Features, matches: NDArray[np.integer], lens: CameraMod
 
 
 def pose_graph_initialization(
-    T_network: FloatArray, edges: Mapping[tuple[int, int], Edge], depths: FloatArray
+    T_network: FloatArray,
+    edges: Mapping[tuple[int, int], Edge],
+    depths: FloatArray,
+    config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
 ) -> tuple[FloatArray, FloatArray]:
     """Poses [N, 4, 4] and log depth scales [N] by a pose graph, in the first keyframe's scale.
 
@@ -181,10 +176,10 @@ def pose_graph_initialization(
     second = np.concatenate([np.array([e.second for e in matched], np.intp), steps + 1])
     inliers = np.array([e.inliers for e in matched], np.float64)
     firm = np.sqrt(100.0 / np.maximum(inliers, 1))
-    rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, NETWORK_ROTATION_SIGMA)])
-    log_scale = np.concatenate([0.05 * firm, np.full(count - 1, NETWORK_LOG_SCALE_SIGMA)])
+    rotation = np.concatenate([np.radians(1.0) * firm, np.full(count - 1, config.network_rotation_sigma)])
+    log_scale = np.concatenate([0.05 * firm, np.full(count - 1, config.network_log_scale_sigma)])
     translation = np.concatenate(
-        [0.05 * firm * depths[first[: len(matched)]], NETWORK_TRANSLATION_SIGMA * depths[steps]]
+        [0.05 * firm * depths[first[: len(matched)]], config.network_translation_sigma * depths[steps]]
     )
     robust = np.ones(len(first), bool)
     solved = solve_pose_graph(nodes, Edges(first, second, S, rotation, translation, log_scale, robust)).S_world_node

@@ -11,15 +11,9 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
 from stream_recon.app.slam.ba.problem import FloatArray, Mask, Observations
 from stream_recon.app.slam.ba.triangulation import triangulate
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, TwoViewConfig
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches
-
-EPIPOLAR_PX = 2.0
-"""Inlier distance of the essential matrix; the focal length is not exact yet."""
-MIN_MATCHES = 8
-"""Least number of inliers."""
-ITERATIONS = 1000
-"""RANSAC iterations."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +27,26 @@ class TwoViewPose:
 
 
 def relative_pose(
-    lens: CameraModel, first: NDArray[np.floating], second: NDArray[np.floating], limit_px: float = EPIPOLAR_PX
+    lens: CameraModel,
+    first: NDArray[np.floating],
+    second: NDArray[np.floating],
+    config: TwoViewConfig = DEFAULT_MATCHING.two_view,
 ) -> TwoViewPose | None:
     """Relative pose from matched pixels [N, 2]; None if there is none."""
-    if len(first) < MIN_MATCHES:
+    if len(first) < config.min_matches:
         return None
     x, y = lens.unproject(first), lens.unproject(second)
     a, b = x[:, :2], y[:, :2]
-    limit = limit_px / lens.focal
+    limit = config.epipolar_px / lens.focal
     try:
-        E, mask = cv2.findEssentialMat(a, b, np.eye(3), cv2.USAC_MAGSAC, 0.999, limit, ITERATIONS)
+        E, mask = cv2.findEssentialMat(a, b, np.eye(3), cv2.USAC_MAGSAC, 0.999, limit, config.iterations)
         if E is None or E.shape != (3, 3):
             return None
         _, R, t, mask = cv2.recoverPose(E, a, b, np.eye(3), mask=mask)
     except cv2.error:
         return None
     inliers = mask.reshape(-1) > 0
-    if inliers.sum() < MIN_MATCHES:
+    if inliers.sum() < config.min_matches:
         return None
     T = np.eye(4)
     T[:3, :3], T[:3, 3] = R, t[:, 0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_scales import interpolated
 from stream_recon.app.slam.frame_data import project_world
+from stream_recon.app.slam.matching.config import KltConfig
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import track_klt
 from stream_recon.app.slam.offline.keyframe_matching import Images, VideoData
@@ -32,8 +33,8 @@ class BetweenConfig:
     """`PoseInterpolator.misfit` from which the network's motion is not the camera's."""
     min_points: int = 15
     """Least number of inliers of a frame's pose."""
-    levels: int = 1
-    """Pyramid levels of tracking: refined keyframes predict positions to some pixels."""
+    klt: KltConfig = field(default=KltConfig(levels=1))
+    """Few pyramid levels: refined keyframes predict positions to some pixels."""
     inlier_px: float = 2.0
     """Reprojection error up to which a keyframe's observation is tracked into other frames."""
     good_px: float = 3.0
@@ -188,7 +189,7 @@ def _refined_pose(
     lens = fit.scene.lens
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = track_klt(grey, image, uv, project_world(lens, T_start, points), config.levels)
+        there, arrived = track_klt(grey, image, uv, project_world(lens, T_start, points), config.klt)
         pixels.append(there[arrived])
         xyz.append(points[arrived])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stream_recon.app.slam.evidence.judgement import JUDGE, JudgeConfig
-from stream_recon.app.slam.matching.features import COUNT
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
 from stream_recon.app.slam.offline.all_frames import BETWEEN, BetweenConfig
 from stream_recon.app.slam.offline.depth_fields import FIELDS, FieldConfig
 from stream_recon.app.slam.offline.incremental_sfm import SFM, SfmConfig
@@ -34,9 +34,9 @@ class RefineConfig:
     """Share of neighbours with matches, below which keyframes are in no order."""
     max_unordered: int = 600
     """Most keyframes that are reconstructed from images alone: time grows with their number times that of all."""
-    min_photograph_features: int = COUNT
-    max_photograph_features: int = 3 * COUNT
-    total_photograph_features: int = 60 * COUNT
+    min_photograph_features: int = DEFAULT_MATCHING.features.count
+    max_photograph_features: int = 3 * DEFAULT_MATCHING.features.count
+    total_photograph_features: int = 60 * DEFAULT_MATCHING.features.count
     """Features of each photograph, and of all together as far as these limits allow; bounds the time of matching."""
     clear_evidence: float = 0.1
     """Evidence for the map, as a share of the image, from which its path is surely more accurate than the network's."""

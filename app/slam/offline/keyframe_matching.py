@@ -13,7 +13,8 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthGrid, DepthOf, FrameData
 from stream_recon.app.slam.matching import covisibility, relative_poses
-from stream_recon.app.slam.matching.features import COUNT, NO_FEATURES, Features, detect, similarity_matrix
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
+from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import segments
 from stream_recon.app.slam.offline.segments import SEGMENTS, SegmentConfig
@@ -79,7 +80,11 @@ class VideoData:
 
 
 def detect_features(
-    images: Images, keyframes: Sequence[int], workers: int, advance: Callable[[float], None], count: int = COUNT
+    images: Images,
+    keyframes: Sequence[int],
+    workers: int,
+    advance: Callable[[float], None],
+    count: int = DEFAULT_MATCHING.features.count,
 ) -> list[Features]:
     """At most ``count`` features of each keyframe; none for unreadable ones.
 

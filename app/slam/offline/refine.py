@@ -21,8 +21,8 @@ from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.judgement import Selection
 from stream_recon.app.slam.frame_data import FrameData, Scale
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
 from stream_recon.app.slam.matching.covisibility import PairMatches
-from stream_recon.app.slam.matching.features import COUNT
 from stream_recon.app.slam.offline import depth_fields, scale_consistency, segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.attempts import Attempt, AttemptSource, choose
@@ -142,7 +142,7 @@ class _Stages:
             else:
                 keyframes = choose_keyframes(data.views, self.scale.size, config.keyframes)
         with self.progress.stage("features"):
-            count = photograph_features(len(keyframes), config) if self.unordered else COUNT
+            count = photograph_features(len(keyframes), config) if self.unordered else DEFAULT_MATCHING.features.count
             features = (
                 known.features if known else detect_features(self.images, keyframes, options.workers, advance, count)
             )

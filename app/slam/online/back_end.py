@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,29 +13,20 @@ from stream_recon.app.core.types import (
     FrameResult,
     FrameRevision,
     Intrinsics,
-    MapState,
     NetworkEstimate,
     PreparedFrame,
     Revision,
 )
 from stream_recon.app.core.worker import BackgroundWorker, ThreadWorker
 from stream_recon.app.slam.frame_data import Scale
-from stream_recon.app.slam.online.global_ba import (
-    FINAL,
-    FIRST_KEYFRAMES,
-    WITH_ENTRIES,
-    GlobalBA,
-    GlobalBAScheduler,
-    Schedule,
-)
-from stream_recon.app.slam.online.loop_closure import LARGE_GAP, LoopCloser
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
+from stream_recon.app.slam.online.global_ba import GlobalBA, GlobalBAScheduler, Schedule
+from stream_recon.app.slam.online.loop_closure import LoopCloser
+from stream_recon.app.slam.online.map import Map, MapState
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.app.slam.online.tracker import Tracker, TrackerCounts
 
 Item = FrameResult | Revision
-
-LATE = 0.5
-"""Delay in seconds beyond the least one, from which a live source's local adjustments are skipped."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class OnlineBackEnd:
 
     Args:
         prefill: number of first results to output together, as the network returns them.
-        live: the source does not wait, so neither does this: while results are more than `LATE` late, local
+        live: the source does not wait, so neither does this: while results are more than ``late_s`` late, local
             adjustments are skipped and counted.
         known_intrinsics: the results' focal length is exact.
         map_state: end of an earlier map that this one continues.
@@ -66,7 +58,9 @@ class OnlineBackEnd:
         clock: Callable[[], float] = time.monotonic,
         map_state: MapState | None = None,
         workers: tuple[BackgroundWorker, BackgroundWorker] | None = None,
+        config: OnlineConfig = DEFAULT_ONLINE,
     ) -> None:
+        self._config = config
         self._map_state = map_state
         self._prefill = prefill
         self._tracker: Tracker | None = None
@@ -75,11 +69,13 @@ class OnlineBackEnd:
         self._segment = 0
         self._waits = not live
         global_worker, self._database = workers or (
-            ThreadWorker(GlobalBA(), "global-ba"),
-            ThreadWorker(KeyframeDatabase(), "loops"),
+            ThreadWorker(GlobalBA(config), "global-ba"),
+            ThreadWorker(KeyframeDatabase(config), "loops"),
         )
-        self._global_ba = GlobalBAScheduler(global_worker, waits=not live, known_intrinsics=known_intrinsics)
-        self._loops = LoopCloser(self._database, waits=not live)
+        self._global_ba = GlobalBAScheduler(
+            global_worker, waits=not live, known_intrinsics=known_intrinsics, config=config
+        )
+        self._loops = LoopCloser(self._database, waits=not live, config=config)
         self.sparse = SparseMap(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.int32))
         """As of the last global adjustment or loop correction. Replaced, never changed."""
         self._earlier_loops = self.sparse.loops
@@ -92,6 +88,11 @@ class OnlineBackEnd:
     @property
     def wants_grey(self) -> bool:
         return True
+
+    @property
+    def map(self) -> Map | None:
+        """Map of the present segment; None before the first frame."""
+        return None if self._tracker is None else self._tracker.map
 
     @property
     def status_line(self) -> str:
@@ -149,8 +150,9 @@ class OnlineBackEnd:
         if self._counts.fallback_segments > fallbacks:
             self._global_ba.restart(tracker.map.active, tracker.map.lens, tracker.map.fixed)
         self._apply_global_ba(tracker)
+        adjusts = self._config.global_ba.is_enabled
         # A loop correction waits until no global adjustment runs on the same keyframes.
-        if is_keyframe and not self._global_ba.busy and self._apply_loop_correction(tracker):
+        if is_keyframe and not self._global_ba.busy and self._apply_loop_correction(tracker) and adjusts:
             self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed)
         self._prefill -= 1
         if self._prefill == 0:
@@ -170,26 +172,27 @@ class OnlineBackEnd:
             return False
         delay = self._clock() - frame.timestamp
         self._least_delay = min(self._least_delay, delay)
-        return delay > self._least_delay + LATE
+        return delay > self._least_delay + self._config.late_s
 
     def _start_segment(self, result: FrameResult, image: NDArray[np.uint8]) -> None:
         """Start the map of a segment where the last one ended, as the network's world does."""
         size = image.shape[1], image.shape[0]
         scale = Scale(size[0] / result.transform.source_size[0], size)
         last, state, self._map_state = self._tracker, self._map_state, None
+        new = partial(Tracker, scale, result, self._counts, config=self._config)
         if state is not None:
-            tracker = Tracker(scale, result, self._counts, state.T_world_camera, float(np.log(state.scale)))
+            tracker = new(state.T_world_camera, float(np.log(state.scale)))
             if state.segment == result.segment:
                 tracker.resume(state.T_network, state.focal)
         elif last is None:
-            tracker = Tracker(scale, result, self._counts)
+            tracker = new()
         else:
-            tracker = Tracker(scale, result, self._counts, last.map.newest_pose, last.log_scale)
+            tracker = new(last.map.newest_pose, last.log_scale)
         self._tracker, self._segment = tracker, result.segment
         self._global_ba.reset()
         self._counts.skipped += self._loops.skipped
         self._earlier_loops = self.sparse.loops
-        self._loops = LoopCloser(self._database, waits=self._waits)
+        self._loops = LoopCloser(self._database, waits=self._waits, config=self._config)
 
     def _finish_segment(self) -> list[Item]:
         """Close the last loops, adjust the map a last time and output the rest."""
@@ -198,11 +201,13 @@ class OnlineBackEnd:
             return []
         self._global_ba.cancel()
         self._apply_loop_correction(tracker, wait=True)
-        if len(tracker.map.keyframes) >= FIRST_KEYFRAMES:
-            self._adjust_finally(tracker, FINAL)
+        config, depth_sigma = self._config, self._config.window.priors.depth_sigma
+        if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
+            if config.final_ba.is_enabled:
+                self._adjust_finally(tracker, Schedule(config.final_ba.rounds, depth_sigma))
             # Accurate poses guide the matching.
-            if tracker.match_entries(self._loops.neighbouring_entries()):
-                self._adjust_finally(tracker, WITH_ENTRIES)
+            if config.long_tracks.is_enabled and tracker.match_entries(self._loops.neighbouring_entries()):
+                self._adjust_finally(tracker, Schedule(config.final_ba.rounds, config.long_tracks.depth_sigma))
             tracker.map.refine_attached(tracker.map.active)
         self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()
         return self._output(tracker)
@@ -225,7 +230,7 @@ class OnlineBackEnd:
         tracker.apply_loop_correction(correction)
         ends = [[tracker.map.keyframes[end].attached[0].index for end in loop.ends] for loop in self._loops.closed]
         self.sparse = SparseMap(tracker.map.points(), np.concatenate([self._earlier_loops, np.array(ends, np.int32)]))
-        return correction.gap > LARGE_GAP
+        return correction.gap > self._config.loops.large_gap
 
     def _output(self, tracker: Tracker) -> list[Item]:
         """Pending results, then a revision of those that moved since their output."""

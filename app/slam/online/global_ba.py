@@ -8,28 +8,13 @@ import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.worker import BackgroundWorker, StopTest, Task
-from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 
 logger = logging.getLogger(__name__)
-
-FIRST_KEYFRAMES = 4
-"""Keyframes before the first adjustment: fewer show too little parallax."""
-FOCAL_KEYFRAMES = 6
-"""Least number of keyframes that determine the focal length."""
-GROWTH = 1.3
-"""Ratio of keyframe numbers from one adjustment to the next, so that their total cost stays linear."""
-ROUNDS = (BARound(3, 12, 4, tolerance=1e-2), BARound(1, 4, 5, tolerance=2e-3))
-"""Rounds while the map grows: its errors are small, and more iterations do not improve it."""
-FINAL_ROUNDS = (
-    BARound(10, None, 4, tolerance=1e-2),
-    BARound(3, 12, 4, tolerance=1e-2),
-    BARound(1, 4, 15, tolerance=1e-4),
-)
-"""Rounds at the end of a segment."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +22,14 @@ class Schedule:
     """Rounds of an adjustment, and the sigma of the log of the network's depth in it."""
 
     rounds: Sequence[BARound]
-    depth_sigma: float = robust_ba.ADJUSTMENT.depth_sigma
-
-
-GROWING = Schedule(ROUNDS)
-"""While the map grows."""
-FINAL = Schedule(FINAL_ROUNDS)
-"""At the end of a segment."""
-WITH_ENTRIES = Schedule(FINAL_ROUNDS, 2.0)
-"""After `FINAL`, with long tracks: these need less of the network's depth."""
-DELAYED_FROM = 60
-"""Keyframes from which a result is applied later, at a fixed keyframe, so that the stream need not wait for it."""
-DELAY = 0.1
-"""Growth of the map until such a result is applied; about the time that the adjustment takes."""
+    depth_sigma: float
 
 
 class GlobalBA:
     """Target of the background worker; see `GlobalBAScheduler`."""
+
+    def __init__(self, config: OnlineConfig = DEFAULT_ONLINE) -> None:
+        self._config = config
 
     def adjust(
         self,
@@ -70,12 +46,13 @@ class GlobalBA:
         which fixes the scale.
         """
         if keyframes[fixed].number == 0:
-            options = SolveOptions(len(keyframes) >= FOCAL_KEYFRAMES and not known_intrinsics, None, should_stop)
-            found = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma)
-            return None if found is None else found.aligned(keyframes)
+            free_focal = len(keyframes) >= self._config.global_ba.focal_keyframes and not known_intrinsics
+            options = SolveOptions(free_focal, None, should_stop)
+            found = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
+            return None if found is None else found.aligned(keyframes, self._config.window)
         stays = np.arange(len(keyframes)) < fixed + 2
         options = SolveOptions(not known_intrinsics, stays, should_stop)
-        return adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma)
+        return adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
 
 
 @dataclass(frozen=True)
@@ -96,25 +73,33 @@ class GlobalBAScheduler:
         known_intrinsics: the focal length is fixed.
     """
 
-    def __init__(self, worker: BackgroundWorker, *, waits: bool, known_intrinsics: bool = False) -> None:
+    def __init__(
+        self,
+        worker: BackgroundWorker,
+        *,
+        waits: bool,
+        known_intrinsics: bool = False,
+        config: OnlineConfig = DEFAULT_ONLINE,
+    ) -> None:
         self.skipped = 0
+        self._config = config
         self._waits, self._known_intrinsics = waits, known_intrinsics
         self._worker = worker
-        self._due = FIRST_KEYFRAMES
+        self._due = self._config.global_ba.first_keyframes
         self._job: _Job | None = None
 
     def reset(self) -> None:
         """A new map begins."""
-        self._due = FIRST_KEYFRAMES
+        self._due = self._config.global_ba.first_keyframes
 
     def offer(
         self, keyframes: Sequence[Keyframe], lens: CameraModel, fixed: Callable[[], Sequence[Keyframe]] = tuple
     ) -> None:
         """Start an adjustment if one is due; ``fixed``: see `start`."""
         count = keyframes[-1].number + 1
-        if count < self._due or (self.busy and self._waits):
+        if not self._config.global_ba.is_enabled or count < self._due or (self.busy and self._waits):
             return
-        self._due = count + max(int(len(keyframes) * (GROWTH - 1)), 2)
+        self._due = count + max(int(len(keyframes) * (self._config.global_ba.growth - 1)), 2)
         if self._job is not None:
             self.skipped += 1
             return
@@ -125,13 +110,21 @@ class GlobalBAScheduler:
         keyframes: Sequence[Keyframe],
         lens: CameraModel,
         fixed: Sequence[Keyframe] = (),
-        schedule: Schedule = GROWING,
+        schedule: Schedule | None = None,
     ) -> None:
-        """Start an adjustment, in place of a running one; ``fixed``: older keyframes with common loop tracks stay."""
+        """Start an adjustment, in place of a running one.
+
+        Args:
+            fixed: older keyframes with common loop tracks, which stay.
+            schedule: None: that of a growing map.
+        """
+        if schedule is None:
+            schedule = Schedule(self._config.global_ba.rounds, self._config.window.priors.depth_sigma)
         self.cancel()
         copies = [replace(keyframe, attached=[], trusted=not keyframe.dynamic) for keyframe in (*fixed, *keyframes)]
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
-        due = numbers[-1] + (int(DELAY * count) if count >= DELAYED_FROM else 0)
+        config = self._config.global_ba
+        due = numbers[-1] + (int(config.delay * count) if count >= config.delayed_from else 0)
         task = self._worker.submit("adjust", copies, lens, self._known_intrinsics, len(fixed), schedule)
         self._job = _Job(task, numbers, due)
 

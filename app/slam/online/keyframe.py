@@ -7,12 +7,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, MapConfig
 
 NO_TRACKS = np.zeros(0, np.int64)
-MAX_LOOP_TRACKS = 60
-"""Loop tracks that a keyframe keeps when it drops the others; enough to constrain its pose."""
-HELD_OUT = 8
-"""Every 8th track is excluded from all adjustments, to test their results."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,12 @@ class Keyframe:
     """Edges to earlier keyframes."""
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
+    config: MapConfig = DEFAULT_ONLINE.map
 
     @property
     def held_out(self) -> NDArray[np.bool_]:
         """Mask [N] of the tracks that are excluded from adjustments."""
-        return np.asarray(self.track % HELD_OUT == HELD_OUT - 1)
+        return np.asarray(self.track % self.config.held_out_every == self.config.held_out_every - 1)
 
     @property
     def uncertainty(self) -> float:
@@ -143,7 +141,7 @@ class Keyframe:
         self.kept_median_depth = self.median_depth_network
         # Chosen by a hash of the ids, so that both ends of a loop keep the same tracks.
         order = np.argsort(self.loop_tracks * 2_654_435_761 % 2**32, kind="stable")
-        self.loop_tracks = np.sort(self.loop_tracks[order[:MAX_LOOP_TRACKS]])
+        self.loop_tracks = np.sort(self.loop_tracks[order[: self.config.max_loop_tracks]])
         kept = np.isin(self.track, self.loop_tracks)
         self.track, self.uv = self.track[kept], self.uv[kept]
         self.z_network, self.z, self.sigma = self.z_network[kept], self.z[kept], self.sigma[kept]

@@ -10,71 +10,39 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose, rotation_angle_deg
-from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
+from stream_recon.app.slam.ba.pose_only import pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject
-from stream_recon.app.slam.matching.covisibility import RADIUS
+from stream_recon.app.slam.matching.config import DescriptorMatchConfig
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
-from stream_recon.app.slam.matching.matching import MIN_GUIDED, MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.slam.matching.matching import Matches, match, verify
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, DescriptorConfig, OnlineConfig, TrackWeightConfig
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 
 Grey = NDArray[np.uint8]
-
-TRACKS = 350
-"""Tracks of a keyframe, if its image has enough corners; more cost time and improve poses little."""
-QUALITY = 0.001
-"""Least corner response relative to the best one; small, or one rich texture would take all tracks."""
-CANDIDATES = 3
-"""Ratio of detected corners to those kept, for an even distribution."""
-DESCRIBED = 600
-"""Features of a keyframe with descriptors; enough to recognize it."""
-UNGUIDED = 2
-"""Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
-SHARP_RATIO = 0.25
-"""Ratio of the Laplacian's variance at half to that at quarter size, below which an image is blurred: sharp images have
-0.3 to 0.7, those blurred by 1 % of their width 0.11. Sigmas grow with the square root of the deficit."""
-MAX_BLUR = 5.0
-"""Limit of the deficit; blur of 1 % of the width makes epipolar errors 1.2 to 1.8 times as large."""
-TEXTURE_WINDOW = 9
-"""Window of the texture measure, in pixels at half size."""
-FAINT = 1.0
-"""Texture, in squared grey levels per pixel along the weakest direction, below which the variance of tracks grows. In a
-phone video epipolar errors grow from 0.3 px at ten times this texture to 1.5 px at a twentieth."""
-MAX_FAINT = 10.0
-"""Largest sigma due to weak texture."""
-PNP_PX = 5.0
-"""Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
-MIN_PNP = 20
-"""Least number of PnP inliers; fewer can agree by chance."""
-PNP_LOSSES = LossSchedule((20.0, 6.0, 2.0), 8, 1e-3)
-"""Loss scales of the refinement after PnP, from its possible errors to those of tracks."""
-AGREEING = 0.4
-"""Least share of inliers of a pose by PnP, unless it is odd."""
-ODD_DEG = 8.0
-"""Rotation from the predicted pose from which a pose is odd."""
-ODD_MOTION = 0.15
-"""Distance from the predicted pose, as a share of the depth, from which a pose is odd."""
-ODD_AGREEING = 0.65
-"""Least share of inliers of an odd pose, since a large moving object supports one, too."""
 
 
 class CornerQuality:
     """Localization accuracy of points of a grey image, from its texture and blur."""
 
-    def __init__(self, image: Grey) -> None:
+    def __init__(self, image: Grey, config: TrackWeightConfig = DEFAULT_ONLINE.track_weights) -> None:
+        self._config = config
         half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
         # OpenCV's derivatives are relative to white, times 4; here they are grey levels per pixel.
-        self._least = cv2.cornerMinEigenVal(half, TEXTURE_WINDOW, ksize=3) * (255.0**2 / 16)
+        self._least = cv2.cornerMinEigenVal(half, config.texture_window, ksize=3) * (255.0**2 / 16)
         quarter = cv2.resize(half, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
         fine, coarse = (float(cv2.Laplacian(image, cv2.CV_32F).var()) for image in (half, quarter))
-        self._blur = min(max(SHARP_RATIO * coarse / max(fine, 1e-9), 1.0), MAX_BLUR) ** 0.5
+        self._blur = min(max(config.sharp_ratio * coarse / max(fine, 1e-9), 1.0), config.max_blur) ** 0.5
 
     def sigma(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """Standard deviations [N] of tracks at ``uv`` [N, 2], relative to a sharp and textured image; at least 1."""
+        if not self._config.is_enabled:
+            return np.ones(len(uv), np.float32)
         height, width = self._least.shape
         x, y = (uv / 2).astype(np.intp).T
         least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
-        return np.asarray(np.clip(np.sqrt(FAINT / np.maximum(least, 1e-6)), 1.0, MAX_FAINT) * self._blur, np.float32)
+        faintness = np.sqrt(self._config.faint / np.maximum(least, 1e-6))
+        return np.asarray(np.clip(faintness, 1.0, self._config.max_faint) * self._blur, np.float32)
 
 
 @dataclass
@@ -99,10 +67,11 @@ class KeyframeImages:
     """Features with descriptors, once they are detected."""
     tracks: dict[int, int] = field(default_factory=dict)
     """Track ids by feature, of the features in tracks."""
+    config: OnlineConfig = DEFAULT_ONLINE
     quality: CornerQuality = field(init=False)
 
     def __post_init__(self) -> None:
-        self.quality = CornerQuality(self.image)
+        self.quality = CornerQuality(self.image, self.config.track_weights)
 
     @cached_property
     def grid(self) -> DepthGrid:
@@ -112,7 +81,9 @@ class KeyframeImages:
     def features(self) -> Features:
         """Features with descriptors, detected at the first call."""
         if self.detected is None:
-            self.detected = detect(self.image, self.reader, DESCRIBED)
+            self.detected = detect(
+                self.image, self.reader, self.config.descriptors.count, self.config.matching.features
+            )
         return self.detected
 
     def descriptor(self, features: Features | None = None) -> PlaceDescriptor:
@@ -134,31 +105,38 @@ class TrackIds:
 
 
 def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
-    """Add corners (Shi and Tomasi, CVPR 1994) to a keyframe where it has no tracks, up to `TRACKS`."""
-    keyframe, image = new.keyframe, new.image
-    need = TRACKS - len(keyframe.track)
-    if need < TRACKS // 20:
+    """Add corners (Shi and Tomasi, CVPR 1994) to a keyframe where it has no tracks, up to the configured number."""
+    keyframe, image, config = new.keyframe, new.image, new.config.corners
+    need = config.count - len(keyframe.track)
+    if need < config.count // 20:
         return
     height, width = image.shape
-    spacing = max(int(0.6 * np.sqrt(height * width / TRACKS)), 6)
+    spacing = max(int(0.6 * np.sqrt(height * width / config.count)), 6)
     mask = new.reader.detection_mask()
     if mask is None:
         mask = np.full(image.shape, 255, np.uint8)
     for x, y in keyframe.uv.astype(int).tolist():
         cv2.circle(mask, (x, y), spacing, 0, -1)
-    corners = cv2.goodFeaturesToTrack(image, CANDIDATES * need, QUALITY, spacing, mask=mask, blockSize=5)
+    corners = cv2.goodFeaturesToTrack(
+        image, config.candidates * need, config.min_quality, spacing, mask=mask, blockSize=5
+    )
     if corners is None:
         return
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
-    uv = uv[select_evenly(uv, (width, height), need)]
+    uv = uv[select_evenly(uv, (width, height), need, new.config.matching.features.cells)]
     keyframe.add_tracks(track_ids.allocate(len(uv)), uv, new.reader.sample(uv), new.quality.sigma(uv))
 
 
-def consistent_tracks(first: Keyframe, second_uv: NDArray[np.float32], row: NDArray[np.intp]) -> NDArray[np.bool_]:
+def consistent_tracks(
+    first: Keyframe,
+    second_uv: NDArray[np.float32],
+    row: NDArray[np.intp],
+    config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
+) -> NDArray[np.bool_]:
     """Mask [P] of the tracks ``row`` [P], found at ``second_uv``, that one motion explains; all if there is none."""
     a, b = (Features(uv, NO_DESCRIPTORS, np.zeros(len(uv), np.float32)) for uv in (first.uv[row], second_uv))
     rows = np.arange(len(row), dtype=np.int32)
-    kept = verify(a, b, np.stack([rows, rows], axis=1), MIN_GUIDED)
+    kept = verify(a, b, np.stack([rows, rows], axis=1), config.min_guided, config)
     if not len(kept):
         return np.ones(len(row), bool)
     return np.asarray(np.isin(rows, kept[:, 0]))
@@ -168,36 +146,46 @@ def match_keyframes(
     new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, track_ids: TrackIds
 ) -> None:
     """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks."""
+    config, matching = new.config.descriptors, new.config.matching.descriptors
     for back, old in enumerate(reversed(earlier)):
         ends = old.descriptor(), new.descriptor()
-        kept = _guided_matches(*ends, lens, max(new.image.shape))
-        if back < UNGUIDED and len(kept) < 3 * MIN_UNGUIDED:
+        kept = _guided_matches(*ends, lens, max(new.image.shape), matching)
+        if back < config.unguided and len(kept) < 3 * matching.min_unguided:
             # The predicted pose may be wrong.
             here, there = (end.features for end in ends)
-            unguided = verify(here, there, match(here, there), MIN_UNGUIDED)
+            found = match(here, there, config=matching)
+            unguided = verify(here, there, found, matching.min_unguided, matching)
             kept = unguided if len(unguided) > len(kept) else kept
         merge_tracks(*ends, kept, track_ids)
 
 
 def match_entries(
-    new: PlaceDescriptor, earlier: Sequence[PlaceDescriptor], lens: CameraModel, side: int, track_ids: TrackIds
+    new: PlaceDescriptor,
+    earlier: Sequence[PlaceDescriptor],
+    lens: CameraModel,
+    side: int,
+    track_ids: TrackIds,
+    config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
 ) -> int:
     """Match an entry of the keyframe database with earlier ones, by the map's poses, and give both common tracks.
 
     Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
     Returns the number of matches.
     """
-    pairs = [(old, _guided_matches(old, new, lens, side)) for old in reversed(earlier)]
+    pairs = [(old, _guided_matches(old, new, lens, side, config)) for old in reversed(earlier)]
     return sum(len(merge_tracks(old, new, matches, track_ids)) for old, matches in pairs)
 
 
-def _guided_matches(old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int) -> Matches:
+def _guided_matches(
+    old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int, config: DescriptorMatchConfig
+) -> Matches:
     """Verified matches of two keyframes near where the map's poses and the network's depth predict them."""
     here, there = old.features, new.features
     T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
     z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
     predicted, _ = reproject(lens, here.uv, z, T)
-    return verify(here, there, match(here, there, predicted, RADIUS * side), MIN_GUIDED)
+    found = match(here, there, predicted, config.guided_radius * side, config)
+    return verify(here, there, found, config.min_guided, config)
 
 
 def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds) -> set[int]:
@@ -226,7 +214,9 @@ def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, t
     return merged
 
 
-def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> FloatArray | None:
+def pose_from_tracks(
+    new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel, config: DescriptorConfig = DEFAULT_ONLINE.descriptors
+) -> FloatArray | None:
     """Pose [4, 4] of a keyframe by PnP on points that it shares with earlier ones; None with too few inliers."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:
@@ -234,7 +224,7 @@ def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraMod
         world[rows[:, 1]] = keyframe.points(lens)[rows[:, 0]]
     known = np.isfinite(world).all(axis=1) & ~new.held_out
     points, uv = world[known], new.uv[known].astype(np.float64)
-    if len(points) < MIN_PNP:
+    if len(points) < config.min_inliers:
         return None
     starts, middle = [new.T_world_camera], points.mean(axis=0)
     # In normalized coordinates, so that no camera matrix or distortion is needed.
@@ -244,7 +234,7 @@ def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraMod
         np.eye(3),
         None,
         iterationsCount=100,
-        reprojectionError=PNP_PX / lens.focal,
+        reprojectionError=config.pnp_px / lens.focal,
         flags=cv2.SOLVEPNP_SQPNP,
     )
     if found:
@@ -254,13 +244,13 @@ def pose_from_tracks(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraMod
         T = invert_pose(T)
         T[:3, 3] += middle
         starts.append(T)
-    best, agreeing = None, max(MIN_PNP, AGREEING * len(points))
+    best, agreeing = None, max(config.min_inliers, config.min_agreeing * len(points))
     for start in starts:
-        estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), lens, PNP_LOSSES)
-        T, count = estimate.T_world_camera, int((estimate.distances < PNP_PX).sum())
+        estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), lens, config.losses)
+        T, count = estimate.T_world_camera, int((estimate.distances < config.pnp_px).sum())
         angle_deg = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
         distance = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])
-        odd = angle_deg > ODD_DEG or distance > ODD_MOTION * new.median_depth
-        if count > agreeing and (not odd or count > ODD_AGREEING * len(points)):
+        odd = angle_deg > config.odd_deg or distance > config.odd_motion * new.median_depth
+        if count > agreeing and (not odd or count > config.min_odd_agreeing * len(points)):
             best, agreeing = T, count
     return best

@@ -13,44 +13,14 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.adjustment import lens_information
-from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
+from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.evidence import depth_scales
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig, WindowConfig
 from stream_recon.app.slam.online.keyframe import Keyframe
 
-MIN_OBSERVATIONS = 60
-"""Least number of observations of an adjustment: ten for each unknown of a pose."""
-GOOD_PX = 3.0
-"""Reprojection error up to which a point is kept in the map."""
-UNTRUSTED = 10.0
-"""Factor of tracks' sigmas, and divisor of those of the network's motion, at keyframes that follow the network."""
-FIRMER = 0.4
-"""Factor of refinement's sigmas of the network's motion: online, fewer observations correct them."""
-HOPS = (1, 3, 6, 12)
-"""Intervals in keyframes with priors on the network's motion; those above 1 only from `UNCERTAIN` on. The network's
-error hardly grows with the interval, that of a map of uncertain tracks does."""
-UNCERTAIN = 2.0
-"""Uncertainty of tracks from which the network's motion over longer intervals is used, with smaller sigmas for larger
-uncertainty: errors of such tracks are correlated, so that many constrain little more than one."""
-CERTAIN = 1.5
-"""Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale is
-mixed in."""
-PRIORS = Priors(
-    log_depth_scale_sigma=0.03, depth_sigma=robust_ba.ADJUSTMENT.depth_sigma, k1_sigma=robust_ba.ADJUSTMENT.k1_sigma
-)
-"""Priors without a focal length; a keyframe's log depth scale is about `_consistent_scales`."""
-PRESENT_SIGMA = 0.3
-"""Of a keyframe's present log scale, in relation to the standard deviations of edges."""
-FOCAL_SIGMA = 0.1
-"""Of the log of the network's focal length."""
-FOCAL_SHARE = 0.3
-"""Share of the observations' information on the focal length that is used, since their errors are correlated."""
-STILL = 0.02
-"""Motion that counts as noise, as a share of the depth."""
-MAX_SCALE_CHANGE = 1.3
-"""Largest change of the map's scale in one alignment, so that output poses do not jump."""
-ROTATION_LEVER = 0.1
-"""Weight of rotations in the alignment, as a lever in shares of the depth."""
+NOT_ROBUST_PX = 1e6
+"""Scale of the loss at which all errors count."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +42,7 @@ class BAResult:
         """Change of the log scale at the last keyframe, without `alignment_scale`."""
         return float(self.log_scale[-1]) - float(np.log(self.alignment_scale)) - keyframe.log_scale
 
-    def aligned(self, keyframes: Sequence[Keyframe]) -> "BAResult":
+    def aligned(self, keyframes: Sequence[Keyframe], config: WindowConfig = DEFAULT_ONLINE.window) -> "BAResult":
         """The result aligned with the poses that were output, by a similarity.
 
         Only the first keyframe fixes an adjustment's world: without alignment all later poses would move with each
@@ -84,11 +54,11 @@ class BAResult:
         ours, theirs = (each[:, :3, 3] - each[:, :3, 3].mean(axis=0) for each in (T, output))
         # Where the camera hardly moved, rotations determine the alignment and the scale stays.
         rotations = np.einsum("nij,nkj->ik", output[:, :3, :3], T[:, :3, :3])
-        U, _, V = np.linalg.svd(theirs.T @ ours + (ROTATION_LEVER * depth) ** 2 * rotations)
+        U, _, V = np.linalg.svd(theirs.T @ ours + (config.rotation_lever * depth) ** 2 * rotations)
         R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ V)]) @ V
-        still = len(T) * (STILL * depth) ** 2
+        still = len(T) * (config.still * depth) ** 2
         scale = float((((ours @ R.T) * theirs).sum() + still) / ((ours * ours).sum() + still))
-        scale = float(np.clip(scale, 1 / MAX_SCALE_CHANGE, MAX_SCALE_CHANGE))
+        scale = float(np.clip(scale, 1 / config.max_scale_change, config.max_scale_change))
         T[:, :3, :3] = R @ T[:, :3, :3]
         T[:, :3, 3] = output[:, :3, 3].mean(axis=0) + scale * ours @ R.T
         z = [scale * each for each in self.z]
@@ -110,31 +80,36 @@ def adjust_window(
     lens: CameraModel,
     rounds: Sequence[BARound],
     options: SolveOptions,
-    depth_sigma: float = robust_ba.ADJUSTMENT.depth_sigma,
+    depth_sigma: float | None = None,
+    config: OnlineConfig = DEFAULT_ONLINE,
 ) -> BAResult | None:
     """Adjusted keyframes, points and, if free, focal length; None with too few observations.
 
-    ``depth_sigma``: of the log of the network's depth.
+    ``depth_sigma``: of the log of the network's depth; None: that of the priors.
     """
-    prior_scale = _consistent_scales(keyframes)
-    start = _initial_state(keyframes, lens, prior_scale)
+    if not config.window.is_robust:
+        rounds = [replace(each, loss_px=NOT_ROBUST_PX, drop_px=None) for each in rounds]
+    prior_scale = _consistent_scales(keyframes, config)
+    start = _initial_state(keyframes, lens, prior_scale, config)
     if start is None:
         return None
-    motions = network_motion_priors(keyframes, prior_scale)
+    motions = network_motion_priors(keyframes, prior_scale, config)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    priors = replace(PRIORS, focal=focal_network, depth_sigma=depth_sigma)
+    priors = replace(config.window.priors, focal=focal_network)
+    if depth_sigma is not None:
+        priors = replace(priors, depth_sigma=depth_sigma)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
-    if options.free_focal and len(fitted.observations) >= MIN_OBSERVATIONS:
-        focal = fused_focal(fitted, focal_network, options.fixed)
+    if options.free_focal and len(fitted.observations) >= config.window.min_observations:
+        focal = fused_focal(fitted, focal_network, options.fixed, config.window)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
         fitted = robust_ba.with_errors(scene, fitted.observations, fitted.feature)
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
-    if len(fitted.observations) < MIN_OBSERVATIONS or not np.isfinite(fitted.scene.T_world_camera).all():
+    if len(fitted.observations) < config.window.min_observations or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
-    return _result(keyframes, fitted, prior_scale)
+    return _result(keyframes, fitted, prior_scale, config.window)
 
 
-def _consistent_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
+def _consistent_scales(keyframes: Sequence[Keyframe], config: OnlineConfig) -> FloatArray:
     """Log scales [K] of the keyframes' depth maps, about which each one's prior is.
 
     Depth maps that see the same determine differences between neighbours, the map's present scales all else: the
@@ -144,7 +119,8 @@ def _consistent_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
     present = np.array([keyframe.log_scale for keyframe in keyframes])
     row = {keyframe.number: k for k, keyframe in enumerate(keyframes)}
     edges = [(row[e.earlier], k, e) for k, each in enumerate(keyframes) for e in each.scale_edges if e.earlier in row]
-    normal, right = np.eye(count) / PRESENT_SIGMA**2, present / PRESENT_SIGMA**2
+    sigma = config.scale_edges.present_sigma
+    normal, right = np.eye(count) / sigma**2, present / sigma**2
     for first, second, edge in edges:
         information = edge.sigma**-2
         normal[[first, second], [first, second]] += information
@@ -154,17 +130,23 @@ def _consistent_scales(keyframes: Sequence[Keyframe]) -> FloatArray:
     return np.asarray(np.linalg.solve(normal, right))
 
 
-def fused_focal(fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None) -> float:
+def fused_focal(
+    fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None, config: WindowConfig = DEFAULT_ONLINE.window
+) -> float:
     """Mean of the network's and the adjustment's focal length, weighted by their information."""
-    known = lens_information(Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=PRIORS))
-    information = FOCAL_SHARE * known.log_focal() / max(known.variance, 0.1)
-    prior = FOCAL_SIGMA**-2
-    limit = robust_ba.ADJUSTMENT.max_focal_change
+    known = lens_information(
+        Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=config.priors)
+    )
+    information = config.focal_share * known.log_focal() / max(known.variance, 0.1)
+    prior = config.focal_sigma**-2
+    limit = config.adjustment.max_focal_change
     change = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -limit, limit))
     return focal_network * float(np.exp(change * information / (information + prior)))
 
 
-def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale: FloatArray) -> BAState | None:
+def _initial_state(
+    keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale: FloatArray, config: OnlineConfig
+) -> BAState | None:
     """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
     ``prior_scale``: [K], log factor of the network's lengths, apart from the depth scales.
@@ -188,7 +170,7 @@ def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale
     # Points without any depth have no initial position.
     sure = ~np.array([keyframe.dynamic for keyframe in keyframes])[camera]
     usable = (np.bincount(track, sure)[track] >= 2) & (total[track] > 0) & sure
-    if usable.sum() < MIN_OBSERVATIONS:
+    if usable.sum() < config.window.min_observations:
         return None
     used, point = np.unique(track[usable], return_inverse=True)
     sums = [np.bincount(track, weight * np.where(known, xyz[:, k], 0.0), len(tracks)) for k in range(3)]
@@ -198,7 +180,10 @@ def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale
         camera[usable],
         point,
         gathered([keyframe.uv for keyframe in keyframes])[usable],
-        (np.where(trusted, 1.0, UNTRUSTED) * gathered([keyframe.sigma for keyframe in keyframes]))[usable],
+        (
+            np.where(trusted, 1.0, config.network_motion.untrusted)
+            * gathered([keyframe.sigma for keyframe in keyframes])
+        )[usable],
         (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(prior_scale[camera]))[usable],
     )
     T = np.array([keyframe.T_world_camera for keyframe in keyframes])
@@ -206,19 +191,22 @@ def _initial_state(keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 
-def network_motion_priors(keyframes: Sequence[Keyframe], prior_scale: FloatArray) -> RelativePoses:
+def network_motion_priors(
+    keyframes: Sequence[Keyframe], prior_scale: FloatArray, online: OnlineConfig = DEFAULT_ONLINE
+) -> RelativePoses:
     """Priors of the network's motion between keyframes, over longer intervals where tracks are uncertain.
 
     ``prior_scale``: [K], log of length in the map per length in the network's world.
     """
+    config = online.network_motion
     uncertainty = np.array([keyframe.uncertainty for keyframe in keyframes])
     count = len(keyframes)
     pairs = np.array(
         [
             (a, a + hop)
-            for hop in HOPS
+            for hop in (config.hops if config.is_enabled else ())
             for a in range(count - hop)
-            if hop == 1 or uncertainty[a] * uncertainty[a + hop] > UNCERTAIN**2
+            if hop == 1 or uncertainty[a] * uncertainty[a + hop] > config.uncertain**2
         ],
         np.intp,
     ).reshape(-1, 2)
@@ -227,14 +215,14 @@ def network_motion_priors(keyframes: Sequence[Keyframe], prior_scale: FloatArray
     relative = np.asarray(invert_pose(T[first]) @ T[second])
     relative[:, :3, 3] *= np.exp(0.5 * (prior_scale[first] + prior_scale[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
-    share = FIRMER * np.where(trusted[second], 1.0, 1 / UNTRUSTED)
-    share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / UNCERTAIN, 1.0)
-    rotation = robust_ba.ADJUSTMENT.rotation_sigma * share * np.sqrt(second - first)
-    return RelativePoses(first, second, relative, rotation, robust_ba.ADJUSTMENT.translation_sigma * share)
+    sigmas, share = online.window.adjustment, config.firmer * np.where(trusted[second], 1.0, 1 / config.untrusted)
+    share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / config.uncertain, 1.0)
+    rotation = sigmas.rotation_sigma * share * np.sqrt(second - first)
+    return RelativePoses(first, second, relative, rotation, sigmas.translation_sigma * share)
 
 
-def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray) -> BAResult:
-    good = fitted.errors < GOOD_PX
+def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray, config: WindowConfig) -> BAResult:
+    good = fitted.errors < config.max_point_px
     assert fitted.scene.log_depth_scale is not None
     log_scale = fitted.scene.log_depth_scale + prior_scale
     z = []
@@ -246,6 +234,6 @@ def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatAr
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_scales.POINTS.min_points:
             by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
-            log_scale[k] += min(CERTAIN / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
+            log_scale[k] += min(config.certain / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
     error = float(np.median(fitted.errors))
     return BAResult(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)

@@ -25,52 +25,12 @@ from stream_recon.app.slam.ba.pose_graph import Edges
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.matching.features import NO_FEATURES
 from stream_recon.app.slam.matching.matching import NO_MATCHES, Matches
-from stream_recon.app.slam.matching.relative_poses import DRIFT_SLACK, MAX_DRIFT
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, LoopConfig, OnlineConfig
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages, PlaceDescriptor
-from stream_recon.app.slam.online.place_recognition import LEAST_GAP, MAX_ENTRIES, PlaceQuery, QueryResult
+from stream_recon.app.slam.online.place_recognition import PlaceQuery, QueryResult
 
 logger = logging.getLogger(__name__)
-
-
-ENTRY_SPACING = 0.15
-"""Image displacement between entries of the keyframe database, as a share of the longer side."""
-DELAY = 6
-"""Keyframes after which the result of a query or correction is applied, for a file."""
-SAME_DEG = 5.0
-"""Largest rotation between the corrections of two constraints that confirm each other."""
-SAME_SCALE = 1.25
-"""Largest ratio of the scales of such corrections."""
-SAME_SHARE = 0.3
-"""Largest distance of the cameras after such corrections, as a share of the depth."""
-UNCONFIRMED = 15
-"""Multiple of `LEAST_GAP`: keyframes for which a constraint waits for confirmation."""
-MAX_EDGES = 200
-"""Loop constraints in the pose graph, and confirmed ones that wait for it; bounds time and memory."""
-MAX_STEPS = 400
-"""Segments by which a path length is measured; bounds the time."""
-LARGE_GAP = 0.05
-"""Loop gap, as a share of the depth, that is corrected at once."""
-GROWTH = 1.1
-"""Growth of the map until smaller gaps are corrected."""
-REST = 10
-"""Least number of keyframes between two corrections."""
-NEIGHBOURS = 6
-"""Preceding entries that a new one is matched with; few older ones see the same."""
-MAX_QUEUED = 2
-"""Queries that wait before more of a live source are skipped."""
-ROTATION_SIGMA = np.radians(0.2)
-"""Of the map between keyframes; grows with the square root of their number."""
-TRANSLATION_SIGMA = 0.05
-"""Of the map between keyframes, relative to the path; grows likewise."""
-STILL_SIGMA = 0.005
-"""Of the map between keyframes, relative to the depth; grows likewise."""
-LOG_SCALE_SIGMA = 0.02
-"""Of the map's scale between keyframes; grows likewise."""
-LOOP_ROTATION_SIGMA = np.radians(1.0)
-"""Of a loop constraint with 100 inliers."""
-LOOP_TRANSLATION_SIGMA = 0.05
-"""Of a loop constraint with 100 inliers, relative to the depth; also of its log scale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +66,7 @@ class Loop:
         corrected = self.correction() @ np.append(camera.T_world_camera[:3, 3], 1.0)
         return float(np.linalg.norm(corrected[:3] - camera.T_world_camera[:3, 3])) / camera.median_depth
 
-    def agrees(self, other: "Loop") -> bool:
+    def agrees(self, other: "Loop", config: LoopConfig = DEFAULT_ONLINE.loops) -> bool:
         """Whether the correction of another constraint is about the same."""
         if self.ends == other.ends:
             return False
@@ -115,9 +75,9 @@ class Loop:
         scale = float(np.cbrt(np.linalg.det(theirs[:3, :3]) / np.linalg.det(ours[:3, :3])))
         distance = np.linalg.norm((ours[:3, :3] - theirs[:3, :3]) @ centre + ours[:3, 3] - theirs[:3, 3])
         return bool(
-            rotation_angle_deg(_rotation(ours[:3, :3].T @ theirs[:3, :3])) < SAME_DEG
-            and 1 / SAME_SCALE < scale < SAME_SCALE
-            and distance < SAME_SHARE * self.second.keyframe.median_depth
+            rotation_angle_deg(_rotation(ours[:3, :3].T @ theirs[:3, :3])) < config.same_deg
+            and 1 / config.same_scale < scale < config.same_scale
+            and distance < config.same_share * self.second.keyframe.median_depth
         )
 
 
@@ -171,11 +131,11 @@ class LoopCloser:
     The worker's target is a `KeyframeDatabase`, which is cleared. ``waits``: `collect` waits for results that are due.
     """
 
-    def __init__(self, worker: BackgroundWorker, *, waits: bool) -> None:
+    def __init__(self, worker: BackgroundWorker, *, waits: bool, config: OnlineConfig = DEFAULT_ONLINE) -> None:
         self.closed: list[Loop] = []
         """Loops that were closed."""
         self.skipped = 0
-        self._worker, self._waits = worker, waits
+        self._worker, self._waits, self._config = worker, waits, config
         worker.submit("clear")
         self._descriptors: dict[int, PlaceDescriptor] = {}
         """Entries of the database, by keyframe number."""
@@ -193,10 +153,10 @@ class LoopCloser:
 
     def offer(self, new: KeyframeImages, lens: CameraModel) -> None:
         """Query a new keyframe, if the image has moved enough since the last one."""
-        self._displacement += min(new.keyframe.displacement, ENTRY_SPACING)
-        if self._displacement < ENTRY_SPACING:
+        self._displacement += min(new.keyframe.displacement, self._config.places.entry_spacing)
+        if self._displacement < self._config.places.entry_spacing:
             return
-        if not self._waits and len(self._queries) >= MAX_QUEUED:
+        if not self._waits and len(self._queries) >= self._config.places.max_queued:
             self.skipped += 1
             return
         self._displacement = 0.0
@@ -213,7 +173,10 @@ class LoopCloser:
         while self._queries and self._due(self._queries[0][0].keyframe.number, self._queries[0][1], newest, wait):
             new, task = self._queries.pop(0)
             number = new.keyframe.number
-            self._nodes = [*(self._nodes if len(self._nodes) < 2 * MAX_ENTRIES else self._nodes[::2]), number]
+            self._nodes = [
+                *(self._nodes if len(self._nodes) < 2 * self._config.places.max_entries else self._nodes[::2]),
+                number,
+            ]
             self._confirm(self._loops_of(new, _task_result(task)), keyframes)
         correction = None
         if self._pending is None and self._confirmed and (wait or self._correction_due(newest)):
@@ -225,12 +188,14 @@ class LoopCloser:
         return correction
 
     def neighbouring_entries(self) -> list[tuple[PlaceDescriptor, list[PlaceDescriptor]]]:
-        """All entries, each with those before it, `NEIGHBOURS` at most."""
+        """All entries, each with those before it, ``neighbours`` at most."""
         entries = [self._descriptors[number] for number in sorted(self._descriptors)]
-        return [(entry, entries[max(at - NEIGHBOURS, 0) : at]) for at, entry in enumerate(entries)]
+        return [
+            (entry, entries[max(at - self._config.long_tracks.neighbours, 0) : at]) for at, entry in enumerate(entries)
+        ]
 
     def _due(self, started: int, task: Task, newest: int, wait: bool) -> bool:
-        return wait or (newest >= started + DELAY if self._waits else task.future.done())
+        return wait or (newest >= started + self._config.loops.delay if self._waits else task.future.done())
 
     def _loops_of(self, new: KeyframeImages, found: QueryResult | None) -> list[Loop]:
         """Loop constraints of a new entry."""
@@ -246,38 +211,43 @@ class LoopCloser:
         ]
 
     def _correction_due(self, newest: int) -> bool:
-        if newest < self._last_correction + REST:
+        if newest < self._last_correction + self._config.loops.rest:
             return False
-        return newest > GROWTH * self._last_correction or self._largest_gap > LARGE_GAP
+        return (
+            newest > self._config.loops.growth * self._last_correction
+            or self._largest_gap > self._config.loops.large_gap
+        )
 
     def _confirm(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
         """Accept constraints that agree with another one."""
+        config = self._config.loops
         for loop in found:
-            if not _plausible(loop, keyframes):
+            if not _plausible(loop, keyframes, self._config):
                 continue
-            confirmed = [other for other in self._unconfirmed if other.agrees(loop)]
+            confirmed = [other for other in self._unconfirmed if other.agrees(loop, config)]
             # Newest first, as these agree most likely.
             known = chain(reversed(self._confirmed), reversed(self.closed))
-            if not confirmed and not any(other.agrees(loop) for other in known):
+            if not confirmed and not any(other.agrees(loop, config) for other in known):
                 self._unconfirmed.append(loop)
                 continue
             self._unconfirmed = [other for other in self._unconfirmed if other not in confirmed]
-            self._confirmed = _thinned([*self._confirmed, *confirmed, loop])
+            self._confirmed = thinned([*self._confirmed, *confirmed, loop], config.max_edges)
             self._largest_gap = max(self._largest_gap, *(each.gap() for each in (*confirmed, loop)))
         if found:
             newest = found[-1].second.keyframe.number
-            recent = [loop for loop in self._unconfirmed if newest - loop.ends[1] <= UNCONFIRMED * LEAST_GAP]
+            recent = [loop for loop in self._unconfirmed if newest - loop.ends[1] <= config.unconfirmed]
             self._unconfirmed = recent
 
     def _start_correction(self, keyframes: Sequence[Keyframe]) -> _PendingCorrection:
         new, self._confirmed, self._largest_gap = self._confirmed, [], 0.0
         gap = max(loop.gap() for loop in new)
-        self.closed = _thinned([*self.closed, *(loop.without_features() for loop in new)])
+        kept = [*self.closed, *(loop.without_features() for loop in new)]
+        self.closed = thinned(kept, self._config.loops.max_edges)
         newest = self._last_correction = keyframes[-1].number
         numbers = {0, newest, *self._nodes, *(end for loop in self.closed for end in loop.ends)}
         known = np.array(sorted(number for number in numbers if number <= newest), np.intp)
         nodes = np.array([_node(keyframes[number]) for number in known])
-        edges = _edges(known, nodes, keyframes, self.closed)
+        edges = _edges(known, nodes, keyframes, self.closed, self._config.loops)
         return _PendingCorrection(newest, self._worker.submit("loop_correction", nodes, edges), known, new, gap)
 
 
@@ -293,26 +263,33 @@ def _rotation(scaled: FloatArray) -> FloatArray:
     return np.asarray(scaled / np.cbrt(np.linalg.det(scaled))[..., None, None])
 
 
-def _thinned(loops: list[Loop]) -> list[Loop]:
-    """At most `MAX_EDGES` loops: every other one of the older half is dropped, repeatedly."""
-    while len(loops) > MAX_EDGES:
+def thinned(loops: list[Loop], count: int) -> list[Loop]:
+    """At most ``count`` loops: every other one of the older half is dropped, repeatedly."""
+    while len(loops) > count:
         half = len(loops) // 2
         loops = loops[:half:2] + loops[half:]
     return loops
 
 
-def _plausible(loop: Loop, keyframes: Sequence[Keyframe]) -> bool:
+def _plausible(loop: Loop, keyframes: Sequence[Keyframe], config: OnlineConfig) -> bool:
     """Whether the map can have drifted by the loop's gap; repeated structures look alike, metres apart."""
     first, second = loop.ends
-    step = -(-(second - first) // MAX_STEPS)
+    step = -(-(second - first) // config.loops.max_steps)
     passed = [*keyframes[first:second:step], keyframes[second]]
     centres = np.array([keyframe.T_world_camera[:3, 3] for keyframe in passed])
     path = float(np.linalg.norm(np.diff(centres, axis=0), axis=1).sum())
     distance = float(np.linalg.norm(centres[-1] - centres[0]))
-    return loop.gap() * loop.second.keyframe.median_depth <= MAX_DRIFT * path + DRIFT_SLACK * distance
+    drift = config.matching.relative_poses
+    return loop.gap() * loop.second.keyframe.median_depth <= drift.max_drift * path + drift.drift_slack * distance
 
 
-def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyframe], loops: Sequence[Loop]) -> Edges:
+def _edges(
+    known: NDArray[np.intp],
+    nodes: FloatArray,
+    keyframes: Sequence[Keyframe],
+    loops: Sequence[Loop],
+    config: LoopConfig,
+) -> Edges:
     """Edges between consecutive nodes by the map, and loop constraints."""
     steps = np.diff(known)
     path = np.array(
@@ -330,14 +307,16 @@ def _edges(known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyfr
     growth = np.sqrt(steps)
     index = {int(number): k for k, number in enumerate(known)}
     first, second = np.array([[index[end] for end in loop.ends] for loop in loops], np.intp).T
-    sigma = TRANSLATION_SIGMA * path / growth + STILL_SIGMA * depth[:-1] * growth
+    sigma = config.translation_sigma * path / growth + config.still_sigma * depth[:-1] * growth
     return Edges(
         np.concatenate([np.arange(len(steps)), first]),
         np.concatenate([np.arange(len(steps)) + 1, second]),
         np.concatenate([np.linalg.inv(nodes[:-1]) @ nodes[1:], [loop.S_first_second for loop in loops]]),
-        np.concatenate([ROTATION_SIGMA * growth, LOOP_ROTATION_SIGMA * inlier_factor]),
-        np.concatenate([sigma / scale[:-1], LOOP_TRANSLATION_SIGMA * inlier_factor * depth[first] / scale[first]]),
-        np.concatenate([LOG_SCALE_SIGMA * growth, LOOP_TRANSLATION_SIGMA * inlier_factor]),
+        np.concatenate([config.rotation_sigma * growth, config.loop_rotation_sigma * inlier_factor]),
+        np.concatenate(
+            [sigma / scale[:-1], config.loop_translation_sigma * inlier_factor * depth[first] / scale[first]]
+        ),
+        np.concatenate([config.log_scale_sigma * growth, config.loop_translation_sigma * inlier_factor]),
         np.arange(len(steps) + len(loops)) >= len(steps),
     )
 

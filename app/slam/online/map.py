@@ -1,6 +1,7 @@
 """Online map of one segment: its keyframes, their points, and corrections by bundle adjustment and loop closure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,31 +9,32 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import NO_TRACKS, Keyframe
 from stream_recon.app.slam.online.keyframe_features import TrackIds, merge_tracks
-from stream_recon.app.slam.online.local_ba import UNCERTAIN, BAResult
+from stream_recon.app.slam.online.local_ba import BAResult
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
-from stream_recon.app.slam.online.resectioning import LEAST_MOTION, refine_attached_pose
+from stream_recon.app.slam.online.resectioning import refine_attached_pose
 
-ACTIVE = 150
-"""Newest keyframes, which keep their tracks and can be adjusted; bounds memory and the time of global adjustment."""
-MAX_LOOP_ENDS = 300
-"""Keyframes that keep loop tracks; bounds memory."""
-MAX_FIXED = 40
-"""Inactive keyframes in a global adjustment: those with most loop tracks in common."""
-JUMP = 0.1
-"""Relative change of scale between keyframes that counts as a jump; smaller ones are within the error of depth maps."""
-SURE_JUMP = 2.0
-"""Standard deviations of a depth map's relative scale from which a change contradicts it."""
-MAX_SCALE_RATIO = 2.0
-"""Largest deviation of the ratio of paths from the ratio of depths, in either direction."""
+
+@dataclass(frozen=True)
+class MapState:
+    """End of the map of an interrupted run, from which a resumed run continues."""
+
+    T_world_camera: FloatArray  # [4, 4]
+    T_network: FloatArray  # [4, 4], in the network's world
+    scale: float
+    """Length in the map per length in the network's world."""
+    focal: float
+    """In pixels of the source image."""
+    segment: int
 
 
 class Map:
     """Keyframes of one segment. ``lens`` is replaced by global adjustments."""
 
-    def __init__(self, lens: CameraModel) -> None:
-        self.lens = lens
+    def __init__(self, lens: CameraModel, config: OnlineConfig = DEFAULT_ONLINE) -> None:
+        self.lens, self._config = lens, config
         self.keyframes: list[Keyframe] = []
         self.track_ids = TrackIds()
         self.changed: set[int] = set()
@@ -45,7 +47,11 @@ class Map:
     @property
     def active(self) -> list[Keyframe]:
         """Keyframes that can still be adjusted."""
-        return self.keyframes[-ACTIVE:]
+        return self.keyframes[self._first_active :]
+
+    @property
+    def _first_active(self) -> int:
+        return max(len(self.keyframes) - self._config.map.active, 0)
 
     @property
     def fixed(self) -> list[Keyframe]:
@@ -53,10 +59,10 @@ class Map:
         if not self._loop_ends:
             return []
         tracks = np.unique(np.concatenate([keyframe.loop_tracks for keyframe in self.active]))
-        old = [self.keyframes[number] for number in self._loop_ends if number < len(self.keyframes) - ACTIVE]
+        old = [self.keyframes[number] for number in self._loop_ends if number < self._first_active]
         common = {keyframe.number: int(np.isin(keyframe.track, tracks).sum()) for keyframe in old}
         most = sorted((number for number in common if common[number]), key=lambda number: (-common[number], number))
-        return [self.keyframes[number] for number in sorted(most[:MAX_FIXED])]
+        return [self.keyframes[number] for number in sorted(most[: self._config.map.max_fixed])]
 
     @property
     def newest_pose(self) -> FloatArray:
@@ -67,9 +73,9 @@ class Map:
     def append(self, new: Keyframe) -> None:
         """Add a keyframe; the oldest active one becomes inactive."""
         self.keyframes.append(new)
-        if len(self.keyframes) > ACTIVE:
-            self.refine_attached(self.keyframes[-ACTIVE - 1 : -ACTIVE])
-            self.keyframes[-ACTIVE - 1].drop_tracks()
+        if len(self.keyframes) > self._config.map.active:
+            self.refine_attached(self.keyframes[-self._config.map.active - 1 : -self._config.map.active])
+            self.keyframes[-self._config.map.active - 1].drop_tracks()
 
     def points(self) -> NDArray[np.float32]:
         """World points [N, 3] of the active keyframes' tracks."""
@@ -87,19 +93,27 @@ class Map:
             if edge is None:
                 continue
             change = keyframe.log_scale - last.log_scale - edge.difference
-            if abs(change) > max(np.log1p(JUMP), SURE_JUMP * edge.sigma):
+            if abs(change) > max(np.log1p(self._config.map.min_jump), self._config.scale_edges.min_sigmas * edge.sigma):
                 found.append((keyframe.attached[0].index, float(np.exp(change))))
         return found
 
     def refine_attached(self, keyframes: Sequence[Keyframe]) -> None:
         """Refine the poses of attached frames by the present points."""
+        if not self._config.map.refines_attached:
+            return
         for keyframe in keyframes:
             around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
-            ratio = scale_ratio(around, keyframe.log_scale)
+            ratio = scale_ratio(around, keyframe.log_scale, self._config)
             for frame in keyframe.attached:
-                if frame.tracked is not None and keyframe.trusted and keyframe.uncertainty < UNCERTAIN:
+                if (
+                    frame.tracked is not None
+                    and keyframe.trusted
+                    and keyframe.uncertainty < self._config.network_motion.uncertain
+                ):
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(frame)
-                    frame.T_keyframe_frame = refine_attached_pose(keyframe, frame.tracked, relative, ratio, self.lens)
+                    frame.T_keyframe_frame = refine_attached_pose(
+                        keyframe, frame.tracked, relative, ratio, self.lens, self._config
+                    )
                     frame.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
 
@@ -134,29 +148,29 @@ class Map:
                 keyframe.loop_tracks = np.union1d(keyframe.loop_tracks, np.array(sorted(tracks), np.int64))
                 if keyframe.number not in self._loop_ends:
                     self._loop_ends.append(keyframe.number)
-                if keyframe.number < len(self.keyframes) - ACTIVE:
+                if keyframe.number < len(self.keyframes) - self._config.map.active:
                     keyframe.drop_tracks()
-        if len(self._loop_ends) > MAX_LOOP_ENDS:
+        if len(self._loop_ends) > self._config.map.max_loop_ends:
             self._thin_loop_ends()
 
     def _thin_loop_ends(self) -> None:
         """Remove every other loop end of the older half."""
-        half = MAX_LOOP_ENDS // 2
+        half = self._config.map.max_loop_ends // 2
         for number in self._loop_ends[1:half:2]:
             keyframe = self.keyframes[number]
             keyframe.loop_tracks = NO_TRACKS
-            if number < len(self.keyframes) - ACTIVE:
+            if number < len(self.keyframes) - self._config.map.active:
                 keyframe.drop_tracks()
         self._loop_ends = self._loop_ends[:half:2] + self._loop_ends[half:]
 
 
-def scale_ratio(keyframes: Sequence[Keyframe], log_scale: float) -> float:
+def scale_ratio(keyframes: Sequence[Keyframe], log_scale: float, config: OnlineConfig = DEFAULT_ONLINE) -> float:
     """Path along keyframes in the map per path in the network's world; the ratio of depths where nothing moves."""
     scale = float(np.exp(log_scale))
     if len(keyframes) < 2:
         return scale
     T, T_network = (np.array([getattr(k, name)[:3, 3] for k in keyframes]) for name in ("T_world_camera", "T_network"))
     ours, theirs = (np.linalg.norm(np.diff(centres, axis=0), axis=1) for centres in (T, T_network))
-    floor = LEAST_MOTION * keyframes[-1].median_depth
+    floor = config.resectioning.min_motion * keyframes[-1].median_depth
     ratio = float(np.median((ours + floor) / (theirs * scale + floor)))
-    return scale * float(np.clip(ratio, 1 / MAX_SCALE_RATIO, MAX_SCALE_RATIO))
+    return scale * float(np.clip(ratio, 1 / config.map.max_scale_ratio, config.map.max_scale_ratio))

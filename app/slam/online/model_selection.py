@@ -11,44 +11,9 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.evidence.held_out_error import HELD_OUT, HeldOutError, PoseCandidate, medians_by
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, DynamicSceneConfig, HeldOutChoiceConfig
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 from stream_recon.app.slam.online.resectioning import TrackingResult
-
-MARGIN = 0.06
-"""Share of the image by which the map's held-out error must exceed the network's before the network is preferred."""
-WINDOW = 6
-"""Keyframes over which the tracks' motion is compared with the network's."""
-MIN_WINDOW = 3
-"""Least number of keyframes of that comparison."""
-DEVIATION = 0.4
-"""Distance of the two motions' ends, as a share of the path, from which the test becomes positive."""
-DEVIATION_END = 0.2
-"""Deviation below which a positive test may end."""
-SCALE_JUMP = 0.22
-"""Change of the map's log scale between keyframes from which the test becomes positive; a network's depth scale does
-not jump like that."""
-MOVING = 0.2
-"""Moving share of the image, mean over the keyframes, that is sufficient alone; static scenes had at most 0.17."""
-MOVING_ALSO = 0.05
-"""Moving share of the image that is sufficient together with `DEVIATION`, and that keeps the test positive."""
-RECENT = 3
-"""Keyframes of a second, faster test, for a map that was right until an object appeared."""
-RECENT_DEVIATION = 0.9
-"""Deviation that the faster test requires."""
-RECENT_MOVING = 0.08
-"""Moving share of the image that the faster test requires."""
-PART_PX = 5.0
-"""Median residual of a moving part of the image."""
-PART_TRACKS = 3
-"""Least number of tracks in a part."""
-PART_SPREAD = 0.3
-"""Largest median deviation of a moving part's residuals, as a share of their length; those of lost tracks vary more."""
-LEAST_MOTION = 0.01
-"""Share of the depth between keyframes, below which the map's scale is undetermined."""
-LEAST_FOUND = 0.3
-"""Least share of tracks found in the frame; with less, large residuals are tracking failures."""
-LEAST_MATCHES = 30
-"""Least number of held-out tracks over all pairs; fewer are not significant."""
 
 
 class DynamicSceneTest:
@@ -60,17 +25,18 @@ class DynamicSceneTest:
     alone, since the network is partly misled, too.
     """
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=WINDOW)
+    def __init__(self, config: DynamicSceneConfig = DEFAULT_ONLINE.dynamic) -> None:
+        self._config = config
+        self._steps: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=self._config.window)
         """Motion by tracks [4, 4], by the network [4, 4], and moving share of the image, per keyframe."""
         self.positive = False
         """Result for the last keyframes."""
 
-    def _moving(self, over: int = WINDOW) -> float:
-        """Share of the image that contradicts the tracks' pose."""
+    def _moving(self, over: int = 0) -> float:
+        """Share of the image that contradicts the tracks' pose, over the last keyframes; 0: over all."""
         return float(np.mean([each[2] for each in [*self._steps][-over:]])) if self._steps else 0.0
 
-    def _deviation(self, over: int = WINDOW) -> float:
+    def _deviation(self, over: int = 0) -> float:
         """Distance between the ends of both motions, as a share of the path."""
         last = [*self._steps][-over:]
         return float(np.linalg.norm(_end([each[0] for each in last]) - _end([each[1] for each in last])))
@@ -82,10 +48,11 @@ class DynamicSceneTest:
         """
         motion = float(np.median([np.linalg.norm(each[1][:3, 3]) for each in self._steps])) if self._steps else 0.0
         rejected = (
-            not self.positive
-            and abs(change) > SCALE_JUMP
-            and motion > LEAST_MOTION * depth
-            and self._moving() > MOVING_ALSO
+            self._config.is_enabled
+            and not self.positive
+            and abs(change) > self._config.scale_jump
+            and motion > self._config.min_motion * depth
+            and self._moving() > self._config.moving_also
         )
         self.positive |= rejected
         return rejected
@@ -95,23 +62,31 @@ class DynamicSceneTest:
 
         ``T_network``: [4, 4], the network's motion since the ``last`` one; ``side``: longer side of the image.
         """
-        if found.T_tracks is None or not found.good:
+        config = self._config
+        if not config.is_enabled or found.T_tracks is None or not found.good:
             # Where most tracks contradict any pose they are lost, as between distant frames.
             return
-        significant = len(found.row) > LEAST_FOUND * found.attempted
-        share = moving_share(found.uv, found.residuals, side) if significant else 0.0
+        significant = len(found.row) > config.min_tracked * found.attempted
+        share = moving_share(found.uv, found.residuals, side, config) if significant else 0.0
         self._steps.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
-        if len(self._steps) < MIN_WINDOW:
+        if len(self._steps) < config.min_window:
             return
-        contradicted = self._moving() > MOVING_ALSO
+        contradicted = self._moving() > config.moving_also
         if self.positive:
-            self.positive = self._deviation() > DEVIATION_END or contradicted
+            self.positive = self._deviation() > config.end_deviation or contradicted
         else:
-            recent = self._deviation(RECENT) > RECENT_DEVIATION and self._moving(RECENT) > RECENT_MOVING
-            self.positive = self._moving() > MOVING or (self._deviation() > DEVIATION and contradicted) or recent
+            deviates = self._deviation(config.recent) > config.recent_deviation
+            recent = deviates and self._moving(config.recent) > config.recent_moving
+            deviates = self._deviation() > config.deviation
+            self.positive = self._moving() > config.moving or (deviates and contradicted) or recent
 
 
-def moving_share(uv: NDArray[np.floating], residuals: FloatArray, side: float) -> float:
+def moving_share(
+    uv: NDArray[np.floating],
+    residuals: FloatArray,
+    side: float,
+    config: DynamicSceneConfig = DEFAULT_ONLINE.dynamic,
+) -> float:
     """Share of the image's parts whose tracks at ``uv`` [N, 2] have similar, large ``residuals`` [N, 2] in pixels."""
     part = np.unique(uv // (side / HELD_OUT.parts), axis=0, return_inverse=True)[1].reshape(-1)
     seen = np.isfinite(residuals).all(axis=1)
@@ -122,8 +97,8 @@ def moving_share(uv: NDArray[np.floating], residuals: FloatArray, side: float) -
     median = np.stack([medians_by(part, residuals[:, axis]) for axis in (0, 1)], axis=1)
     spread = medians_by(part, np.linalg.norm(residuals - median[part], axis=1))
     length = np.linalg.norm(median, axis=1)
-    enough = count >= PART_TRACKS
-    moving = enough & (length > PART_PX) & (spread < PART_SPREAD * length)
+    enough = count >= config.min_part_tracks
+    moving = enough & (length > config.part_px) & (spread < config.max_part_spread * length)
     return float(moving.sum() / max(enough.sum(), 1))
 
 
@@ -135,13 +110,15 @@ def _end(motions: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(T[:3, 3] / max(sum(float(np.linalg.norm(motion[:3, 3])) for motion in motions), 1e-12))
 
 
-def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
+def network_is_better(
+    keyframes: Sequence[Keyframe], lens: CameraModel, config: HeldOutChoiceConfig = DEFAULT_ONLINE.held_out
+) -> bool:
     """Whether held-out tracks prefer the network's motion from the other keyframes to the last one."""
     last, held_out = len(keyframes) - 1, {}
     for k in range(last):
         rows = common_rows(keyframes[k], keyframes[last])
         held_out[k, last] = rows[keyframes[k].held_out[rows[:, 0]]].astype(np.int32)
-    if sum(len(m) for m in held_out.values()) < LEAST_MATCHES:
+    if sum(len(m) for m in held_out.values()) < config.min_matches:
         return False
     focal = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     network_lens = CameraModel(focal, lens.cx, lens.cy)
@@ -150,4 +127,4 @@ def network_is_better(keyframes: Sequence[Keyframe], lens: CameraModel) -> bool:
     mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), lens, scales)
     features = [Features(k.uv, NO_DESCRIPTORS, k.z_network) for k in keyframes]
     theirs, ours = (HeldOutError.measure(one, features, held_out).pairs for one in (network, mapped))
-    return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > MARGIN
+    return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > config.margin

@@ -11,22 +11,11 @@ from stream_recon.app.core.worker import StopTest
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthReader
-from stream_recon.app.slam.matching.covisibility import MAX_SIMILAR, MIN_SIMILARITY, non_maximum_suppression
+from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
 from stream_recon.app.slam.matching.features import Features, cosine_similarities, detect, learn_vocabulary, vlad
-from stream_recon.app.slam.matching.matching import MIN_UNGUIDED, Matches, match, verify
+from stream_recon.app.slam.matching.matching import Matches, match, verify
 from stream_recon.app.slam.matching.relative_poses import estimate_relative_poses
-from stream_recon.app.slam.online.keyframe_features import DESCRIBED
-
-LEAST_GAP = 8
-"""Keyframes between a query and its candidates; nearer ones share tracks anyway."""
-MAX_ENTRIES = 150
-"""Entries with features, which bounds memory; beyond it, those with the nearest neighbours are removed."""
-FIRST_VOCABULARY = 5
-"""Entries from which the vocabulary is learned first; it is learned again whenever their number doubles."""
-LAST_VOCABULARY = 80
-"""Entries up to which the vocabulary is learned again; more change it little."""
-SPACING = 2
-"""Least spacing of candidates in entries, since neighbours give nearly the same matches."""
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 
 
 @dataclass(frozen=True)
@@ -39,11 +28,11 @@ class PlaceQuery:
     image: NDArray[np.uint8] | None
     reader: DepthReader | None
 
-    def features(self) -> Features:
+    def features(self, config: OnlineConfig = DEFAULT_ONLINE) -> Features:
         if self.detected is not None:
             return self.detected
         assert self.image is not None and self.reader is not None
-        return detect(self.image, self.reader, DESCRIBED)
+        return detect(self.image, self.reader, config.descriptors.count, config.matching.features)
 
 
 @dataclass(frozen=True)
@@ -70,52 +59,57 @@ class QueryResult:
 class KeyframeDatabase:
     """Keyframes with their features and global descriptors; target of the background worker, see `LoopCloser`."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: OnlineConfig = DEFAULT_ONLINE) -> None:
+        self._config = config
         self._entries: list[tuple[int, Features]] = []
         """By keyframe number, ascending."""
         self._words: NDArray[np.float32] | None = None
         self._vectors: list[NDArray[np.float32]] = []
-        self._learn_at = FIRST_VOCABULARY
+        self._learn_at = self._config.places.first_vocabulary
 
     def clear(self, _: StopTest) -> None:
         """Remove all entries: a new map begins."""
-        self._entries, self._words, self._vectors, self._learn_at = [], None, [], FIRST_VOCABULARY
+        self._entries, self._words, self._vectors, self._learn_at = [], None, [], self._config.places.first_vocabulary
 
     def query(self, _: StopTest, query: PlaceQuery, lens: CameraModel) -> QueryResult:
         """Add a keyframe and return its revisits."""
-        features = query.features()
+        features, matching = query.features(self._config), self._config.matching
         removed = self._add(query.number, features)
         found = []
-        for number, old in self._similar(query.number):
-            matches = verify(old, features, match(old, features), MIN_UNGUIDED)
+        for number, old in self._similar(query.number) if self._config.loops.is_enabled else ():
+            matches = match(old, features, config=matching.descriptors)
+            matches = verify(old, features, matches, matching.descriptors.min_unguided, matching.descriptors)
             if not len(matches):
                 continue
-            edge = estimate_relative_poses([old, features], lens, {(0, 1): matches}).get((0, 1))
+            edge = estimate_relative_poses([old, features], lens, {(0, 1): matches}, matching.relative_poses).get(
+                (0, 1)
+            )
             if edge is not None:
                 found.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
         return QueryResult(features, removed, found)
 
     def loop_correction(self, _: StopTest, nodes: FloatArray, edges: Edges) -> FloatArray:
         """Similarities [N, 4, 4] of the world that take nodes to their poses in the solved pose graph."""
-        solved = solve_pose_graph(nodes, edges, loss_scales=(100.0, 10.0, 3.0)).S_world_node
+        solved = solve_pose_graph(nodes, edges, loss_scales=self._config.loops.loss_scales).S_world_node
         return np.asarray(solved @ np.linalg.inv(nodes))
 
     def _add(self, number: int, features: Features) -> int | None:
         entries, removed = [*self._entries, (number, features)], None
-        if len(entries) > MAX_ENTRIES:
+        vocabulary = self._config.matching.vocabulary
+        if len(entries) > self._config.places.max_entries:
             # The entry with the nearest neighbours, so that the others cover the trajectory.
             numbers = np.array([each for each, _ in entries])
             drop = 1 + int(np.argmin((numbers[2:] - numbers[:-2])[:-1]))
             removed = entries[drop][0]
             del entries[drop], self._vectors[drop]
         self._entries = entries
-        if len(entries) == self._learn_at and len(entries) <= LAST_VOCABULARY:
-            self._words = learn_vocabulary([each for _, each in entries])
+        if len(entries) == self._learn_at and len(entries) <= self._config.places.last_vocabulary:
+            self._words = learn_vocabulary([each for _, each in entries], config=vocabulary)
             self._learn_at *= 2
             if self._words is not None:
-                self._vectors = [vlad(each, self._words) for _, each in entries]
+                self._vectors = [vlad(each, self._words, vocabulary) for _, each in entries]
         elif self._words is not None:
-            self._vectors.append(vlad(features, self._words))
+            self._vectors.append(vlad(features, self._words, vocabulary))
         return removed
 
     def _similar(self, number: int) -> list[tuple[int, Features]]:
@@ -124,6 +118,7 @@ class KeyframeDatabase:
             return []
         similarity = cosine_similarities(np.stack(self._vectors))[-1]
         gap = number - np.array([each for each, _ in self._entries])
-        old = np.flatnonzero(gap >= LEAST_GAP)
-        chosen = non_maximum_suppression(old, similarity[old], MIN_SIMILARITY, MAX_SIMILAR, SPACING)
+        old = np.flatnonzero(gap >= self._config.places.min_gap)
+        pairs, spacing = self._config.matching.pairs, self._config.places.spacing
+        chosen = non_maximum_suppression(old, similarity[old], pairs.min_similarity, pairs.max_similar, spacing)
         return [self._entries[index] for index in chosen]

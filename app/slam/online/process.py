@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
@@ -17,6 +18,7 @@ import numpy as np
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.core.worker import ProcessWorker, receive, serve, start_process
 from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd, SparseMap, output_depth
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase
 from stream_recon.configs.errors import ResourceError
@@ -27,9 +29,6 @@ PROCESS_DIED = (
 )
 _Message = tuple[FrameResult, PreparedFrame] | None
 
-AHEAD = 12
-"""Frames of a file that `push` does not wait for. On average a frame takes half of the network's step, but those that
-wait for an adjustment take several steps. A live source's frames are waited for."""
 NO_IMAGE, NO_MAP = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
@@ -45,15 +44,17 @@ class _Reply:
 
 
 class ProcessBackEnd:
-    """`OnlineBackEnd` with these arguments in a separate process: the same items, up to `AHEAD` frames later."""
+    """`OnlineBackEnd` with these arguments in a separate process: the same items, at most ``frames_ahead`` later."""
 
-    def __init__(self, *, live: bool = False, **options: Any) -> None:
-        self._ahead = 0 if live else AHEAD
+    def __init__(self, *, live: bool = False, config: OnlineConfig = DEFAULT_ONLINE, **options: Any) -> None:
+        self._ahead = 0 if live else config.frames_ahead
         self._unanswered = 0
         self._processes: list[BaseProcess] = []
         # All are children of this process, so that they end with it.
-        global_ba, loops = self._start("global-ba", serve, GlobalBA), self._start("loops", serve, KeyframeDatabase)
-        self._connection = self._start("tracking", _serve, {**options, "live": live}, global_ba, loops)
+        global_ba = self._start("global-ba", serve, partial(GlobalBA, config))
+        loops = self._start("loops", serve, partial(KeyframeDatabase, config))
+        options |= {"live": live, "config": config}
+        self._connection = self._start("tracking", _serve, options, global_ba, loops)
         # Only the tracking process keeps these connections: when it ends, so do the other two.
         global_ba.close()
         loops.close()

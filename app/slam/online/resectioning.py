@@ -8,42 +8,15 @@ from numpy.typing import NDArray
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.slam.ba.pose_only import LossSchedule, PoseEstimate, pose_only_ba
+from stream_recon.app.slam.ba.pose_only import PoseEstimate, pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.matching import track_klt
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig, ResectioningConfig
 from stream_recon.app.slam.online.keyframe import Keyframe, TrackedPoints
 from stream_recon.app.slam.online.keyframe_features import KeyframeImages
 
 Grey = NDArray[np.uint8]
-
-MIN_POINTS = 25
-"""Least number of points of a pose: four for each unknown."""
-USUAL = 0.3
-"""Quantile of the distances of points from their predictions; low, since most points may be on moving objects."""
-FAR_OFF = 3.0
-"""Multiple of that quantile, plus `FAR_OFF_PX`, from which a point counts as moving."""
-FAR_OFF_PX = 4.0
-"""Allowance for noise and for errors of the prediction."""
-AGREEING = 0.5
-"""Least share of tracked points that agree with a pose."""
-AGREEING_PX = 3.0
-"""Reprojection error, in sigmas, up to which a point agrees."""
-LOSSES = LossSchedule((10.0, 3.0, 1.0), 8, 1e-3)
-"""Loss scales from a predicted pose."""
-LAST_LOSS = LossSchedule((1.0,), 8, 1e-3)
-"""Loss scale from a pose that is already fitted."""
-GUESSED_SIGMA = 4.0
-"""Pixels; of points that have only the network's depth."""
-DEPENDENT = 10.0
-"""Divisor of the points' information, since errors of neighbouring points are correlated; it grows with the square of
-their uncertainty."""
-ROTATION_SIGMA = np.radians(1.0)
-"""Of the network's motion since the keyframe."""
-TRANSLATION_SIGMA = 0.3
-"""Of the network's motion since the keyframe, relative to its length."""
-LEAST_MOTION = 0.005
-"""Share of the depth; shorter motions have the sigma of this one."""
 
 
 @dataclass(frozen=True)
@@ -73,38 +46,46 @@ class TrackingResult:
     """Median image displacement since the keyframe, as a share of the longer side."""
     covariance: FloatArray | None = None
     """[6, 6], of the pose, as in `FrameResult`; None without a pose."""
+    config: ResectioningConfig = DEFAULT_ONLINE.resectioning
 
     @property
     def good(self) -> bool:
         """Whether enough points agree with the pose."""
-        agreeing = int((self.distance < AGREEING_PX).sum())
-        return agreeing >= MIN_POINTS and agreeing >= AGREEING * len(self.row)
+        agreeing = int((self.distance < self.config.agreeing_px).sum())
+        return agreeing >= self.config.min_points and agreeing >= self.config.min_agreeing * len(self.row)
 
 
-def track_frame(last: KeyframeImages, image: Grey, lens: CameraModel, prior: MotionPrior) -> TrackingResult:
+def track_frame(
+    last: KeyframeImages, image: Grey, lens: CameraModel, prior: MotionPrior, online: OnlineConfig = DEFAULT_ONLINE
+) -> TrackingResult:
     """Track the points of the last keyframe into a frame and estimate its pose."""
+    config = online.resectioning
     keyframe, predicted = last.keyframe, prior.T_predicted
     points = keyframe.points(lens)
     row = np.flatnonzero(np.isfinite(points[:, 0]))
-    uv, found = track_klt(last.image, image, keyframe.uv[row], project_world(lens, predicted, points[row]))
+    uv, found = track_klt(
+        last.image, image, keyframe.uv[row], project_world(lens, predicted, points[row]), online.matching.klt
+    )
     attempted, row, uv = len(row), row[found], uv[found]
     moved = np.linalg.norm(uv - keyframe.uv[row], axis=1)
     displacement = float(np.median(moved)) / max(image.shape) if len(moved) else 1.0
     error = np.nan_to_num(np.linalg.norm(project_world(lens, predicted, points[row]) - uv, axis=1), nan=np.inf)
-    near = error < FAR_OFF * np.quantile(error, USUAL) + FAR_OFF_PX if len(error) else np.zeros(0, bool)
+    near = np.zeros(0, bool)
+    if len(error):
+        near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.far_off_px
     used = np.flatnonzero(near & ~keyframe.held_out[row])
     lost = TrackingResult(
-        predicted, row, uv, np.full(len(row), np.inf), attempted, None, np.zeros((0, 2)), displacement
+        predicted, row, uv, np.full(len(row), np.inf), attempted, None, np.zeros((0, 2)), displacement, config=config
     )
-    if len(used) < MIN_POINTS:
+    if len(used) < config.min_points:
         return lost
-    sigma = _sigma(keyframe, row)
-    estimate = pose_only_ba(predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], lens, LOSSES)
-    agrees = estimate.distances < AGREEING_PX * sigma[used]
+    sigma = _sigma(keyframe, row, config)
+    estimate = pose_only_ba(predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], lens, config.losses)
+    agrees = estimate.distances < config.agreeing_px * sigma[used]
     if not agrees.any():
         return lost
     depth = float(np.median(keyframe.depths[row[used[agrees]]]))
-    T, covariance = _fused_with_network(keyframe, estimate, prior.T_network, prior.scale_ratio, depth)
+    T, covariance = _fused_with_network(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
     if not np.isfinite(T).all():
         return lost
 
@@ -112,65 +93,85 @@ def track_frame(last: KeyframeImages, image: Grey, lens: CameraModel, prior: Mot
         return np.asarray(np.nan_to_num(project_world(lens, pose, points[row]) - uv, nan=np.inf), np.float64)
 
     distance, T_tracks = np.linalg.norm(residuals(T), axis=1) / sigma, estimate.T_world_camera
-    return TrackingResult(T, row, uv, distance, attempted, T_tracks, residuals(T_tracks), displacement, covariance)
+    return TrackingResult(
+        T, row, uv, distance, attempted, T_tracks, residuals(T_tracks), displacement, covariance, config
+    )
 
 
 def refine_attached_pose(
-    keyframe: Keyframe, tracked: TrackedPoints, T_keyframe_frame: FloatArray, scale_ratio: float, lens: CameraModel
+    keyframe: Keyframe,
+    tracked: TrackedPoints,
+    T_keyframe_frame: FloatArray,
+    scale_ratio: float,
+    lens: CameraModel,
+    online: OnlineConfig = DEFAULT_ONLINE,
 ) -> FloatArray:
     """Pose [4, 4] of a frame relative to its keyframe, by the keyframe's present points, near a given one.
 
     ``scale_ratio``: camera path in the map per path in the network's world.
     """
-    row = tracked.row
+    config, row = online.resectioning, tracked.row
     points = keyframe.points(lens)[row]
     used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
-    if len(used) < MIN_POINTS:
+    if len(used) < config.min_points:
         return T_keyframe_frame
-    sigma = _sigma(keyframe, row[used])
+    sigma = _sigma(keyframe, row[used], config)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)
-    estimate = pose_only_ba(start, points[used], uv, sigma, lens, LAST_LOSS)
-    agrees = estimate.distances < AGREEING_PX * sigma
-    if agrees.sum() < max(MIN_POINTS, AGREEING * len(used)):
+    estimate = pose_only_ba(start, points[used], uv, sigma, lens, config.last_loss)
+    agrees = estimate.distances < config.agreeing_px * sigma
+    if agrees.sum() < max(config.min_points, config.min_agreeing * len(used)):
         return T_keyframe_frame
-    T, _ = _fused_with_network(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth)
+    T, _ = _fused_with_network(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth, config)
     return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
 
 
 def _fused_with_network(
-    keyframe: Keyframe, estimate: PoseEstimate, T_network: FloatArray, scale_ratio: float, depth: float
+    keyframe: Keyframe,
+    estimate: PoseEstimate,
+    T_network: FloatArray,
+    scale_ratio: float,
+    depth: float,
+    config: ResectioningConfig,
 ) -> tuple[FloatArray, FloatArray]:
     """An estimate fused with the network's motion since the keyframe, and its covariance [6, 6].
 
     Motion since the last frame would count errors of the points once more with each frame.
     """
+    dependent = config.dependent * max(keyframe.uncertainty, 1.0) ** 2
+    information = estimate.information / dependent
+    if not config.has_network_motion:
+        return estimate.T_world_camera, np.asarray(np.linalg.inv(information), np.float64)
     motion = invert_pose(keyframe.T_network) @ T_network
     motion[:3, 3] *= scale_ratio
-    length = max(float(np.linalg.norm(motion[:3, 3])), LEAST_MOTION * depth)
-    dependent = DEPENDENT * max(keyframe.uncertainty, 1.0) ** 2
-    information = estimate.information / dependent
-    T = fused_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length)
-    return T, np.asarray(np.linalg.inv(information + _prior_information(length)), np.float64)
+    length = max(float(np.linalg.norm(motion[:3, 3])), config.min_motion * depth)
+    T = fused_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length, config)
+    return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
 
 
-def _sigma(keyframe: Keyframe, row: NDArray[np.intp]) -> FloatArray:
+def _sigma(keyframe: Keyframe, row: NDArray[np.intp], config: ResectioningConfig) -> FloatArray:
     """Standard deviations [P] of tracks in pixels; larger for points with only the network's depth."""
     guessed = np.isnan(keyframe.z[row])
-    return np.where(guessed, GUESSED_SIGMA, 1.0) * keyframe.sigma[row].astype(np.float64)
+    return np.where(guessed, config.guessed_sigma, 1.0) * keyframe.sigma[row].astype(np.float64)
 
 
-def _prior_information(length: float) -> FloatArray:
+def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
     """Information [6, 6] of the network's motion, of a given length."""
-    return np.diag([ROTATION_SIGMA**-2] * 3 + [(TRANSLATION_SIGMA * length) ** -2] * 3)
+    return np.diag([config.rotation_sigma**-2] * 3 + [(config.translation_sigma * length) ** -2] * 3)
 
 
-def fused_pose(T: FloatArray, information: FloatArray, prior: FloatArray, length: float) -> FloatArray:
+def fused_pose(
+    T: FloatArray,
+    information: FloatArray,
+    prior: FloatArray,
+    length: float,
+    config: ResectioningConfig = DEFAULT_ONLINE.resectioning,
+) -> FloatArray:
     """Mean of a pose and a prior pose, weighted by their information; that of ``T`` [6, 6] is as in `PoseEstimate`.
 
     ``length``: of the motion that the prior's translation sigma is relative to.
     """
-    prior_information = _prior_information(length)
+    prior_information = _prior_information(length, config)
     difference = np.concatenate([so3.log(T[:3, :3].T @ prior[:3, :3]), prior[:3, 3] - T[:3, 3]])
     step = np.linalg.solve(information + prior_information, prior_information @ difference)
     out = np.eye(4)

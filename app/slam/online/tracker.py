@@ -15,9 +15,10 @@ from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Intrinsics
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import FloatArray
-from stream_recon.app.slam.ba.robust_ba import BARound, SolveOptions
+from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.evidence.depth_ratios import measure_edges
 from stream_recon.app.slam.frame_data import DepthReader, Scale, sharpness
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
 from stream_recon.app.slam.online.keyframe import AttachedFrame, Keyframe, ScaleEdge, TrackedPoints, common_rows
 from stream_recon.app.slam.online.keyframe_features import (
     KeyframeImages,
@@ -31,9 +32,8 @@ from stream_recon.app.slam.online.keyframe_features import (
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.loop_closure import LoopCorrection
 from stream_recon.app.slam.online.map import Map, scale_ratio
-from stream_recon.app.slam.online.model_selection import WINDOW as DYNAMIC_WINDOW
 from stream_recon.app.slam.online.model_selection import DynamicSceneTest, network_is_better
-from stream_recon.app.slam.online.resectioning import AGREEING_PX, MotionPrior, TrackingResult, track_frame
+from stream_recon.app.slam.online.resectioning import MotionPrior, TrackingResult, track_frame
 
 logger = logging.getLogger(__name__)
 
@@ -41,35 +41,6 @@ FAILURES = (SingularError, np.linalg.LinAlgError, cv2.error)
 """Numerical failures, after which the network's pose is used."""
 
 Grey = NDArray[np.uint8]
-
-STEP = 0.025
-"""Image displacement between keyframes, as a share of the longer side."""
-LOST = 0.5
-"""Share of points found in a frame below which it becomes a keyframe."""
-FEW = 60
-"""Tracks of a new keyframe below which descriptors are matched, too."""
-MAX_REST = 8
-"""Most keyframes without descriptor matching after failures; the number doubles with each failure."""
-MIN_TRACKS = 30
-"""Least number of tracks of a keyframe."""
-WINDOW = 12
-"""Keyframes in a local adjustment."""
-FREE = 7
-"""Newest keyframes of the window that move."""
-BEGINNING = 6
-"""First keyframes, at each of which a local adjustment runs; later, one at every other keyframe is as accurate."""
-RECENT = 3
-"""Keyframes whose images are kept, for matching with descriptors."""
-RATIO_WINDOW = 6
-"""Keyframes over which paths in the map and in the network's world are compared."""
-JUDGED = 4
-"""Keyframes over which held-out tracks are counted."""
-SURE_JUMP = 2.0
-"""Standard deviations from which the scales of two depth maps differ."""
-BLURRED = 0.3
-"""Sharpness relative to the recent median, below which a frame is not tracked."""
-ROUNDS = (BARound(5, None, 4, tolerance=3e-3), BARound(1.5, 6, 4, tolerance=3e-3))
-"""Rounds of a local adjustment, from the map's points."""
 
 
 @dataclass
@@ -99,22 +70,23 @@ class Tracker:
         counts: TrackerCounts,
         T_world_camera: FloatArray | None = None,
         log_scale: float = 0.0,
+        config: OnlineConfig = DEFAULT_ONLINE,
     ) -> None:
-        self.scale = scale
+        self.scale, self._config = scale, config
         self._centre = first.intrinsics.cx, first.intrinsics.cy
-        self.map = Map(CameraModel(self._focal(first), scale.size[0] / 2, scale.size[1] / 2))
+        self.map = Map(CameraModel(self._focal(first), scale.size[0] / 2, scale.size[1] / 2), config)
         self.counts = counts
         self.log_scale = log_scale
         self._hurried = False
-        self._recent: deque[KeyframeImages] = deque(maxlen=RECENT)
+        self._recent: deque[KeyframeImages] = deque(maxlen=self._config.tracker.recent)
         self._T: FloatArray | None = T_world_camera
         """Pose of the last frame."""
         self._T_network: FloatArray | None = None
         """Pose of the last frame in the network's world."""
         self._continues = T_world_camera is not None
         """The scale comes from an earlier map."""
-        self._sharpness: deque[float] = deque(maxlen=15)
-        self._dynamic = DynamicSceneTest()
+        self._sharpness: deque[float] = deque(maxlen=config.tracker.sharpness_window)
+        self._dynamic = DynamicSceneTest(config.dynamic)
         self._failed = self._resting = 0
         """Recent failures of descriptor matching, and keyframes until it is tried again."""
 
@@ -159,7 +131,7 @@ class Tracker:
         """Apply a global adjustment of keyframes ``numbers``, unless it jumps in scale because of a moving object."""
         last = self.map.keyframes[numbers[-1]]
         # An adjustment of more keyframes may correct real drift of the scale.
-        few = numbers[-1] < WINDOW
+        few = numbers[-1] < self._config.local_ba.window
         if few and self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
             return
         self.map.apply_global_ba(found, numbers)
@@ -180,7 +152,8 @@ class Tracker:
         for new, earlier in entries:
             if new.keyframe.number >= first:
                 active = [old for old in earlier if old.keyframe.number >= first]
-                matched += match_entries(new, active, self.map.lens, max(self.scale.size), self.map.track_ids)
+                side, matching = max(self.scale.size), self._config.matching.descriptors
+                matched += match_entries(new, active, self.map.lens, side, self.map.track_ids, matching)
         return matched > 0
 
     def _follow_map(self) -> None:
@@ -200,17 +173,19 @@ class Tracker:
 
     def _scale_ratio(self) -> float:
         """Recent path in the map per path in the network's world; the network's depths may have another scale."""
-        recent = self.map.keyframes[-RATIO_WINDOW:]
+        recent = self.map.keyframes[-self._config.tracker.ratio_window :]
         if recent and recent[-1].dynamic:
             return recent[-1].scale_ratio
-        return scale_ratio([keyframe for keyframe in recent if not keyframe.dynamic], self.log_scale)
+        return scale_ratio([keyframe for keyframe in recent if not keyframe.dynamic], self.log_scale, self._config)
 
     def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
         """Track a frame against the last keyframe; returns its pose."""
         trusted = self.newest.keyframe.trusted
-        found = track_frame(self.newest, image, self.map.lens, prior)
+        found = track_frame(self.newest, image, self.map.lens, prior, self._config)
         T = found.T_world_camera if found.good and trusted else prior.T_predicted
-        if found.good and found.displacement < STEP and len(found.row) >= LOST * found.attempted:
+        config = self._config.tracker
+        near = found.good and found.displacement < config.keyframe_step
+        if near and len(found.row) >= config.min_tracked * found.attempted:
             tracked = TrackedPoints(found.row, found.uv, prior.T_network)
             return self._attach(result.index, T, tracked if trusted else None, found.covariance if trusted else None)
         return self._insert(result, image, T, found)
@@ -230,13 +205,16 @@ class Tracker:
         keyframe = new.keyframe
         if found is not None:
             self._take_tracks(new, found)
-        if self._recent and len(keyframe.track) < FEW:
+        config = self._config.descriptors
+        if config.is_enabled and self._recent and len(keyframe.track) < config.min_tracks:
             self._match_descriptors(new)
         detect_corners(new, self.map.track_ids)
-        if len(keyframe.track) < MIN_TRACKS and self.map.keyframes:
+        if len(keyframe.track) < self._config.tracker.min_tracks and self.map.keyframes:
             return self._attach(result.index, keyframe.T_world_camera)
-        _take_points(keyframe, [images.keyframe for images in self._recent], self.map.lens)
-        keyframe.scale_edges = _scale_edges(new, self._recent, self.map.lens)
+        earlier = [images.keyframe for images in self._recent]
+        _take_points(keyframe, earlier, self.map.lens, self._config.tracker.point_px)
+        if self._config.scale_edges.is_enabled:
+            keyframe.scale_edges = _scale_edges(new, self._recent, self.map.lens)
         self._recent.append(new)
         self.map.append(keyframe)
         self.counts.keyframes += 1
@@ -251,17 +229,17 @@ class Tracker:
         """Keyframe without tracks."""
         T_network = np.asarray(result.T_world_camera, np.float64)
         attached = [AttachedFrame(result.index, np.eye(4), self.log_scale)]
-        keyframe = Keyframe(
-            len(self.map.keyframes), T_network, self._focal(result), T, self.log_scale, attached=attached
-        )
-        return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale))
+        number, focal = len(self.map.keyframes), self._focal(result)
+        keyframe = Keyframe(number, T_network, focal, T, self.log_scale, attached=attached, config=self._config.map)
+        return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale), config=self._config)
 
     def _take_tracks(self, new: KeyframeImages, found: TrackingResult) -> None:
         """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
         last, keyframe = self.map.keyframes[-1], new.keyframe
         if found.good:
             keyframe.attached[0].covariance = found.covariance
-            kept = consistent_tracks(last, found.uv, found.row) & (found.distance < 2 * AGREEING_PX)
+            kept = consistent_tracks(last, found.uv, found.row, self._config.matching.descriptors)
+            kept &= found.distance < 2 * self._config.resectioning.agreeing_px
             # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[found.row]
             row, uv = found.row[kept], found.uv[kept]
@@ -276,16 +254,20 @@ class Tracker:
             self._resting -= 1
             return
         match_keyframes(new, self._recent, self.map.lens, self.map.track_ids)
-        pose = pose_from_tracks(new.keyframe, [images.keyframe for images in self._recent], self.map.lens)
+        pose = pose_from_tracks(
+            new.keyframe, [images.keyframe for images in self._recent], self.map.lens, self._config.descriptors
+        )
         if pose is not None:
             new.keyframe.T_world_camera = pose
         self._failed = self._failed + 1 if pose is None else 0
-        self._resting = min(2 ** max(self._failed - 1, 0), MAX_REST) - 1
+        self._resting = min(2 ** max(self._failed - 1, 0), self._config.descriptors.max_rest) - 1
 
     def _adjust_and_check(self, new: Keyframe) -> None:
         """Local adjustment; then the network's motion instead, where tests prefer it."""
         new.scale_ratio = self._scale_ratio()
-        if not self._dynamic.positive and (new.number < BEGINNING or new.number % 2):
+        config = self._config.local_ba
+        is_due = config.is_enabled and (new.number < config.beginning or new.number % 2)
+        if is_due and not self._dynamic.positive:
             self._adjust()
         # The adjustment can make the test positive.
         if self._dynamic.positive:
@@ -294,28 +276,31 @@ class Tracker:
             self._fall_back_by_held_out(new)
 
     def _adjust(self) -> None:
-        window = self.map.keyframes[-WINDOW:]
+        config = self._config.local_ba
+        window = self.map.keyframes[-config.window :]
         if len(window) < 2:
             return
         if self._hurried:
             self.counts.skipped += 1
             return
-        fixed = max(len(window) - FREE, 1)
-        found = adjust_window(window, self.map.lens, ROUNDS, SolveOptions(False, np.arange(len(window)) < fixed))
+        fixed = max(len(window) - config.free, 1)
+        options = SolveOptions(False, np.arange(len(window)) < fixed)
+        found = adjust_window(window, self.map.lens, config.rounds, options, config=self._config)
         if found is not None:
             last = window[-1]
             if self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
                 return
             if fixed == 1 and not self._continues:
-                found = found.aligned(window)
+                found = found.aligned(window, self._config.window)
             found.apply(window)
             self.map.changed |= {keyframe.number for keyframe in window}
             self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
 
     def _fall_back_by_held_out(self, new: Keyframe) -> None:
         """Follow the network to a keyframe where held-out tracks prefer it."""
-        judged = self.map.keyframes[-JUDGED:]
-        if len(judged) < 2 or not network_is_better(judged, self.map.lens):
+        judged = self.map.keyframes[-self._config.held_out.keyframes :]
+        config = self._config.held_out
+        if not config.is_enabled or len(judged) < 2 or not network_is_better(judged, self.map.lens, config):
             return
         last = judged[-2]
         self.counts.fallback_segments += last.trusted
@@ -325,7 +310,7 @@ class Tracker:
         """Follow the network while the test for moving objects is positive, at first also over its window."""
         first = new.number
         if not self.map.keyframes[first - 1].dynamic:
-            first = max(first - DYNAMIC_WINDOW + 1, 1)
+            first = max(first - self._config.dynamic.window + 1, 1)
             self.counts.fallback_segments += 1
         for last, keyframe in pairwise(self.map.keyframes[first - 1 :]):
             _follow_network(keyframe, last, last.scale_ratio)
@@ -338,7 +323,7 @@ class Tracker:
     def _is_blurred(self, image: Grey) -> bool:
         value = sharpness(image)
         usual = float(np.median(self._sharpness)) if self._sharpness else value
-        if value < BLURRED * usual:
+        if value < self._config.tracker.min_sharpness * usual:
             return True
         self._sharpness.append(value)
         return False
@@ -365,12 +350,12 @@ def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: C
     for k, excess, sigma in zip(found.first.tolist(), found.excess, found.sigma, strict=True):
         difference = scale[last] - scale[k] + excess
         # Small differences are errors of single depth maps, which would add up.
-        sure = abs(difference) > SURE_JUMP * sigma
+        sure = abs(difference) > new.config.scale_edges.min_sigmas * sigma
         edges.append(ScaleEdge(every[k].keyframe.number, float(difference) if sure else 0.0, float(sigma)))
     return tuple(edges)
 
 
-def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) -> None:
+def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel, max_px: float) -> None:
     """Give a new keyframe the map's points of its tracks, where they project close to them."""
     inverse = invert_pose(new.T_world_camera)
     for old in earlier:
@@ -378,5 +363,5 @@ def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel) 
         rows = rows[np.isfinite(old.z[rows[:, 0]])]
         xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
         with np.errstate(invalid="ignore"):
-            near = np.linalg.norm(lens.project(xyz) - new.uv[rows[:, 1]], axis=1) < 5
+            near = np.linalg.norm(lens.project(xyz) - new.uv[rows[:, 1]], axis=1) < max_px
         new.z[rows[near, 1]] = xyz[near, 2]

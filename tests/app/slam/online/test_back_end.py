@@ -1,19 +1,26 @@
 """Online back end on a synthetic room: causal poses, revisions and fallbacks to the network."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import is_rigid
-from stream_recon.app.core.types import FrameResult, FrameRevision, MapState, PreparedFrame, Revision
+from stream_recon.app.core.types import FrameResult, FrameRevision, PreparedFrame, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.slam.online import loop_closure, tracker
-from stream_recon.app.slam.online import map as online_map
+from stream_recon.app.slam.online import tracker
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.config import (
+    FinalBAConfig,
+    GlobalBAConfig,
+    LocalBAConfig,
+    LongTrackConfig,
+    MapConfig,
+    OnlineConfig,
+)
 from stream_recon.app.slam.online.keyframe import common_rows
+from stream_recon.app.slam.online.map import MapState
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
@@ -164,31 +171,43 @@ def test_a_late_live_back_end_skips_adjustments_and_counts_them() -> None:
     assert back_end.figures["adjustments_skipped"] > 2 and "adjustments skipped" in back_end.status_line
 
 
-def test_old_keyframes_keep_their_poses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(online_map, "ACTIVE", 10)
+def test_old_keyframes_keep_their_poses_alone() -> None:
     truth = walk(60)[:40]
-    back_end = OnlineBackEnd(prefill=4)
+    back_end = OnlineBackEnd(prefill=4, config=OnlineConfig(map=MapConfig(active=10)))
     heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
-    assert back_end._tracker is not None
-    keyframes = back_end._tracker.map.keyframes
+    assert back_end.map is not None
+    keyframes = back_end.map.keyframes
     assert len(keyframes) > 10
     assert all(len(keyframe.track) == 0 for keyframe in keyframes[:-10])
     assert all(len(keyframe.track) for keyframe in keyframes[-10:])
     assert len(heard.last) == 40
 
 
-def test_distant_keyframes_get_common_tracks_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distant_keyframes_get_common_tracks_at_the_end() -> None:
     truth = walk(60)[:14]
     common, errors = [], []
-    for neighbours in (0, loop_closure.NEIGHBOURS):
-        monkeypatch.setattr(loop_closure, "NEIGHBOURS", neighbours)
-        back_end = OnlineBackEnd(prefill=4)
+    for is_enabled in (False, True):
+        config = OnlineConfig(long_tracks=LongTrackConfig(is_enabled=is_enabled))
+        back_end = OnlineBackEnd(prefill=4, config=config)
         heard = Heard(Video(truth, drifting(truth, turn_deg=0.3, move=0.1)), back_end)
-        entries = [entry.keyframe for entry, _ in back_end._loops.neighbouring_entries()]
-        common.append(np.mean([len(common_rows(*pair)) for pair in pairwise(entries)]))
+        assert back_end.map is not None
+        keyframes = back_end.map.keyframes
+        common.append(len(common_rows(keyframes[0], keyframes[-1])))
         errors.append(ate(heard.poses(), truth))
     assert common[1] > common[0] + 30
     assert errors[1] < 1.05 * errors[0]
+
+
+def test_without_adjustments_a_map_drifts_more(wandering: tuple[Video, Heard]) -> None:
+    video, heard = wandering
+    config = OnlineConfig(
+        local_ba=LocalBAConfig(is_enabled=False),
+        global_ba=GlobalBAConfig(is_enabled=False),
+        final_ba=FinalBAConfig(is_enabled=False),
+        long_tracks=LongTrackConfig(is_enabled=False),
+    )
+    plain = Heard(video, OnlineBackEnd(prefill=4, config=config))
+    assert ate(plain.poses(), video.truth) > 1.1 * ate(heard.poses(), video.truth)
 
 
 def test_its_status_line_has_the_figures(wandering: tuple[Video, Heard]) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.worker import StopTest, ThreadWorker
-from stream_recon.app.slam.online.global_ba import DELAY, DELAYED_FROM, GlobalBA, GlobalBAScheduler
+from stream_recon.app.slam.online.config import GlobalBAConfig, OnlineConfig
+from stream_recon.app.slam.online.global_ba import GlobalBA, GlobalBAScheduler
 from stream_recon.app.slam.online.keyframe import Keyframe
 
 LENS = CameraModel(100.0, 50.0, 40.0)
+FEW, DELAY = 59, 0.1
+CONFIG = OnlineConfig(global_ba=GlobalBAConfig(delayed_from=FEW + 1, delay=DELAY))
 
 
 def keyframes(count: int, marker: float = 1.0) -> list[Keyframe]:
@@ -21,7 +24,7 @@ def keyframes(count: int, marker: float = 1.0) -> list[Keyframe]:
 
 
 def scheduler(*, waits: bool) -> GlobalBAScheduler:
-    return GlobalBAScheduler(ThreadWorker(GlobalBA(), "global-ba"), waits=waits)
+    return GlobalBAScheduler(ThreadWorker(GlobalBA(CONFIG), "global-ba"), waits=waits, config=CONFIG)
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +39,17 @@ def adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_of_few_keyframes_are_applied_at_once() -> None:
     adjustments = scheduler(waits=True)
-    adjustments.start(keyframes(DELAYED_FROM - 1), LENS)
-    assert adjustments.collect(DELAYED_FROM - 2) == (1.0, list(range(DELAYED_FROM - 1)))
-    assert adjustments.collect(DELAYED_FROM - 2) is None
+    adjustments.start(keyframes(FEW), LENS)
+    assert adjustments.collect(FEW - 1) == (1.0, list(range(FEW)))
+    assert adjustments.collect(FEW - 1) is None
     adjustments.close()
 
 
 def test_results_of_many_are_applied_at_a_fixed_keyframe() -> None:
-    count = 2 * DELAYED_FROM
+    count = 2 * FEW
     adjustments = scheduler(waits=True)
     adjustments.start(keyframes(count), LENS)
     due = count - 1 + int(DELAY * count)
-    assert adjustments._job is not None
-    adjustments._job.task.future.result()
     assert all(adjustments.collect(newest) is None for newest in range(count - 1, due))
     assert adjustments.collect(due) == (1.0, list(range(count)))
     adjustments.start(keyframes(count), LENS)
@@ -60,8 +61,8 @@ def test_an_adjustment_is_restarted_after_keyframes_moved() -> None:
     adjustments = scheduler(waits=True)
     adjustments.restart(keyframes(5), LENS)
     assert adjustments.collect(4) is None, "none was running"
-    adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
-    adjustments.restart(keyframes(2 * DELAYED_FROM, marker=2.0), LENS)
+    adjustments.start(keyframes(2 * FEW), LENS)
+    adjustments.restart(keyframes(2 * FEW, marker=2.0), LENS)
     found = adjustments.collect(10**6)
     assert cast(float, found and found[0]) == 2.0
     assert adjustments.collect(10**6) is None
@@ -92,21 +93,30 @@ def test_a_replaced_adjustment_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_adjustment_of_a_file_is_skipped() -> None:
     adjustments = scheduler(waits=True)
-    adjustments.start(keyframes(2 * DELAYED_FROM), LENS)
-    adjustments.offer(keyframes(4 * DELAYED_FROM), LENS)
-    assert adjustments.collect(10**6) == (1.0, list(range(2 * DELAYED_FROM)))
-    adjustments.offer(keyframes(4 * DELAYED_FROM), LENS)
-    assert adjustments.collect(10**6) == (1.0, list(range(4 * DELAYED_FROM)))
+    adjustments.start(keyframes(2 * FEW), LENS)
+    adjustments.offer(keyframes(4 * FEW), LENS)
+    assert adjustments.collect(10**6) == (1.0, list(range(2 * FEW)))
+    adjustments.offer(keyframes(4 * FEW), LENS)
+    assert adjustments.collect(10**6) == (1.0, list(range(4 * FEW)))
     assert adjustments.skipped == 0
+    adjustments.close()
+
+
+def test_it_can_be_switched_off() -> None:
+    config = OnlineConfig(global_ba=GlobalBAConfig(is_enabled=False))
+    adjustments = GlobalBAScheduler(ThreadWorker(GlobalBA(config), "global-ba"), waits=True, config=config)
+    adjustments.offer(keyframes(10), LENS)
+    assert not adjustments.busy
     adjustments.close()
 
 
 def test_a_live_source_skips_adjustments_and_counts_them() -> None:
     adjustments = scheduler(waits=False)
     adjustments.offer(keyframes(10), LENS)
-    assert adjustments._job is not None
+    assert adjustments.busy
     adjustments.offer(keyframes(100), LENS)
     assert adjustments.skipped == 1
-    adjustments._job.task.future.result()
-    assert adjustments.collect(99) == (1.0, list(range(10)))
+    while (found := adjustments.collect(99)) is None:
+        time.sleep(0.01)
+    assert found == (1.0, list(range(10)))
     adjustments.close()

@@ -1,18 +1,21 @@
 """Online loop closure: loops are closed at revisits, and only there."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import rotation_angle_deg
+from stream_recon.app.core.worker import StopTest, ThreadWorker
+from stream_recon.app.slam.matching.features import NO_FEATURES
 from stream_recon.app.slam.matching.matching import NO_MATCHES
-from stream_recon.app.slam.online import map as online_map
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.slam.online.config import LoopConfig, MapConfig, OnlineConfig
+from stream_recon.app.slam.online.global_ba import GlobalBA
 from stream_recon.app.slam.online.keyframe import Keyframe
 from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
-from stream_recon.app.slam.online.loop_closure import MAX_EDGES, NO_FEATURES, Loop, LoopCloser, LoopCorrection, _thinned
+from stream_recon.app.slam.online.loop_closure import Loop, LoopCorrection, thinned
+from stream_recon.app.slam.online.place_recognition import KeyframeDatabase, PlaceQuery, QueryResult
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from tests.app.slam import room
 from tests.app.slam.online.test_back_end import Heard, ate
@@ -56,6 +59,15 @@ def test_a_place_seen_again_closes_a_loop(again: tuple[Video, OnlineBackEnd, Hea
 
 
 @pytest.mark.slow
+def test_loops_can_be_left_open(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+    config = OnlineConfig(loops=LoopConfig(is_enabled=False))
+    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True, config=config)
+    heard = Heard(again[0], back_end)
+    assert not len(back_end.sparse.loops)
+    assert ate(heard.poses(), again[0].truth) > ate(again[2].poses(), again[0].truth)
+
+
+@pytest.mark.slow
 def test_causal_poses_do_not_depend_on_later_loops(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
     video, _, heard = again
     shorter = Video(video.truth[:60], np.array([r.T_world_camera for r in video.results[:60]]))
@@ -89,29 +101,28 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
     monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
     looked: list[int] = []
-    sort = LoopCloser._confirm
 
-    def watched(self: LoopCloser, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
-        looked.append(len(found))
-        sort(self, found, keyframes)
+    class Watched(KeyframeDatabase):
+        def query(self, should_stop: StopTest, query: PlaceQuery, lens: CameraModel) -> QueryResult:
+            found = super().query(should_stop, query, lens)
+            looked.append(len(found.revisits))
+            return found
 
-    monkeypatch.setattr(LoopCloser, "_confirm", watched)
     truth = np.array([pose((0.0, 0.05 * np.sin(z), z), 1.3) for z in np.linspace(-6, 6, 100)])
-    back_end = OnlineBackEnd(prefill=4)
+    back_end = OnlineBackEnd(
+        prefill=4, workers=(ThreadWorker(GlobalBA(), "global-ba"), ThreadWorker(Watched(), "loops"))
+    )
     Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), back_end)
     assert sum(looked) > 3, "places look alike there"
     assert not len(back_end.sparse.loops)
 
 
 @pytest.mark.slow
-def test_loops_are_closed_over_inactive_keyframes(
-    monkeypatch: pytest.MonkeyPatch, again: tuple[Video, OnlineBackEnd, Heard]
-) -> None:
-    monkeypatch.setattr(online_map, "ACTIVE", 20)
-    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True)
+def test_loops_are_closed_over_inactive_keyframes(again: tuple[Video, OnlineBackEnd, Heard]) -> None:
+    back_end = OnlineBackEnd(prefill=4, known_intrinsics=True, config=OnlineConfig(map=MapConfig(active=20)))
     heard = Heard(again[0], back_end)
     assert len(back_end.sparse.loops) and len(heard.last) == len(again[0].truth)
-    assert back_end._tracker is not None and back_end._tracker.map.fixed
+    assert back_end.map is not None and back_end.map.fixed
 
 
 def test_a_correction_is_interpolated_between_keyframes() -> None:
@@ -123,10 +134,10 @@ def test_a_correction_is_interpolated_between_keyframes() -> None:
 
 
 def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
-    few, many = loops(MAX_EDGES), loops(5 * MAX_EDGES)
-    assert _thinned(few) == few
-    kept = [loop.inliers for loop in _thinned(many)]
-    assert MAX_EDGES / 2 <= len(kept) <= MAX_EDGES and kept == sorted(set(kept))
+    few, many = loops(200), loops(1000)
+    assert thinned(few, 200) == few
+    kept = [loop.inliers for loop in thinned(many, 200)]
+    assert 100 <= len(kept) <= 200 and kept == sorted(set(kept))
     steps = np.diff(kept)
     assert kept[0] == 0 and kept[-1] == len(many) - 1
     assert steps[-1] == 1 and steps[0] > 1 and (np.diff(steps) <= 0).all()

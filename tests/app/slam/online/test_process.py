@@ -1,9 +1,11 @@
 """Back end in a separate process: the same results, and errors where a process dies."""
 
 import gc
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.slam.online.back_end import Item, OnlineBackEnd
+from stream_recon.app.slam.online.config import OnlineConfig
 from stream_recon.app.slam.online.process import ProcessBackEnd
 from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.configs.errors import ResourceError
@@ -30,6 +33,13 @@ def pushed(video: Video, number: int) -> tuple[FrameResult, PreparedFrame]:
     return result, PreparedFrame(number, number / 10, result.rgb, result.transform, grey_image(video.pictures[number]))
 
 
+def started(**options: Any) -> tuple[ProcessBackEnd, list[BaseProcess]]:
+    """A back end and its processes."""
+    before = multiprocessing.active_children()
+    back_end = ProcessBackEnd(**options)
+    return back_end, [process for process in multiprocessing.active_children() if process not in before]
+
+
 def heard(video: Video, back_end: OnlineBackEnd | ProcessBackEnd) -> Iterator[Item]:
     for number in range(FRAMES):
         yield from back_end.push(*pushed(video, number))
@@ -44,21 +54,21 @@ def figures(item: Item) -> list[Any]:
 
 @pytest.mark.slow
 def test_it_gives_the_same_items_in_the_same_order(video: Video) -> None:
-    here, remote = OnlineBackEnd(prefill=4), ProcessBackEnd(prefill=4)
+    here, (remote, processes) = OnlineBackEnd(prefill=4), started(prefill=4)
     for one, other in zip(heard(video, here), heard(video, remote), strict=True):
         assert type(one) is type(other)
         for a, b in zip(figures(one), figures(other), strict=True):
             np.testing.assert_array_equal(a, b)
     assert remote.status_line == here.status_line and remote.figures == here.figures
     np.testing.assert_array_equal(remote.sparse.points, here.sparse.points)
-    assert not any(process.is_alive() for process in remote._processes)
+    assert not any(process.is_alive() for process in processes)
 
 
 @pytest.mark.slow
 def test_after_ctrl_c_it_still_finishes(video: Video) -> None:
-    back_end = ProcessBackEnd(prefill=4)
+    back_end, processes = started(prefill=4)
     items = list(back_end.push(*pushed(video, 0)))
-    for process in back_end._processes:
+    for process in processes:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
     items += back_end.push(*pushed(video, 1))
@@ -69,15 +79,15 @@ def test_after_ctrl_c_it_still_finishes(video: Video) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["global-ba", "loops", "tracking"])
 def test_a_killed_process_is_reported_to_the_user(video: Video, which: str) -> None:
-    back_end = ProcessBackEnd()
-    [process] = [process for process in back_end._processes if process.name == which]
+    back_end, processes = started()
+    [process] = [process for process in processes if process.name == which]
     back_end.push(*pushed(video, 0))
     process.kill()
     with pytest.raises(ResourceError, match="--resume"):
         for number in range(1, FRAMES):
             back_end.push(*pushed(video, number))
         back_end.finish()
-    for process in back_end._processes:
+    for process in processes:
         process.join(20)
         assert not process.is_alive(), "no process remains"
 
@@ -91,8 +101,7 @@ def test_its_errors_are_raised_in_the_main_process(video: Video) -> None:
 
 
 def test_the_processes_end_with_their_owner() -> None:
-    back_end = ProcessBackEnd()
-    processes = back_end._processes
+    back_end, processes = started()
     del back_end
     gc.collect()
     for process in processes:
@@ -101,11 +110,10 @@ def test_the_processes_end_with_their_owner() -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_not_waited_for_and_a_camera_is(video: Video, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_not_waited_for_and_a_camera_is(video: Video) -> None:
     ahead = 2
-    monkeypatch.setattr("stream_recon.app.slam.online.process.AHEAD", ahead)
     for live in (False, True):
-        back_end = ProcessBackEnd(prefill=1, live=live)
+        back_end = ProcessBackEnd(prefill=1, live=live, config=OnlineConfig(frames_ahead=ahead))
         given = [list(back_end.push(*pushed(video, number))) for number in range(6)]
         first = {item.index: number for number, items in enumerate(given) for item in items if hasattr(item, "index")}
         late = [first.get(number, 9) - number for number in range(6 - ahead)]
