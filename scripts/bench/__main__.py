@@ -22,7 +22,6 @@ BENCHMARKS = {
     "cpu": "all CPU figures of README.md and of scripts/README.md",
     "start": "seconds until first line, first pose and first points, and refinement after a stream",
     "program": "whole command on the sample",
-    "pipeline": "program around a step that sleeps: frame rate, and time of each thread",
     "load": "sample on a machine with busy processes, or with a browser that draws the page",
     "memory": "host memory of the whole command up to 2,000 frames",
     "soak": "resources of a run of 100,000 frames without a network",

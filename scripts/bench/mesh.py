@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.drawing import Drawable, draw, drawables
+from bench.table import header, row
 from stream_recon.app.core.gltf import glb
 from stream_recon.app.mesh.build import primitives, surface, with_texture
 from stream_recon.app.mesh.config import DEFAULT_MESH
@@ -40,16 +41,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    print(
-        "| result | triangles, views | MB | s: surface, texture | PSNR: texture, vertices | with gains | levelled "
-        "| same depth | covered |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = "PSNR: texture, vertices", "with gains", "levelled", "same depth", "covered"
+    header("result", "triangles, views", "MB", "s: surface, texture", *columns)
     for folder in options.results:
-        print(_row(folder, options.every, options.faces), flush=True)
+        row(folder.name, *_cells(folder, options.every, options.faces))
 
 
-def _row(folder: Path, every: int, faces: int) -> str:
+def _cells(folder: Path, every: int, faces: int) -> list[str]:
     result = read_result(folder)
     cameras = mesh_cameras(result, DEFAULT_MESH.fusion.max_frames)
     held = cameras[every // 2 :: every]
@@ -65,10 +63,13 @@ def _row(folder: Path, every: int, faces: int) -> str:
     pairs = zip(_errors(textured, views), _errors(plain, views), strict=True)
     errors = [f"{one:.2f}, {other:.2f}" for one, other in pairs]
     covered = np.mean([draw(plain, view.T_world_camera, view.camera, _size(view))[1].mean() for view in views])
-    return (
-        f"| {folder.name} | {mesh.triangles}, {mesh.views} | {size / 1e6:.1f} | {middle - begin:.0f}, "
-        f"{end - middle:.0f} | {' | '.join(errors)} | {covered:.1%} |"
-    )
+    return [
+        f"{mesh.triangles}, {mesh.views}",
+        f"{size / 1e6:.1f}",
+        f"{middle - begin:.0f}, {end - middle:.0f}",
+        *errors,
+        f"{covered:.1%}",
+    ]
 
 
 def _size(view: SourceView) -> tuple[int, int]:

@@ -5,16 +5,18 @@ Depth and poses are the sample's ground truth, repeated, with an offset for each
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.scenarios.sample import SampleTruth
+from bench import SAMPLE
 from bench.table import row
 from stream_recon.app.core.transforms import Similarity, invert_pose, rotation_matrix
-from stream_recon.app.core.types import FrameRevision, ImageTransform, PreparedFrame, Revision
+from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
 from stream_recon.app.viewer.panel import PanelEvents
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
@@ -34,10 +36,7 @@ def bench_page(frames: int) -> None:
     events = PanelEvents(lambda: None, lambda kind, client: None, lambda client: None, lambda _: None, {})
     page = ViewerState(server, PointsConfig(), 1_000_000, events)
     poses = []
-    truth = SampleTruth(SIZE, LAP_M)
-    transform = ImageTransform(SIZE, (0.0, 0.0, float(SIZE[0]), float(SIZE[1])), SIZE)
-    for index in range(frames):
-        result = truth.result(PreparedFrame(index, 0.0, np.full((*SIZE[::-1], 3), 128, np.uint8), transform))
+    for result in walked_sample(frames):
         page.add_frame_result(result.index, result.T_world_camera, result.intrinsics, result)
         poses.append(result.T_world_camera)
         if result.index % 100 == 0:
@@ -106,6 +105,32 @@ def moved(poses: list[NDArray[np.float64]], changes: list[Similarity]) -> Revisi
             for index, (pose, change) in enumerate(zip(poses, changes, strict=True))
         )
     )
+
+
+def walked_sample(frames: int) -> Iterator[FrameResult]:
+    with np.load(SAMPLE.with_suffix(".truth.npz")) as truth:
+        poses, every = truth["T_world_camera"].astype(np.float64), int(truth["depth_frames"][1])
+        focal = float(truth["intrinsics"][0] / (2 * truth["intrinsics"][2])) * SIZE[0]
+        depths = [cv2.resize(depth.astype(np.float32), SIZE) for depth in truth["depth"]]
+    unit = float(np.mean(depths[0]))  # scale frames lie at distance 1, as a network's do
+    width, height = SIZE
+    result = FrameResult(
+        index=0,
+        timestamp=0.0,
+        T_world_camera=np.eye(4),
+        intrinsics=Intrinsics(focal, focal, width / 2, height / 2),
+        depth=depths[0],
+        confidence=depths[0],
+        rgb=np.full((height, width, 3), 128, np.uint8),
+        transform=ImageTransform(SIZE, (0.0, 0.0, float(width), float(height)), SIZE),
+        is_keyframe=True,
+    )
+    for index in range(frames):
+        lap, place = divmod(index, len(poses))
+        pose = poses[place].copy()
+        pose[:3, 3] = (pose[:3, 3] + [0, 0, LAP_M * lap]) / unit
+        depth = depths[place // every] / unit
+        yield replace(result, index=index, T_world_camera=pose, depth=depth, confidence=1 + 4 / (1 + depth))
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Each file of the corpus gives its expected value; scripts/reliability/make_corpus.py writes the files."""
+"""Each file of the corpus gives its expected value; make_corpus.py writes the files."""
 
 import json
 import re

@@ -8,7 +8,6 @@ import torch
 
 from bench.gpu.budgets import bench_budgets
 from bench.gpu.measure import Rates, begin_table, machine_rates, random_network, release_memory
-from bench.gpu.profile import bench_profile
 from bench.gpu.program import bench_embedded
 from bench.gpu.steps import bench_choice, bench_sizes, bench_step
 from bench.gpu.streams import bench_folder, bench_streams
@@ -18,7 +17,7 @@ from stream_recon.models.network import StreamingNetwork
 FullSizeTable = Callable[[StreamingNetwork, Preset, Rates], None]
 FULL_SIZE: dict[str, FullSizeTable] = {"step": bench_step, "choice": bench_choice, "sizes": bench_sizes}
 """Tables of the full-size network with random weights."""
-OTHERS = ("embedded", "profile", "streams", "folder", "budgets")
+OTHERS = ("embedded", "streams", "folder", "budgets")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -30,7 +29,6 @@ def run(options: Namespace) -> None:
     wanted = options.only.split(",") if options.only else [*FULL_SIZE, *OTHERS]
     others: dict[str, Callable[[], None]] = {
         "embedded": bench_embedded,
-        "profile": bench_profile,
         "streams": bench_streams,
         "folder": partial(bench_folder, options.clips),
         "budgets": bench_budgets,

@@ -1,12 +1,9 @@
 """Table of what `stream-recon plan` chooses for a memory budget, each choice run within that budget."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import torch
@@ -16,7 +13,8 @@ from bench.table import row
 from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.planning.budget import CONTEXT_BYTES, measure_rates
 from stream_recon.app.planning.search import PlannedRun, parse_memory, search_configurations
-from stream_recon.configs.schema import CacheChoice, Preset, load_preset, preset_names, preset_to_toml
+from stream_recon.configs.errors import StreamReconError
+from stream_recon.configs.schema import CacheChoice, Preset, load_preset, preset_names
 
 BUDGETS = ("24GB", "8GB")
 SOURCE_SIZE = (1280, 720)
@@ -59,26 +57,15 @@ def compare(choice: PlannedRun, budget: int) -> str:
 
 
 def run_apart(choice: PlannedRun, budget: int) -> dict[str, Any]:
-    """`main` in a process of its own; with ``in_use``, what it holds of the device at its end."""
-    scripts = Path(__file__).resolve().parents[2]
-    paths = os.pathsep.join([str(scripts), os.environ.get("PYTHONPATH", "")])
-    free, _ = torch.cuda.mem_get_info()
-    preset = dataclasses.replace(
-        choice.configuration.preset, stream=dataclasses.replace(choice.configuration.preset.stream, keyframes="every")
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "preset.toml"
-        file.write_text(preset_to_toml(preset))
-        shape = map(str, (*choice.configuration.grid, budget))
-        command = [sys.executable, "-m", "bench.gpu.budgets", str(file), *shape, choice.configuration.cache]
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-        )
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    figures["in_use"] = free - figures["free"]
-    return figures
+    """`run_within` in a process of its own; with ``in_use``, what it holds of the device at its end."""
+    way, (free, _) = choice.configuration, torch.cuda.mem_get_info()
+    preset = dataclasses.replace(way.preset, stream=dataclasses.replace(way.preset.stream, keyframes="every"))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            figures = pool.submit(run_within, preset, way.grid, budget, way.cache).result()
+        except (RuntimeError, StreamReconError, BrokenProcessPool) as error:
+            return {"error": str(error)[:300] or "no message"}
+    return {**figures, "in_use": free - figures["free"]}
 
 
 def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: CacheChoice) -> dict[str, Any]:
@@ -90,13 +77,3 @@ def run_within(preset: Preset, grid: tuple[int, int], budget: int, cache: CacheC
     _stream, figures = measure_step(network, preset, grid, FRAMES, variant)
     free, _ = torch.cuda.mem_get_info()
     return {**dataclasses.asdict(figures), "reserved_now": torch.cuda.memory_reserved(), "free": free}
-
-
-def main() -> None:
-    preset, rows, columns, budget, cache = sys.argv[1:]
-    choice: CacheChoice = "fp8" if cache == "fp8" else "full"
-    print(json.dumps(run_within(load_preset(preset), (int(rows), int(columns)), int(budget), choice)))
-
-
-if __name__ == "__main__":
-    main()

@@ -32,12 +32,14 @@ def prepare(video: Path, out: Path, every: int) -> None:
     spent += run_program(*words, out=export).cpu_seconds
     names = sorted(path.name for path in (export / "images").iterdir())
     images.mkdir()
+    side = 0
     for name in names:
         bgr = cv2.imread(str(export / "images" / name))
         assert bgr is not None
         cv2.imwrite(str(images / name), bgr, (cv2.IMWRITE_JPEG_QUALITY, QUALITY))
+        side = max(bgr.shape)
     model_of(export / "sparse" / "0", names, spent).save(place / OURS)
-    chosen = SceneOptions(frames=str(every), max_images=len(names), max_side=max(bgr.shape))
+    chosen = SceneOptions(frames=str(every), max_images=len(names), max_side=side)
     save_training_scene(scene_of(read_result(result), chosen), place / OWN)
     before = children_seconds()
     work = place / "work" / "sfm"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the corpus of tests/corpus from the packaged sample: small files of which each has a known right answer.
 
-scripts/reliability/make_corpus.py                 # replaces tests/corpus/files and tests/corpus/expected.json
-scripts/reliability/make_corpus.py --to FOLDER
+tests/corpus/make_corpus.py                 # replaces tests/corpus/files and tests/corpus/expected.json
+tests/corpus/make_corpus.py --to FOLDER
 
 Films with properties that OpenCV cannot write are encoded by ffmpeg; without it the ones that are there stay.
 
@@ -32,7 +32,7 @@ from tests.app.sources.bags import Bag  # noqa: E402
 from tests.app.sources.exif_files import jpeg, tiff  # noqa: E402
 from tests.app.sources.film_files import spherical, trimmed, turning, with_wide_pixels  # noqa: E402
 
-CORPUS = ROOT / "tests" / "corpus"
+CORPUS = Path(__file__).parent
 SIZE = (96, 72)
 FRAMES = 24
 RATIONAL = (6.2, 3.1, 0.0003, -0.0002, 0.35, 6.4, 4.9, 1.2)
