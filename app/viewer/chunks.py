@@ -183,23 +183,6 @@ class ChunkStore:
         parts = [transform_points(c.S_world_chunk.matrix, c.points.xyz[::stride]) for c in self.chunks]
         return np.concatenate(parts) if parts else np.empty((0, 3), np.float32)
 
-    def count_in_cone(self, apex: NDArray[np.float64], end: NDArray[np.float64], slope: float) -> int:
-        """Number of merged points in the cone from ``apex`` to ``end`` (world, [3]), whose radius is ``slope`` times
-        the distance from the apex."""
-        if np.array_equal(apex, end):
-            return 0
-        count = 0
-        for chunk in self.chunks:
-            start, goal = chunk.S_world_chunk.inverse().apply(np.stack([apex, end]))
-            length = float(np.linalg.norm(goal - start))
-            axis = ((goal - start) / length).astype(np.float32)
-            offset = chunk.points.xyz - start.astype(np.float32)
-            along = offset @ axis
-            ahead = (along > 0) & (along < length)
-            radius = np.linalg.norm(offset[ahead] - along[ahead, None] * axis, axis=1)
-            count += int((radius < slope * along[ahead]).sum())
-        return count
-
     @property
     def _limit(self) -> int:
         return max(1, self.budget // LARGEST_SHARE)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
-from stream_recon.app.slam.dense.coarse_to_fine import sides, swept, with_other
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
 from stream_recon.app.slam.dense.consistency import Bounds, Neighbours, Support, support
 from stream_recon.app.slam.dense.interpolation import Interpolator, Measured, without_reflections
 from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.priors import Prior, corrected_priors, other_surfaces
-from stream_recon.app.slam.dense.sweep import Sources, SweepResult
+from stream_recon.app.slam.dense.sweep import Sources, SweepResult, sides, swept, with_other
 from stream_recon.app.slam.dense.views import StereoView, pixel_transfers, source_views
 
 

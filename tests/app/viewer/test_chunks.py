@@ -5,7 +5,7 @@ import pytest
 
 from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.points import PointOptions, ranked_points
-from tests.app.boxroom import HALF, room_result
+from tests.app.boxroom import room_result
 from tests.app.viewer.clouds import CONFIG, Cloud, wall_distance
 
 
@@ -69,16 +69,3 @@ def test_points_can_be_shown_up_to_a_frame() -> None:
     assert 0 < len(early) < len(points)
     assert early.frame.max() == 3
     assert len(points.filtered(PointOptions(last_frame=9))) == len(points)
-
-
-def test_points_in_a_cone_are_those_that_are_in_the_world() -> None:
-    store = Cloud(0.02, 5000, 8, 4).fill(40).store
-    xyz = store.world_points().xyz.astype(np.float64)
-    apex, end, slope = np.array([0.3, 0.1, -0.2]), np.array([1.4 * HALF[0], 0.4, 0.9]), 0.5
-    axis = (end - apex) / np.linalg.norm(end - apex)
-    along = (xyz - apex) @ axis
-    aside = np.linalg.norm(xyz - apex - along[:, None] * axis, axis=1)
-    expected = ((along > 0) & (along < np.linalg.norm(end - apex)) & (aside < slope * along)).sum()
-    assert expected > 20
-    assert store.count_in_cone(apex, end, slope) == pytest.approx(expected, abs=2)
-    assert store.count_in_cone(apex, apex, slope) == 0

@@ -12,7 +12,6 @@ import pytest
 
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import NumpyArrays
-from stream_recon.app.slam.dense.coarse_to_fine import sides
 from stream_recon.app.slam.dense.config import (
     FillConfig,
     FreeSpaceConfig,
@@ -26,6 +25,7 @@ from stream_recon.app.slam.dense.config import (
     TriangulatedPointConfig,
 )
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
+from stream_recon.app.slam.dense.sweep import sides
 from stream_recon.app.slam.dense.torch_arrays import TorchArrays
 from stream_recon.app.slam.dense.views import StereoView, source_views
 
