@@ -9,6 +9,11 @@ MOST_PIXELS = 210 * 10**6
 """Of an image, in files and recordings."""
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MOST_PIXELS))
 
+# OpenCV and its FFmpeg may print thousands of lines on a damaged file, and some on a good one; this program's own
+# errors and warnings say more.
+os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+
 # What is multiplied outside of the network is small, and several at once: with threads of its own for each numpy's
 # BLAS is two to three times as slow. Only where the network's library is another one.
 if platform.machine().lower() in ("x86_64", "amd64"):

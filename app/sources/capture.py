@@ -32,8 +32,7 @@ def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
 
     Raises InputError: nothing that can be decoded.
     """
-    # The decoder may print thousands of lines to stderr; the InputError says more.
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    # Where another program imported OpenCV before this package set its level.
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
         if isinstance(spec, int):

@@ -1,7 +1,9 @@
 """Video encoder: H.264 by ffmpeg or OpenCV, otherwise MPEG-4."""
 
+import errno
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -37,14 +39,14 @@ class VideoEncoder:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             return
         for codec, name in (("avc1", "H.264"), ("mp4v", "MPEG-4")):
-            writer = _opencv_writer(path, codec, fps, size)
+            writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, size)
             if writer.isOpened():
                 self.codec, self._writer = name, writer
                 return
         raise ResourceError("there is no video encoder: install ffmpeg")
 
     def write(self, rgb: NDArray[np.uint8]) -> None:
-        """Add a frame [h, w, 3]. Raises OutputError where the encoder failed, as on a full disk."""
+        """Add a frame [h, w, 3]. Raises OSError where the disk is full, OutputError where the encoder failed."""
         assert (rgb.shape[1], rgb.shape[0]) == self._size
         if self._writer is not None:
             self._writer.write(cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR))
@@ -53,7 +55,7 @@ class VideoEncoder:
         try:
             self._pipe.write(np.ascontiguousarray(rgb).data)
         except BrokenPipeError as error:
-            raise OutputError(f"{self._path}: the encoder failed: {self._error_text()}") from error
+            raise self._failure() from error
 
     def __enter__(self) -> "VideoEncoder":
         return self
@@ -63,27 +65,38 @@ class VideoEncoder:
     ) -> None:
         if self._writer is not None:
             self._writer.release()
-            # OpenCV does not report a full disk.
+            # OpenCV does not report a full disk, which is the one reason why frames are missing.
             if kind is None and int(cv2.VideoCapture(str(self._path)).get(cv2.CAP_PROP_FRAME_COUNT)) != self._written:
-                raise OutputError(f"{self._path.name} is incomplete: is the disk full?")
+                raise _disk_full()
             return
         assert self._process is not None
         if kind is not None:
             self._process.kill()
             self._process.communicate()
             return
-        error_text = self._error_text()
+        failure = self._failure()
         if self._process.returncode:
-            raise OutputError(f"{self._path}: the encoder failed: {error_text}")
+            raise failure
 
     @property
     def _pipe(self) -> IO[bytes]:
         assert self._process is not None and self._process.stdin is not None
         return self._process.stdin
 
-    def _error_text(self) -> str:
+    def _failure(self) -> Exception:
+        """Wait for the end of ffmpeg; the error to raise where it failed."""
         assert self._process is not None
-        return self._process.communicate()[1].decode(errors="replace").strip()
+        text = self._process.communicate()[1].decode(errors="replace").strip()
+        code = self._process.returncode
+        # The system ends a program by the signal where a file reaches the largest size that it allows.
+        if code == -signal.SIGXFSZ or any(os.strerror(number) in text for number in (errno.ENOSPC, errno.EFBIG)):
+            return _disk_full()
+        reason = " ".join(text.split()) or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        return OutputError(f"the video cannot be written: ffmpeg failed: {reason}")
+
+
+def _disk_full() -> OSError:
+    return OSError(errno.ENOSPC, "the disk is full, or the file's size is limited")
 
 
 def _ffmpeg_writes_h264() -> bool:
@@ -91,13 +104,3 @@ def _ffmpeg_writes_h264() -> bool:
         return False
     listed = subprocess.run(["ffmpeg", "-hide_banner", "-encoders"], capture_output=True, text=True, check=False)
     return "libx264" in listed.stdout
-
-
-def _opencv_writer(path: Path, codec: str, fps: float, size: tuple[int, int]) -> cv2.VideoWriter:
-    """OpenCV's writer, without its messages on stderr about missing codecs."""
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        return cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*codec), fps, size)
-    finally:
-        cv2.utils.logging.setLogLevel(level)
