@@ -188,8 +188,8 @@ def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
             viewer.show_dense(shown, image)
 
 
-def offer_result(viewer: "Viewer", folder: Path) -> None:
-    """Show a result's mesh, and offer its files for download."""
+def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECONDS) -> None:
+    """Show a result's mesh, and offer its files for download, films of that length."""
     from stream_recon.app.core.splats import read_splats
     from stream_recon.app.export.view import gltf_axes
     from stream_recon.app.result.cloud import POINTS_NAME
@@ -215,8 +215,8 @@ def offer_result(viewer: "Viewer", folder: Path) -> None:
     for name in VIEWER_EXPORTS:
         if name != "mesh":  # which is a file of the result
             viewer.offer(name, partial(_exported, folder, name))
-    viewer.offer("around", partial(_film, folder, "orbit"))
-    viewer.offer("path", partial(_film, folder, "trajectory"))
+    viewer.offer("around", partial(_film, folder, "orbit", film_seconds))
+    viewer.offer("path", partial(_film, folder, "trajectory", film_seconds))
 
 
 def _exported(folder: Path, name: str, target: Path) -> Path:
@@ -230,11 +230,11 @@ def _exported(folder: Path, name: str, target: Path) -> Path:
     return Path(shutil.make_archive(str(made), "zip", target, made.name))
 
 
-def _film(folder: Path, camera_path: str, target: Path) -> Path:
+def _film(folder: Path, camera_path: str, seconds: float, target: Path) -> Path:
     """Write a video of a result into ``target``. Raises StreamReconError."""
     from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
     path = target / f"{result_name(folder)}-{camera_path}.mp4"
-    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=FILM_SECONDS))
+    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=seconds))
     return path

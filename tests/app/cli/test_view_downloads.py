@@ -5,7 +5,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import pytest
 
 from stream_recon.app.cli import view
 from stream_recon.app.core.gltf import Primitive, read_glb, write_glb
@@ -17,22 +16,22 @@ from tests.app.viewer.clients import client_of
 LABELS = ("Mesh (GLB)", "Points and cameras (GLB)", "COLMAP (ZIP)", "Film around it (MP4)")
 
 
-def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(tmp_path: Path) -> None:
     folder = tmp_path / "kitchen"
     write_room(folder, 6, source=False)
     write_glb(folder / "mesh.glb", [Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))])
-    monkeypatch.setattr(view, "FILM_SECONDS", 0.2)
     with Viewer(PointsConfig(), port=0, exports=view.VIEWER_EXPORTS) as viewer:
-        view.offer_result(viewer, folder)
+        view.offer_result(viewer, folder, film_seconds=0.2)
         viewer.finish()
         with client_of(viewer) as client:
             assert "/surface/mesh" in client.nodes
             for count, label in enumerate(LABELS, start=1):
-                client.wait_for(lambda: not viewer._downloads._busy.locked())
-                client.click(label)
-                client.wait_for(lambda count=count: len(client.files) == count)  # type: ignore[misc]
+                while len(client.files) < count:  # a click is refused until the last file is sent completely
+                    notes = len(client.notes)
+                    client.click(label)
+                    client.wait_for(lambda: len(client.notes) > notes)  # type: ignore[misc]  # noqa: B023
+                    if client.notes[-1].startswith("Making"):
+                        client.wait_for(lambda: len(client.files) == count)  # type: ignore[misc]  # noqa: B023
             client.wait_for(lambda: len(client.files[-1][1]) > 1000)
     names = [name for name, _ in client.files]
     assert names == ["mesh.glb", "kitchen.glb", "kitchen-colmap.zip", "kitchen-orbit.mp4"]

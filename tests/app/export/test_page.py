@@ -33,11 +33,9 @@ def test_the_file_holds_the_scene_and_no_links(room: Path, tmp_path: Path) -> No
     assert threading.active_count() <= before + 1  # no server is left behind
 
 
-def test_the_budget_bounds_the_file(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "MAX_POINTS", 1000)
-    small, report = export(room, "html", tmp_path / "small.html")
+def test_the_budget_bounds_the_file(room: Path, tmp_path: Path) -> None:
+    small, report = export(room, "html", tmp_path / "small.html", ExportOptions(points=1000))
     assert int(report.summary.split()[0]) <= 1000
-    monkeypatch.undo()
     # What a point takes in the file, times the most points that there may be.
     large, whole = export(room, "html", tmp_path / "large.html")
     more = int(whole.summary.split()[0]) - int(report.summary.split()[0])
