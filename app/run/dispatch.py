@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -78,10 +78,29 @@ class Channel(Generic[T]):
                 yield item
 
 
-QUEUED_RESULTS = 16
-"""Results that wait for the back end, or for the listeners: they bridge a slow write without much memory."""
-IDLE_SECONDS = 1.0
-"""Wait for a result before a checkpoint is considered again."""
+@dataclass(frozen=True)
+class PipelineConfig:
+    """Lengths of the queues between the threads of a run, and times between what they do now and then."""
+
+    file_frames_ahead: int = 8
+    """Frames of a file that wait for the engine. They are small, and bridge a frame that is slow to decode."""
+    live_frames_ahead: int = 1
+    """Frames of a live source that wait for the engine. More would only add latency."""
+    queued_results: int = 16
+    """Results that wait for the back end, or for the listeners: they bridge a slow write without much memory."""
+    idle_seconds: float = 1.0
+    """Wait for a result before a checkpoint is considered again."""
+    checkpoint_seconds: float = 5.0
+    """Time between two checkpoints: a killed run loses at most these seconds of revisions."""
+    checkpoint_share: float = 0.05
+    """Largest share of the listeners' time for checkpoints, which take longer the more frames they revise."""
+    poll_seconds: float = 0.1
+    """Wait for a frame before Ctrl-C is checked again."""
+    progress_seconds: float = 0.1
+    """Time between two reports: reading GPU memory and drawing a bar at every frame would delay fast steps."""
+
+
+DEFAULT_PIPELINE = PipelineConfig()
 
 
 class Dispatcher:
@@ -91,7 +110,7 @@ class Dispatcher:
         listeners: called in this order; see `ResultListener`.
         back_end: None: results go directly to the listeners.
         health: judges each result before the listeners get it.
-        after_item: called by the listeners' thread after each item, and every `IDLE_SECONDS` without one.
+        after_item: called by the listeners' thread after each item, and now and then without one.
     """
 
     def __init__(
@@ -100,7 +119,9 @@ class Dispatcher:
         back_end: BackEnd | None,
         health: HealthMonitor,
         after_item: Callable[[], None] = lambda: None,
+        config: PipelineConfig = DEFAULT_PIPELINE,
     ) -> None:
+        self._config = config
         self.failed = False
         """Whether a listener raised a `StreamReconError`."""
         self._listeners = listeners
@@ -109,8 +130,8 @@ class Dispatcher:
         self._back_end = back_end
         self._health = health
         self._after_item = after_item
-        self._pending: Channel[tuple[FrameResult, PreparedFrame]] = Channel(QUEUED_RESULTS)
-        self._items: Channel[FrameResult | Revision] = Channel(QUEUED_RESULTS)
+        self._pending: Channel[tuple[FrameResult, PreparedFrame]] = Channel(config.queued_results)
+        self._items: Channel[FrameResult | Revision] = Channel(config.queued_results)
         self._frames: dict[int, PreparedFrame] = {}
         self._images: dict[int, NDArray[np.uint8]] = {}
         self._abandoned = threading.Event()
@@ -173,7 +194,7 @@ class Dispatcher:
     def _listen(self) -> None:
         try:
             while not self._items.exhausted:
-                item = self._items.receive(IDLE_SECONDS)
+                item = self._items.receive(self._config.idle_seconds)
                 if item is not None:
                     self._deliver(item)
                 self._after_item()

@@ -26,7 +26,7 @@ from stream_recon.app.core.views import ResultListener
 from stream_recon.app.result.run_record import RunSummary, evidence_record
 from stream_recon.app.result.verdict import focal_change, judge
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.run.dispatch import Channel, Dispatcher
+from stream_recon.app.run.dispatch import DEFAULT_PIPELINE, Channel, Dispatcher, PipelineConfig
 from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, clock
 from stream_recon.app.run.listeners import BackEnd, Progress, RunObserver
 from stream_recon.app.run.masking import Masking
@@ -36,18 +36,6 @@ from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import OutputError, StreamReconError
 
-FILE_FRAMES_AHEAD = 8
-"""Frames of a file that wait for the engine. They are small, and bridge a frame that is slow to decode."""
-LIVE_FRAMES_AHEAD = 1
-"""Frames of a live source that wait for the engine. More would only add latency."""
-CHECKPOINT_SECONDS = 5.0
-"""Least time between two checkpoints: a killed run loses at most these seconds of revisions."""
-CHECKPOINT_SHARE = 0.05
-"""Largest share of the listeners' time for checkpoints, which take longer the more frames they revise."""
-POLL_SECONDS = 0.1
-"""Wait for a frame before Ctrl-C is checked again."""
-PROGRESS_SECONDS = 0.1
-"""Least time between two reports: reading GPU memory and drawing a bar at every frame would delay fast steps."""
 POINTS_OUTDATED = "points.ply lacks the last revisions: its rebuild was interrupted"
 
 
@@ -77,11 +65,13 @@ class RunSetup:
         back_end: gets all results before the listeners, in a separate thread.
         resume: state of an interrupted run that this one continues.
         mask_sky: removes depth where the network recognises nothing; see `Masking`.
+        config: queues and times.
     """
 
     back_end: BackEnd | None = None
     resume: ResumeState = field(default_factory=ResumeState)
     mask_sky: bool = False
+    config: PipelineConfig = DEFAULT_PIPELINE
 
 
 def reconstruct(
@@ -145,6 +135,7 @@ class _PipelineRun:
     ) -> None:
         self.observer = observer
         self._resume = resume = setup.resume
+        self._config = config = setup.config
         self._masking = Masking(setup.mask_sky)
         self._discontinuities = DiscontinuityDetector(
             resume.segments, resume.blank_frames, resume.last, source.image_names, source.unordered
@@ -155,9 +146,11 @@ class _PipelineRun:
         self._health = HealthMonitor(resume.low_quality)
         self._back_end = setup.back_end
         all_listeners = [*([writer] if writer is not None else []), *listeners]
-        self.dispatcher = Dispatcher(all_listeners, setup.back_end, self._health, self._checkpoint)
-        self._frames: Channel[PreparedFrame] = Channel(LIVE_FRAMES_AHEAD if source.live else FILE_FRAMES_AHEAD)
-        self._next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
+        self.dispatcher = Dispatcher(all_listeners, setup.back_end, self._health, self._checkpoint, config)
+        self._frames: Channel[PreparedFrame] = Channel(
+            config.live_frames_ahead if source.live else config.file_frames_ahead
+        )
+        self._next_checkpoint = time.monotonic() + config.checkpoint_seconds
         self._started = time.monotonic()
         self._read = resume.frames
         self._reconstructed = resume.frames
@@ -188,13 +181,13 @@ class _PipelineRun:
         """Loop of the calling thread: one engine step a frame."""
         with adaptive_threads(self._engine) as adapt_threads:
             while not cancel.requested and not self._frames.exhausted:
-                frame = self._frames.receive(POLL_SECONDS)
+                frame = self._frames.receive(self._config.poll_seconds)
                 if frame is None:
                     if self._discontinuities.blank_since is not None and time.monotonic() >= self._next_report:
                         self._report()
                     continue
                 while self.observer.paused and not cancel.requested:
-                    time.sleep(POLL_SECONDS / 2)
+                    time.sleep(self._config.poll_seconds / 2)
                 self._read += 1
                 self._pushed_at[frame.index] = time.monotonic()
                 self.dispatcher.expect(frame)
@@ -295,7 +288,7 @@ class _PipelineRun:
     def _report(self) -> None:
         if self._recent:
             self.observer.on_progress(self._progress())
-            self._next_report = time.monotonic() + PROGRESS_SECONDS
+            self._next_report = time.monotonic() + self._config.progress_seconds
 
     def _checkpoint(self) -> None:
         """Write a checkpoint every few seconds, in the listeners' thread."""
@@ -304,7 +297,8 @@ class _PipelineRun:
             return
         self._writer.checkpoint(self.summary(interrupted=True))
         ended = time.monotonic()
-        self._next_checkpoint = ended + max(CHECKPOINT_SECONDS, (ended - now) / CHECKPOINT_SHARE)
+        config = self._config
+        self._next_checkpoint = ended + max(config.checkpoint_seconds, (ended - now) / config.checkpoint_share)
 
     def _progress(self) -> Progress:
         spent = self._recent[-1] - self._recent[0]

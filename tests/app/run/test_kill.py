@@ -26,14 +26,14 @@ PROGRAM = textwrap.dedent("""
     from stream_recon.app.result import depth
     from stream_recon.app.result.writer import ResultWriter
     from stream_recon.app.core.types import FrameRevision, Revision
-    from stream_recon.app.run import pipeline
-    from stream_recon.app.run.pipeline import RunSetup
+    from stream_recon.app.run.dispatch import PipelineConfig
+    from stream_recon.app.run.pipeline import RunSetup, reconstruct
     from stream_recon.app.sources.source import open_source
     from tests.app.fake_engine import FakeEngine, pose_at, run_info
     import torch
 
     STEP, TRIALS = 100.0, 16
-    pipeline.CHECKPOINT_SECONDS, pipeline.CHECKPOINT_SHARE = 0.01, 1.0
+    OFTEN = PipelineConfig(checkpoint_seconds=0.01, checkpoint_share=1.0)
 
     class Lift:
         wants_grey = False
@@ -64,7 +64,7 @@ PROGRAM = textwrap.dedent("""
     def run(out):
         with open(str(out) + ".notes", "w") as notes, open_source(sys.argv[1]) as source:
             writer = ResultWriter(out, run_info())
-            pipeline.reconstruct(source, FakeEngine(seconds=0.002), writer, setup=RunSetup(Lift(notes)))
+            reconstruct(source, FakeEngine(seconds=0.002), writer, setup=RunSetup(Lift(notes), config=OFTEN))
 
     base, dice, whole_s = Path(sys.argv[2]), random.Random(5), None
     for trial in range(-1, TRIALS):

@@ -20,7 +20,8 @@ from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revis
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.run import dispatch, pipeline
+from stream_recon.app.run import pipeline
+from stream_recon.app.run.dispatch import DEFAULT_PIPELINE, PipelineConfig
 from stream_recon.app.run.listeners import Progress, RunObserver
 from stream_recon.app.run.pipeline import RunSetup, reconstruct
 from stream_recon.app.sources.live import LiveReader
@@ -61,12 +62,19 @@ class Watching(RunObserver):
         self.seen.append(progress)
 
 
-def run(source: Source, out: Path, engine: FakeEngine | None = None, viewer: FakeViewer | None = None) -> RunSummary:
+def run(
+    source: Source,
+    out: Path,
+    engine: FakeEngine | None = None,
+    viewer: FakeViewer | None = None,
+    config: PipelineConfig = DEFAULT_PIPELINE,
+) -> RunSummary:
+    setup = RunSetup(config=config)
     with source:
         writer = ResultWriter(out, run_info())
         if viewer is None:
-            return reconstruct(source, engine or FakeEngine(), writer)
-        return reconstruct(source, engine or FakeEngine(), writer, [viewer], observer=Watching(viewer))
+            return reconstruct(source, engine or FakeEngine(), writer, setup=setup)
+        return reconstruct(source, engine or FakeEngine(), writer, [viewer], setup, Watching(viewer))
 
 
 def run_json(out: Path) -> dict[str, object]:
@@ -265,15 +273,16 @@ def test_a_slow_disk_drops_live_frames_and_never_those_of_a_file(
         add(self, result)
 
     monkeypatch.setattr(ResultWriter, "add", slow)
-    monkeypatch.setattr(dispatch, "QUEUED_RESULTS", 2)
-    summary = run(Source(LiveReader(FakeCapture(100, 0.004), "camera 0")), tmp_path / "live", FakeEngine(1))
+    short = PipelineConfig(queued_results=2)
+    live = Source(LiveReader(FakeCapture(100, 0.004), "camera 0"))
+    summary = run(live, tmp_path / "live", FakeEngine(1), config=short)
     written = [r.index for r in read_result(tmp_path / "live")]
     assert summary.frames_dropped > 40 and summary.frames_read == len(written)
     # Every frame that came was read, or dropped and counted; the last one may still wait when the source closes.
     assert 0 <= 100 - summary.frames_read - summary.frames_dropped <= 1
     assert written == sorted(set(written)), "what is left stays in order"
     file = open_source(str(write_video(tmp_path / "a.mp4", 40)))
-    summary = run(file, tmp_path / "file", FakeEngine(1))
+    summary = run(file, tmp_path / "file", FakeEngine(1), config=short)
     assert [r.index for r in read_result(tmp_path / "file")] == list(range(40))
     assert summary.frames_dropped == 0
 
@@ -297,14 +306,14 @@ def test_few_frames_wait_and_as_small_images(tmp_path: Path) -> None:
     run(source, tmp_path / "out", Watching(before_push=look))
     assert [index for index, _ in made] == list(range(30))
     assert {name for _, name in made} != {threading.current_thread().name}
-    assert 2 < max(ahead) <= pipeline.FILE_FRAMES_AHEAD + 2
+    assert 2 < max(ahead) <= DEFAULT_PIPELINE.file_frames_ahead + 2
 
 
-def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "PROGRESS_SECONDS", 3600.0)
+def test_progress_is_told_now_and_then_and_at_the_end(tmp_path: Path) -> None:
+    rarely = RunSetup(config=PipelineConfig(progress_seconds=3600.0))
     observer = Watching()
     source = open_source(str(write_video(tmp_path / "a.mp4", 30)))
-    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), observer=observer)
+    reconstruct(source, FakeEngine(), ResultWriter(tmp_path / "out", run_info()), setup=rarely, observer=observer)
     assert [progress.frames for progress in observer.seen] == [4, 30]
 
 
