@@ -31,6 +31,7 @@ from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_scales import interpolated
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, RefinementReport
 from stream_recon.app.sources.source import Source
@@ -54,6 +55,7 @@ def refine_result(
     cancelled: Callable[[], bool] = lambda: False,
     *,
     keep_map: bool = True,
+    config: RefineConfig = REFINE,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
 
@@ -104,7 +106,7 @@ def refine_result(
             progress=lambda share, step: report(READING_SHARE + (1 - READING_SHARE) * share, step),
             on_state=show_state if view else None,
         )
-        found = refine(views, images, images.scale, options)
+        found = refine(views, images, images.scale, options, config)
         if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)

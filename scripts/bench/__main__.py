@@ -35,6 +35,7 @@ BENCHMARKS = {
     "places": "merges of rooms walked twice and of a house's rooms, rendered",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
+    "ablation": "errors and CPU time without each mechanism of mapping and stereo",
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
