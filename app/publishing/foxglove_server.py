@@ -10,6 +10,7 @@ import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -41,7 +42,7 @@ FOXGLOVE_ORIGIN = "https://app.foxglove.dev"
 """Origin of Foxglove's web page, which may connect to this machine."""
 SEND_BUFFER = 2**16
 """Bytes that the connection itself holds back for a slow client."""
-STOP_SECONDS = 5.0
+START_SECONDS, STOP_SECONDS = 60.0, 5.0
 SILENT = logging.getLogger(f"{__name__}.websockets")
 SILENT.setLevel(logging.CRITICAL + 1)
 """Logger of the web server, which would write a traceback for each malformed connection."""
@@ -92,7 +93,9 @@ class FoxgloveSink:
         self._thread.start()
         self._host = host
         try:
-            self._server = self._call(self._serve(host, port, tls)).result(STOP_SECONDS)
+            self._server = self._call(self._serve(host, port, tls)).result(START_SECONDS)
+        except TimeoutError as error:
+            raise ResourceError("the server for Foxglove does not start: this machine is too busy") from error
         except OSError as error:
             self._stop_loop()
             if "in use" in str(error):
@@ -134,7 +137,8 @@ class FoxgloveSink:
     def close(self) -> None:
         if self._thread.is_alive():
             self._wanted = frozenset()
-            self._call(self._end()).result(STOP_SECONDS)
+            with suppress(TimeoutError):  # on a busy machine
+                self._call(self._end()).result(STOP_SECONDS)
             self._stop_loop()
 
     # All below runs in the server's thread, except `_call` and `_stop_loop`.

@@ -22,7 +22,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def eventually(check: Callable[[], Any], timeout_s: float = 10.0) -> bool:
+WAIT_S = 60.0
+"""Bound of each wait: a busy machine is slow, and what comes ends the wait."""
+
+
+def eventually(check: Callable[[], Any], timeout_s: float = WAIT_S) -> bool:
     """Whether a condition becomes true within the time."""
     deadline = time.monotonic() + timeout_s
     while not check():
@@ -77,15 +81,17 @@ class FoxgloveClient:
     """A client by the WebSocket protocol."""
 
     def __init__(self, url: str, subprotocol: str = "foxglove.sdk.v1", **options: Any) -> None:
-        self.connection: ClientConnection = connect(url, subprotocols=[subprotocol], max_size=None, **options)  # type: ignore[list-item]
-        self.info = json.loads(self.connection.recv(5))
-        self.channels = {each["topic"]: each for each in json.loads(self.connection.recv(5))["channels"]}
+        self.connection: ClientConnection = connect(
+            url, subprotocols=[subprotocol], max_size=None, open_timeout=WAIT_S, **options
+        )  # type: ignore[list-item]
+        self.info = json.loads(self.connection.recv(WAIT_S))
+        self.channels = {each["topic"]: each for each in json.loads(self.connection.recv(WAIT_S))["channels"]}
 
     def subscribe(self, *topics: str) -> None:
         wanted = [{"id": 100 + self.channels[t]["id"], "channelId": self.channels[t]["id"]} for t in topics]
         self.connection.send(json.dumps({"op": "subscribe", "subscriptions": wanted}))
 
-    def receive(self, timeout_s: float = 5.0) -> tuple[str, int, bytes]:
+    def receive(self, timeout_s: float = WAIT_S) -> tuple[str, int, bytes]:
         """Topic, stamp and payload of the next message."""
         data = self.connection.recv(timeout_s)
         assert isinstance(data, bytes)

@@ -1,0 +1,44 @@
+"""What commands print: lines of this program alone, none of a library that it uses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app import cli
+
+SAMPLE = Path(cli.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+
+
+def printed(folder: Path, *words: str) -> tuple[str, str]:
+    """Both streams of a command that ends without error; bars of progress are left out."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENCV", "PYTHONWARNINGS"))}
+    command = [sys.executable, "-W", "default", "-m", "stream_recon", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, "".join(line for line in done.stderr.splitlines(True) if "━" not in line)
+
+
+def test_a_run_and_what_follows_it_print_nothing_of_libraries(tmp_path: Path) -> None:
+    options = ("-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off", "--max-frames", "9")
+    output, errors = printed(tmp_path, str(SAMPLE), *options)
+    assert not errors and all(word not in output for word in ("Warning", "WARN", "ERROR", "[ "))
+    for words in (("export", "out", "--format", "colmap"), ("plan",)):
+        assert printed(tmp_path, *words)[1] == ""
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_with_one_damaged_prints_warnings_of_this_program_alone(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(10):
+        image = cv2.resize(rng.integers(0, 255, (24, 32, 3), np.uint8), (320, 240))
+        cv2.imwrite(str(tmp_path / "images" / f"{number:02}.jpg"), image)
+    whole = (tmp_path / "images" / "04.jpg").read_bytes()
+    (tmp_path / "images" / "04.jpg").write_bytes(whole[: len(whole) // 2])
+    _, errors = printed(tmp_path, "images", "-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off")
+    assert all(line.startswith("warning: ") for line in errors.splitlines())
