@@ -6,7 +6,6 @@ by cell, the header first. README.md holds the tables between two marker lines.
 
 import datetime
 import json
-import os
 import platform
 import re
 import shlex
@@ -23,7 +22,6 @@ FRONT = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 TITLES = {
     "start": "Start of the program, sample",
-    "start phone": "Start of the program, phone video",
     "refine short": "Refinement of a synthetic walk of 1,000 frames, features given",
     "stream short": "Online back end over 1,500 frames",
 }
@@ -133,10 +131,7 @@ def _table(entry: dict[str, Any]) -> str:
 
 
 def commit() -> str:
-    """Short hash of the checkout's commit, with a plus sign where files differ from it; BENCH_COMMIT in an unpacked
-    archive, which has no history."""
-    if not (ROOT / ".git").exists() and os.environ.get("BENCH_COMMIT"):
-        return os.environ["BENCH_COMMIT"]
+    """Short hash of the checkout's commit, with a plus sign where files differ from it."""
     found = subprocess.run(
         ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
         cwd=ROOT, capture_output=True, text=True, check=False,

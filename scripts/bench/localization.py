@@ -35,8 +35,7 @@ def bench_localization(sequence: Path, frames: int, step: int, foreign: Sequence
     clip = read_sequence(sequence, 1, 10**6)
     chosen = list(range(0, frames, 2))
     folder = work / "map"
-    if not folder.exists():
-        reconstructed(load_engine(), clip.take(chosen), folder)
+    reconstructed(load_engine(), clip.take(chosen), folder)
     place, result = LocalizationMap.open(folder), read_result(folder)
     depth = float(np.median([np.median(result.surface_of(camera).depth) for camera in result.cameras[::10]]))
     columns = "within 2 % and 1 degree", "off by 10 % or 5 degrees", "median, 90 %", "CPU time"
@@ -91,13 +90,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--frames", type=int, default=120, help="first frames, of which the map has every second one")
     parser.add_argument("--step", type=int, default=4, help="take every n-th query")
     parser.add_argument("--foreign", type=Path, nargs="*", default=[], help="folders of images of other places")
-    parser.add_argument("--keep", type=Path, help="folder for the map, which is used again")
 
 
 def run(options: Namespace) -> None:
-    chosen = options.sequence, options.frames, options.step, options.foreign
-    if options.keep is not None:
-        bench_localization(*chosen, options.keep)
-        return
     with tempfile.TemporaryDirectory() as work:
-        bench_localization(*chosen, Path(work))
+        bench_localization(options.sequence, options.frames, options.step, options.foreign, Path(work))

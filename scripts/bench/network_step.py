@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.table import row
 from stream_recon.app.engine.device_transfer import Precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, Stream
@@ -32,14 +33,6 @@ class MatrixWork(TorchDispatchMode):
         if any(word in func.__name__ for word in MATRIX_WORK) and "upsample" not in func.__name__:
             self.calls.append(lambda: func(*args, **kwargs))
         return func(*args, **kwargs)
-
-
-def bench_steps(frames: int) -> None:
-    """Measure in fp32, and in all precisions that the program may use here."""
-    cpu, chosen = torch.device("cpu"), fast_precision(torch.device("cpu"))
-    half: tuple[Precision, ...] = ("bf16",) if computes_in_half("int8", cpu) else ()
-    for precision in dict.fromkeys(("fp32", *half, chosen)):
-        bench_step(frames, precision)
 
 
 def bench_step(frames: int, precision: Precision) -> None:
@@ -71,9 +64,9 @@ def bench_step(frames: int, precision: Precision) -> None:
     step, matrix = median(steps), median(alone)
     p95 = sorted(steps)[int(0.95 * len(steps))]
     shown = f"{1e3 * step:.0f} ms (p95 {1e3 * p95:.0f}) = {1 / step:.1f} frames/s"
-    print(f"| step at 224x168, window full, {precision} | {shown} |")
-    print(f"| its matrix work alone ({len(recorder.calls)} calls) | {1e3 * matrix:.0f} ms |")
-    print(f"| ratio | {step / matrix:.2f} |")
+    row(f"step at 224x168, window full, {precision}", shown)
+    row(f"its matrix work alone ({len(recorder.calls)} calls)", f"{1e3 * matrix:.0f} ms")
+    row("ratio", f"{step / matrix:.2f}")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -81,4 +74,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    bench_steps(options.frames)
+    """Measure in fp32, and in all precisions that the program may use here."""
+    cpu = torch.device("cpu")
+    half: tuple[Precision, ...] = ("bf16",) if computes_in_half("int8", cpu) else ()
+    for precision in dict.fromkeys(("fp32", *half, fast_precision(cpu))):
+        bench_step(options.frames, precision)

@@ -7,6 +7,7 @@ from statistics import median
 import cv2
 import numpy as np
 
+from bench.table import row
 from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics, PreparedFrame
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
@@ -15,33 +16,6 @@ SIZE = (640, 360)
 STEP_PX = 6
 FOCAL, DISTANCE = 500.0, 2.0
 EVERY = 500
-WARM_FRAMES = 120
-START_S = 8
-"""A program loads the network's weights meanwhile: the stage's processes are up when the first frame comes."""
-
-
-def bench_stream(frames: int = 5_000) -> None:
-    """Print figures for a camera that moves along a wall and back, with network errors of some percent."""
-    rng = np.random.default_rng(0)
-    wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
-    back_end, spent = OnlineBackEnd(prefill=8), []
-    revised = 0
-    for index in range(frames):
-        place = abs((index + 400) % 800 - 400) * STEP_PX
-        result, frame = _frame(index, wall[:, place : place + SIZE[0]], place / FOCAL * DISTANCE, rng)
-        begun = time.perf_counter()
-        items = back_end.push(result, frame)
-        spent.append(1e3 * (time.perf_counter() - begun))
-        revised += len(items)
-        if (index + 1) % EVERY == 0:
-            last = spent[-EVERY:]
-            mean, p95 = sum(last) / EVERY, sorted(last)[int(0.95 * EVERY)]
-            print(
-                f"| {index + 1} frames | {mean:.1f} ms a frame (median {median(last):.1f}, p95 {p95:.1f}, "
-                f"most {max(last):.0f}) | {peak_host_memory_mb():.0f} MB at most |",
-                flush=True,
-            )
-    back_end.finish()
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
@@ -70,4 +44,19 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    bench_stream(options.frames)
+    """Print figures for a camera that moves along a wall and back, with network errors of some percent."""
+    rng = np.random.default_rng(0)
+    wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
+    back_end, spent = OnlineBackEnd(prefill=8), []
+    for index in range(options.frames):
+        place = abs((index + 400) % 800 - 400) * STEP_PX
+        result, frame = _frame(index, wall[:, place : place + SIZE[0]], place / FOCAL * DISTANCE, rng)
+        begun = time.perf_counter()
+        back_end.push(result, frame)
+        spent.append(1e3 * (time.perf_counter() - begun))
+        if (index + 1) % EVERY == 0:
+            last = spent[-EVERY:]
+            spread = f"median {median(last):.1f}, p95 {np.percentile(last, 95):.1f}, most {max(last):.0f}"
+            memory = f"{peak_host_memory_mb():.0f} MB at most"
+            row(f"{index + 1} frames", f"{sum(last) / EVERY:.1f} ms a frame ({spread})", memory)
+    back_end.finish()
