@@ -63,10 +63,10 @@ def losses(before: list[Row], now: list[Row]) -> list[str]:
     return lines
 
 
-def report(key: str, rows: list[Row], machine: str) -> str:
+def report(key: str, rows: list[Row], machine: str, file: Path = FILE) -> str:
     """What to print after a run: the losses since the last recorded run of this key on such a machine."""
     kind = kind_of(machine)
-    before = read().get(key, {}).get(kind)
+    before = read(file).get(key, {}).get(kind)
     if before is None:
         return f"no recorded run of {key!r} on {kind}: --record stores this one"
     since = f"{before['date']}, {before['commit']}"
@@ -76,14 +76,14 @@ def report(key: str, rows: list[Row], machine: str) -> str:
     return "\n".join([f"fell by more than {LOSS:.0%} since {since}:", *(f"  {line}" for line in found)])
 
 
-def store(key: str, entry: Mapping[str, Any]) -> None:
+def store(key: str, entry: Mapping[str, Any], file: Path = FILE) -> None:
     """Keep a recorded run, an entry of `figures.json`, as the last one of its kind of machine."""
-    runs = read()
+    runs = read(file)
     runs.setdefault(key, {})[kind_of(entry["machine"])] = {name: entry[name] for name in ("date", "commit", "rows")}
-    FILE.write_text(json.dumps(runs, ensure_ascii=False, indent=1) + "\n")
+    file.write_text(json.dumps(runs, ensure_ascii=False, indent=1) + "\n")
 
 
-def read() -> dict[str, dict[str, Any]]:
+def read(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """All recorded runs; none without a file."""
-    runs: dict[str, dict[str, Any]] = json.loads(FILE.read_text()) if FILE.is_file() else {}
+    runs: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else {}
     return runs

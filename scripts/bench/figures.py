@@ -10,15 +10,27 @@ import platform
 import re
 import shlex
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench import ROOT, comparison
 
-FILE = Path(__file__).with_name("figures.json")
-README = ROOT / "scripts" / "README.md"
-FRONT = ROOT / "README.md"
-"""The page that shows a few of the CPU figures, between the same kind of marker lines."""
+
+@dataclass(frozen=True)
+class Pages:
+    """Where figures are kept and shown."""
+
+    figures: Path
+    runs: Path
+    readme: Path
+    front: Path
+    """The page that shows a few of the CPU figures, between the same kind of marker lines."""
+
+
+PAGES = Pages(
+    Path(__file__).with_name("figures.json"), comparison.FILE, ROOT / "scripts" / "README.md", ROOT / "README.md"
+)
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 TITLES = {
     "start": "Start of the program, sample",
@@ -35,17 +47,18 @@ ON_FRONT = {
 Row = list[str]
 
 
-def record(key: str, text: str, arguments: list[str]) -> None:
+def record(key: str, text: str, arguments: list[str], pages: Pages = PAGES) -> None:
     """Store the table rows among the lines of a benchmark's output, and bring README.md up to date."""
     rows = parse_rows(text)
     if not rows:
         raise SystemExit(f"bench: nothing recorded under {key!r}: the benchmark printed no table")
-    figures = read()
-    figures[key] = entry(key, rows, arguments)
-    FILE.write_text(to_json(figures))
-    comparison.store(key, figures[key])
-    _replace(README, tables())
-    _replace(FRONT, front_table())
+    figures = read(pages)
+    title = figures.get(key, {}).get("title", TITLES.get(key, key))
+    figures[key] = entry(title, rows, arguments)
+    pages.figures.write_text(to_json(figures))
+    comparison.store(key, figures[key], pages.runs)
+    _replace(pages.readme, tables(pages))
+    _replace(pages.front, front_table(pages))
 
 
 def _replace(page: Path, text: str) -> None:
@@ -55,9 +68,9 @@ def _replace(page: Path, text: str) -> None:
         page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
 
 
-def front_table() -> str:
+def front_table(pages: Pages = PAGES) -> str:
     """The rows of `ON_FRONT` of recorded figures in Markdown, under their machine; empty without any."""
-    known, rows, machines = read(), [], []
+    known, rows, machines = read(pages), [], []
     for key, shown in ON_FRONT.items():
         for label, *cells in known.get(key, {}).get("rows", [])[1:]:
             for beginning, instead in shown.items():
@@ -69,10 +82,10 @@ def front_table() -> str:
     return f"\n{', '.join(dict.fromkeys(machines))}:\n\n| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n\n"
 
 
-def entry(key: str, rows: list[Row], arguments: list[str]) -> dict[str, Any]:
+def entry(title: str, rows: list[Row], arguments: list[str]) -> dict[str, Any]:
     """A table of now with its origin, as the file holds it."""
     return {
-        "title": read().get(key, {}).get("title", TITLES.get(key, key)),
+        "title": title,
         "command": shlex.join(arguments),
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
@@ -108,14 +121,14 @@ def is_rule(line: str) -> bool:
     return re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", line) is not None
 
 
-def read() -> dict[str, dict[str, Any]]:
-    figures: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
+def read(pages: Pages = PAGES) -> dict[str, dict[str, Any]]:
+    figures: dict[str, dict[str, Any]] = json.loads(pages.figures.read_text())
     return figures
 
 
-def tables() -> str:
+def tables(pages: Pages = PAGES) -> str:
     """All recorded tables in Markdown."""
-    return "\n".join(_table(entry) for entry in read().values())
+    return "\n".join(_table(entry) for entry in read(pages).values())
 
 
 def _table(entry: dict[str, Any]) -> str:

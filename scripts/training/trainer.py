@@ -97,7 +97,7 @@ class Trainer:
         scene_seed = 2**32 + int(own.generate_state(1)[0])
         generator = SceneGenerator(workers.device, scene_seed, config.tiles, config.compile, shares=config.shares)
         self.clips = ClipSupply(generator, self._patch, workers.device)
-        self._ready_at = 0.0
+        self.ready_at = 0.0
         self._validator: Validator | None = None
         if config.compile:
             prepare_compiler()
@@ -111,18 +111,18 @@ class Trainer:
             metrics.write("start", **self._description())
         clock = DistributedTimer(workers)
         if config.compile:
-            self._compile_shapes()
+            self.compile_shapes()
             # The learning rate follows the remaining time: compiling may take a large part of a short run.
             for _ in range(LAG + 1):
-                self._ready_at = clock.now()
+                self.ready_at = clock.now()
         # Before the first step: it gives the figures of the initial weights, and failures come early.
-        validation = self._validate(metrics, 0)
+        validation = self.validate(metrics, 0)
         report = StepReport(workers.count, config.metrics_steps)
         step, seconds = 0, 0.0
         saved_at = validated_at = 0.0
         following = self.schedule.draw(0.0)
         while seconds < config.minutes * 60 and step != config.max_steps:
-            progress = self._progress(step, seconds)
+            progress = self.progress(step, seconds)
             if step % GROUP_STEPS == 0:
                 # Drawn a group ahead, so that its clips are rendered in the background.
                 plan, following = following, self.schedule.draw(progress)
@@ -138,14 +138,14 @@ class Trainer:
             step += 1
             seconds = clock.now()
             if seconds - validated_at > config.validate_seconds:
-                self._validate(metrics, step, hard=False)
+                self.validate(metrics, step, hard=False)
                 validated_at = seconds
                 report.restart()
             if seconds - saved_at > config.save_seconds:
                 self._save(metrics, step)
                 saved_at = seconds
         self._save(metrics, step)
-        validation = self._validate(metrics, step) or validation
+        validation = self.validate(metrics, step) or validation
         summary = report.summary(step, time.monotonic()) | {"validation": validation}
         if metrics is not None:
             metrics.write("end", **self._description(), **summary)
@@ -185,13 +185,13 @@ class Trainer:
         losses.total.backward()  # type: ignore[no-untyped-call]
         return losses
 
-    def _progress(self, step: int, seconds: float) -> float:
+    def progress(self, step: int, seconds: float) -> float:
         """Share of the run that is done, in [0, 1]: the larger one of time and steps."""
         by_steps = step / self.config.max_steps if self.config.max_steps else 0.0
-        by_time = (seconds - self._ready_at) / max(self.config.minutes * 60 - self._ready_at, 1e-6)
+        by_time = (seconds - self.ready_at) / max(self.config.minutes * 60 - self.ready_at, 1e-6)
         return min(1.0, max(by_steps, by_time, 0.0))
 
-    def _compile_shapes(self) -> None:
+    def compile_shapes(self) -> None:
         """Run every shape once. Each worker compiles its share first; the others read the results from the disk cache.
 
         Concurrent runs share that cache too. Each starts at the shape with its seed's number, so a few runs of no steps
@@ -207,14 +207,14 @@ class Trainer:
                 self.forward_backward(plan)
                 self.parameters.collect_gradient()
                 if turn == 0:
-                    self._compare_uncompiled(plan)
+                    self.compare_uncompiled(plan)
             if turn == 0:
                 self.workers.wait()
         self.workers.wait()
         if self.workers.leads:
             logger.info("compiled %d shapes in %.0f s", len(shapes), time.monotonic() - begin)
 
-    def _compare_uncompiled(self, plan: StepPlan) -> None:
+    def compare_uncompiled(self, plan: StepPlan) -> None:
         """Compare the compiled network with the plain one: compilers make errors for single shapes, hidden by training.
 
         Raises:
@@ -242,7 +242,7 @@ class Trainer:
             )
         logger.info("compiled for %s: error of log depth %.4f", plan.shape, off)
 
-    def _validate(self, metrics: MetricsFile | None, step: int, *, hard: bool = True) -> dict[str, Any]:
+    def validate(self, metrics: MetricsFile | None, step: int, *, hard: bool = True) -> dict[str, Any]:
         """Figures of the averaged weights; {} without validation. All workers call it.
 
         ``hard``: also on clips of rare cases, which takes several times as long. The metrics file also gets the figures

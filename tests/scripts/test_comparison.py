@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 BEFORE = [
     ["what", "figure"],
     ["step, bf16", "80 ms (p95 90) = 12.5 frames/s"],
@@ -36,17 +34,15 @@ def test_units_of_columns_and_rows_count() -> None:
     assert losses([["what", "a"], ["time in ms", "10"]], [["what", "a"], ["time in ms", "20"]])
 
 
-def test_a_run_is_compared_with_the_last_one_of_its_kind_of_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_compared_with_the_last_one_of_its_kind_of_machine(tmp_path: Path) -> None:
     from bench import comparison
 
-    monkeypatch.setattr(comparison, "FILE", tmp_path / "runs.json")
+    runs = tmp_path / "runs.json"
     entry = {"machine": "Xeon, 2 threads, torch 2.11", "date": "2026-01-01", "commit": "abc", "rows": BEFORE}
-    comparison.store("step", entry)
+    comparison.store("step", entry, runs)
     slower = [["what", "figure"], ["step, bf16", "200 ms"]]
-    assert "no recorded run" in comparison.report("step", slower, "EPYC, 2 threads, torch 2.11")
-    assert "no recorded run" in comparison.report("memory", slower, "Xeon, 2 threads, torch 2.11")
-    assert "80 ms before, 200 ms now" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.13")
-    comparison.store("step", {**entry, "rows": slower})
-    assert "nothing fell" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.11")
+    assert "no recorded run" in comparison.report("step", slower, "EPYC, 2 threads, torch 2.11", runs)
+    assert "no recorded run" in comparison.report("memory", slower, "Xeon, 2 threads, torch 2.11", runs)
+    assert "80 ms before, 200 ms now" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.13", runs)
+    comparison.store("step", {**entry, "rows": slower}, runs)
+    assert "nothing fell" in comparison.report("step", slower, "Xeon, 2 threads, torch 2.11", runs)

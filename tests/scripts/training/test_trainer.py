@@ -118,12 +118,12 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
 def test_a_run_does_not_begin_where_compiled_code_says_something_else(tmp_path: Path) -> None:
     trainer = make(tmp_path, config(1))
     plan = trainer.schedule.plan(ClipShape(4, 2, 3))
-    trainer._compare_uncompiled(plan)
+    trainer.compare_uncompiled(plan)
     depth_head, wrong = trainer.model.network.depth_head, iter([1.0])
     # What is compiled is asked first.
     depth_head.register_forward_hook(lambda _module, _inputs, says: says + next(wrong, 0.0))
     with pytest.raises(ResourceError, match="--no-compile"):
-        trainer._compare_uncompiled(plan)
+        trainer.compare_uncompiled(plan)
 
 
 def test_a_run_stops_when_its_minutes_are_over(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_getting_ready_runs_every_shape_once_and_learns_nothing(
     before, seen = trainer.parameters.values.clone(), []
     whole = trainer.forward_backward
     monkeypatch.setattr(trainer, "forward_backward", lambda plan: (seen.append(plan.shape), whole(plan))[1])
-    trainer._compile_shapes()
+    trainer.compile_shapes()
     assert sorted((s.frames, s.rows, s.columns) for s in seen) == sorted(entry[1:] for entry in MIX)
     assert torch.equal(trainer.parameters.values, before)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
@@ -146,8 +146,8 @@ def test_getting_ready_runs_every_shape_once_and_learns_nothing(
 
 def test_the_rate_follows_the_time_that_is_left_once_all_is_compiled(tmp_path: Path) -> None:
     trainer = make(tmp_path, config(0, minutes=10.0, max_steps=None))
-    trainer._ready_at = 240.0
-    assert [trainer._progress(1, seconds) for seconds in (100.0, 240.0, 420.0, 600.0, 700.0)] == [0, 0, 0.5, 1, 1]
+    trainer.ready_at = 240.0
+    assert [trainer.progress(1, seconds) for seconds in (100.0, 240.0, 420.0, 600.0, 700.0)] == [0, 0, 0.5, 1, 1]
 
 
 def test_a_broken_step_is_skipped_counted_and_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_validation_leaves_the_weights_alone_and_repeats_itself(tmp_path: Path) 
     trainer = make(tmp_path, config(3, validate_clips=8))
     first = trainer.run()["validation"]
     before = trainer.parameters.values.clone()
-    again = trainer._validate(None, 3)
+    again = trainer.validate(None, 3)
     assert again == first
     assert torch.equal(trainer.parameters.values, before)
 
