@@ -325,9 +325,8 @@ class Ablation:
         """Print the table of the finished runs."""
         header("without", "runs", *MEASURES.values(), "CPU time")
         for name, changes in self.changes.items():
-            pairs = [
-                (self.done[Run(c, changes).key], self.done[Run(c).key]) for c in self.clips if self._has(c, changes)
-            ]
+            keys = [(Run(clip, changes).key, Run(clip).key) for clip in self.clips]
+            pairs = [(self.done[a], self.done[b]) for a, b in keys if a in self.done and b in self.done]
             cells = [_ratio([_pair(a["errors"], b["errors"], measure) for a, b in pairs]) for measure in MEASURES]
             # A stage that was not repeated costs what it did with all on.
             spent = [({**b["seconds"], **a["seconds"]}, b["seconds"]) for a, b in pairs]

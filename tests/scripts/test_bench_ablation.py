@@ -1,8 +1,11 @@
 """Changes of configurations that the benchmark of mechanisms makes."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from bench.ablation import Run, Tuning, mechanisms, switches
+from bench.ablation import Ablation, Clip, Run, Tuning, mechanisms, switches
 
 
 def test_each_mechanism_is_one_change_of_a_configuration() -> None:
@@ -26,5 +29,19 @@ def test_what_is_no_change_is_refused(wrong: str) -> None:
 
 
 def test_a_run_begins_with_the_first_stage_that_differs() -> None:
-    stages = [Run(None, text).first_stage for text in ("", "stereo.fill.is_enabled=false", "offline.min_keyframes=4")]  # type: ignore[arg-type]
+    texts = "", "stereo.fill.is_enabled=false", "offline.min_keyframes=4"
+    stages = [Run(Clip("room", 0, Path(), 8, 1, Path()), text).first_stage for text in texts]
     assert stages == [0, 2, 1]
+
+
+def test_the_table_compares_finished_runs_of_the_same_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clips = [Clip("room", seed, tmp_path, 8, 1, tmp_path) for seed in range(3)]
+    change = "online.loops.is_enabled=false"
+    runs = [(clip, text, error) for clip in clips for text, error in (("", 0.1), (change, 0.2))]
+    lines = [
+        {"key": Run(clip, text).key, "errors": {"stream": error, "final": None}, "seconds": {"stream": 10 * error}}
+        for clip, text, error in runs[:-1]
+    ]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Ablation(clips, {"online.loops": change}, tmp_path / "runs.jsonl").show()
+    assert "| online.loops | 2 | 2.000 ± 0.000 | - | - | - | 2.000 ± 0.000 |" in capsys.readouterr().out
