@@ -32,6 +32,7 @@ def demo_command(
     port: shared.Port = None,
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
+    from stream_recon.app.cli.reconstruct import run_job
     from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, default_output
     from stream_recon.app.cli.view import ViewerChoice
     from stream_recon.app.engine.model_choice import ModelChoice
@@ -46,7 +47,7 @@ def demo_command(
         overwrite=overwrite,
         on_finished=print_errors,
     )
-    return job.run()
+    return run_job(job)
 
 
 def print_errors(folder: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from stream_recon.app.cli import options as shared
-from stream_recon.app.cli.console import reported
-from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal
+from stream_recon.app.cli.console import reported, result_consoles
+from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, may_exist
 from stream_recon.app.cli.view import ViewerChoice
 
 
@@ -130,4 +130,14 @@ def reconstruct_command(
         publish_token=token,
     )
     view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
-    return ReconstructJob(source, options, view, output, overwrite, resume).run()
+    return run_job(ReconstructJob(source, options, view, output, overwrite, resume))
+
+
+def run_job(job: ReconstructJob) -> int:
+    """Reconstruct a source; returns the exit code. Raises StreamReconError."""
+    if may_exist(job.spec) and not job.resume:
+        # Imports and weights take seconds: a user should see at once that something happens.
+        result_consoles()[0].print("loading the network")
+    from stream_recon.app.cli.reconstruct_run import reconstruct_source
+
+    return reconstruct_source(job)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from stream_recon.app.cli.console import result_consoles
 from stream_recon.app.cli.view import ViewerChoice
 
 if TYPE_CHECKING:
@@ -37,15 +36,6 @@ class ReconstructJob:
     resume: bool = False
     on_finished: Callable[[Path], None] = lambda folder: None
     """Called with the complete result, before the viewer stays open."""
-
-    def run(self) -> int:
-        """Reconstruct the source; returns the exit code. Raises StreamReconError."""
-        if may_exist(self.spec) and not self.resume:
-            # Imports and weights take seconds: a user should see at once that something happens.
-            result_consoles()[0].print("loading the network")
-        from stream_recon.app.cli.reconstruct_run import reconstruct_source
-
-        return reconstruct_source(self)
 
 
 def default_output(spec: str, overwrite: bool) -> Path:
