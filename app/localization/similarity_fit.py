@@ -78,7 +78,7 @@ class _PixelErrors:
         self, state: tuple[Similarity, FloatArray], linear: tuple[FloatArray, FloatArray], damping: float
     ) -> tuple[tuple[Similarity, FloatArray], float]:
         H, g = linear
-        step = np.linalg.solve(H + damping * np.diag(np.diag(H)) + DAMPING.min * np.eye(7), -g)
+        step = np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)) + DAMPING.min * np.eye(7), -g), np.float64)
         moved = self._moved(state[0], step)
         return (moved, self.errors(moved)), np.inf
 

@@ -217,10 +217,10 @@ def _agrees(
     plain = [view.grid.scaled(scale) for view, scale in zip(views, depth_scale.tolist(), strict=True)]
     better = [_corrected(grid, field, view, size) for grid, field, view in zip(plain, fields, views, strict=True)]
     scene, difference = fit.scene, np.zeros((2, len(views)))
-    first = np.arange(len(views) - 1)
+    forward = [(k, k + 1) for k in range(len(views) - 1)]
+    both_ways = forward, [(b, a) for a, b in forward]
     for row, grids in enumerate((plain, better)):
         maps = DepthMaps.of(scene.lens, grids, np.ones(len(views)))
-        both_ways = ([*zip(first, first + 1, strict=True)], [*zip(first + 1, first, strict=True)])
         there, back = (
             np.array([float(np.median(np.abs(each))) if len(each) else 0.0 for each in ratios])
             for ratios in (maps.common_log_ratios(scene.lens, scene.T_world_camera, pairs) for pairs in both_ways)
