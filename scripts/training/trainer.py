@@ -24,6 +24,7 @@ from training.model import MatchPairs, TrainingModel, TrainingOutput, compile_fo
 from training.optimizer import Optimizer, OptimizerConfig, group_parameters
 from training.report import StepReport, readable
 from training.schedule import (
+    ClipShape,
     RateConfig,
     Schedule,
     ScheduleConfig,
@@ -55,6 +56,7 @@ class TrainingConfig:
     average_decay: float = 0.999
     validate_clips: int = 96
     """Held-out clips; rounded up to whole steps of every worker. 0: no validation."""
+    validation_shape: ClipShape = field(default_factory=lambda: ClipShape(16, 12, 16))
     save_seconds: float = 60.0
     validate_seconds: float = 300.0
     metrics_steps: int = 50
@@ -258,6 +260,7 @@ class Trainer:
                 self.schedule,
                 self.workers,
                 clips=self.config.validate_clips,
+                shape=self.config.validation_shape,
                 patch=self._patch,
                 tiles=self.config.tiles,
                 compile_scenes=self.config.compile,

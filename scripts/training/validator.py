@@ -1,5 +1,6 @@
 """Validation distributed over the workers of a run, with shapes that training has compiled."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from training.validation import (
     summarise,
 )
 
-FRAMES, ROWS, COLUMNS = 16, 12, 16
 HARD = {
     "turning": SceneShares(turning=1.0),
     "narrow": SceneShares(narrow=1.0, wide=0.0),
@@ -34,6 +34,7 @@ class Validator:
     """Renders this worker's share of the held-out clips once, and measures the model on them.
 
     Args:
+        shape: of the clips; fewer frames if a step has fewer.
         clips: at least this many over all workers; complete training batches are used, since their shape is compiled.
         tiles: photo tiles for the scenes' textures.
     """
@@ -45,13 +46,14 @@ class Validator:
         workers: Workers,
         *,
         clips: int,
+        shape: ClipShape,
         patch: int,
         tiles: Path | None,
         compile_scenes: bool,
     ) -> None:
         self._model, self._workers = model, workers
-        frames = min(FRAMES, schedule.config.frames_per_step)
-        self._plan = schedule.plan(ClipShape(frames, ROWS, COLUMNS))
+        frames = min(shape.frames, schedule.config.frames_per_step)
+        self._plan = schedule.plan(replace(shape, frames=frames))
         rounds = max(1, round(clips / (self._plan.clips * workers.count)))
 
         def held_out(first: int, rounds: int, shares: SceneShares) -> HeldOutClips:
@@ -59,8 +61,8 @@ class Validator:
                 batches=list(range(first + workers.rank, first + rounds * workers.count, workers.count)),
                 clips=self._plan.clips,
                 frames=frames,
-                height=ROWS * patch,
-                width=COLUMNS * patch,
+                height=shape.rows * patch,
+                width=shape.columns * patch,
                 device=workers.device,
                 tiles=tiles,
                 compile_scenes=compile_scenes,

@@ -13,7 +13,7 @@ from stream_recon.models.weights import load_network
 from tests.scripts.training.networks import TINY_NETWORK, tiny_preset
 from tests.scripts.training.planes import PlaneScenes
 from training import trainer as trainer_module
-from training import validation, validator
+from training import validation
 from training.distributed import Workers, join_workers
 from training.losses import Losses
 from training.model import TYPICAL_FOV, build_model, compile_for_training
@@ -40,9 +40,6 @@ def _plane_scenes() -> Iterator[None]:
 def replace_scenes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trainer_module, "SceneGenerator", PlaneScenes)
     patch.setattr(validation, "SceneGenerator", PlaneScenes)
-    patch.setattr(validator, "FRAMES", 4)
-    patch.setattr(validator, "ROWS", 2)
-    patch.setattr(validator, "COLUMNS", 3)
 
 
 def config(steps: int, **changes: Any) -> TrainingConfig:
@@ -50,6 +47,7 @@ def config(steps: int, **changes: Any) -> TrainingConfig:
         "minutes": 10.0,
         "max_steps": steps,
         "metrics_steps": 10,
+        "validation_shape": ClipShape(4, 2, 3),
         "validate_clips": 0,
         "schedule": ScheduleConfig(frames_per_step=16, early=MIX, late=MIX),
         "rate": RateConfig(peak=3e-3, warmup_steps=10),
