@@ -1,7 +1,8 @@
 """Tuned numbers of dense stereo, a group for each mechanism.
 
-A mechanism with ``is_enabled`` can be switched off alone. What a value was chosen by stands beside it; "by reasoning"
-says that no measurement chose it.
+A mechanism with ``is_enabled`` can be switched off alone, as ``python scripts/bench ablation`` does. The reason of a
+value stands beside it. Figures are AbsRel of three rendered rooms, 20 keyframes of 256x192 each, whose prior has 7.38 %
+and blurred edges, and of whose points 3 % are wrong: 3.12 % with all mechanisms, 2.33 % of confirmed depth.
 """
 
 from dataclasses import dataclass, field
@@ -68,12 +69,12 @@ class SweepConfig:
     """Cost below which differences are noise, when margins are computed."""
     max_cost: float = 0.6
     min_margin: float = 0.02
-    """Bounds of cost and margin of a matched pixel. They are wide, by reasoning: neighbours confirm afterwards."""
+    """Bounds of cost and margin of a matched pixel. They are wide, since neighbours confirm afterwards."""
 
 
 @dataclass(frozen=True)
 class TriangulatedPointConfig:
-    """Triangulated points: they correct the prior, and count where stereo's depth is interpolated."""
+    """Triangulated points: they correct the prior, and count where stereo's depth is interpolated. Without: 3.16 %."""
 
     is_enabled: bool = True
     smoothness: float = 10.0
@@ -88,7 +89,10 @@ class TriangulatedPointConfig:
 
 @dataclass(frozen=True)
 class OtherSurfaceConfig:
-    """Depth of triangulated points on other surfaces than the prior, as on thin things: stereo tries it, too."""
+    """Depth of triangulated points on other surfaces than the prior, as on thin things: stereo tries it, too.
+
+    Without: 3.13 %; the rooms have few thin things.
+    """
 
     is_enabled: bool = True
     min_log_ratio: float = 0.05
@@ -110,7 +114,10 @@ class OtherSurfaceConfig:
 
 @dataclass(frozen=True)
 class SupportConfig:
-    """Confirmation of measured depth by neighbours' maps. Disabled: each measurement counts as confirmed by two."""
+    """Confirmation of measured depth by neighbours' maps. Disabled: each measurement counts as confirmed by two.
+
+    Without: 3.36 %, 3.00 % of confirmed depth.
+    """
 
     is_enabled: bool = True
     max_pixels: float = 1.0
@@ -130,7 +137,10 @@ class SupportConfig:
 
 @dataclass(frozen=True)
 class ReflectionConfig:
-    """Less weight for reflections: few measured pixels behind a good prior."""
+    """Less weight for reflections: few measured pixels behind a good prior.
+
+    Without: 3.08 %; the rooms have no reflections, and this is what the mechanism costs there.
+    """
 
     is_enabled: bool = True
     radius: int = 6
@@ -173,7 +183,7 @@ class InterpolationConfig:
 
 @dataclass(frozen=True)
 class FillConfig:
-    """Neighbours' confirmed depth where a keyframe has none of its own."""
+    """Neighbours' confirmed depth where a keyframe has none of its own. Without: 3.17 %."""
 
     is_enabled: bool = True
     rounds: int = 2
@@ -190,7 +200,7 @@ class FillConfig:
 
 @dataclass(frozen=True)
 class FreeSpaceConfig:
-    """Unconfirmed depth that neighbours see through is left out."""
+    """Unconfirmed depth that neighbours see through is left out. Without: 3.13 %; nothing moves in the rooms."""
 
     is_enabled: bool = True
     min_ratio: float = 1.08
@@ -201,7 +211,7 @@ class FreeSpaceConfig:
 
 @dataclass(frozen=True)
 class PlaneConfig:
-    """Planes between measured pixels of surfaces without texture."""
+    """Planes between measured pixels of surfaces without texture. Without: 3.68 %."""
 
     is_enabled: bool = True
     iterations: int = 12
