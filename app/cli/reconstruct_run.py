@@ -128,7 +128,8 @@ class SourceRun(ExitStack):
             Thread(target=import_module, args=("stream_recon.app.slam.online.back_end",), daemon=True).start()
         with memory_errors():
             engine = load.options.model.load()
-        engine.threads = min(engine.threads, load.threads or engine.threads)
+        if load.threads is not None:
+            engine.threads = min(engine.threads, load.threads)
         self.out.print(f"network: {engine.precision} on {engine.device}, loaded in {time.monotonic() - begin:.1f} s")
         self.engine = engine
         info = RunInfo.from_engine(engine, source.name, self.recorded)

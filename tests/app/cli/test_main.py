@@ -65,6 +65,17 @@ def error_line(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+def test_threads_of_an_engine_on_a_gpu_are_not_set(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnGpu(FakeEngine):
+        def __setattr__(self, name: str, value: object) -> None:
+            assert name != "threads", "torch refuses zero threads"
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(ModelChoice, "load", lambda choice: OnGpu())
+    write_video(tmp_path / "a.mp4", 3)
+    assert run("a.mp4", "--no-viewer", "--mapping", "off") == 0
+
+
 @pytest.mark.slow
 def test_help_loads_nothing_heavy() -> None:
     program = (
