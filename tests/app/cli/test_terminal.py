@@ -27,7 +27,7 @@ def test_a_run_and_what_follows_it_print_nothing_of_libraries(tmp_path: Path) ->
     options = ("-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off", "--max-frames", "9")
     output, errors = printed(tmp_path, str(SAMPLE), *options)
     assert not errors and all(word not in output for word in ("Warning", "WARN", "ERROR", "[ "))
-    for words in (("export", "out", "--format", "colmap"), ("plan", str(SAMPLE))):
+    for words in (("export", "out", "--format", "colmap"), ("plan", str(SAMPLE), "--memory", "8GB")):
         assert all(line.startswith("warning: ") for line in printed(tmp_path, *words)[1].splitlines())
 
 
