@@ -6,6 +6,7 @@ the latest keyframes become the scale frames of a new stream, a submap, and alig
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +15,24 @@ from stream_recon.app.core.depth_points import depth_ratio, project, transform_r
 from stream_recon.app.core.transforms import Similarity, align_poses, invert_pose, rotation_angle_deg, transform_points
 from stream_recon.app.core.types import FrameResult, OverlapError, Pair, PreparedFrame
 
-MIN_FRAMES = 24
-"""Frames of a submap before its keyframes are tested: each new submap loses the cached past."""
-PATIENCE = 3
-"""Keyframes in a row that must be out of view, so that one bad depth map starts no submap."""
-_PIXEL_STEP = 14
-"""Every 14th pixel along each axis is tested, one per patch."""
-_UNSURE_SHARE = 0.3
-"""Share of these pixels, the least confident ones, that is left out."""
-_OCCLUSION_RATIO = 1.3
-"""A point further away than this times the surface of a scale frame is occluded there."""
+
+@dataclass(frozen=True)
+class SubmapConfig:
+    """When a new submap starts."""
+
+    min_frames: int = 24
+    """Frames of a submap before its keyframes are tested: each new submap loses the cached past."""
+    patience: int = 3
+    """Keyframes in a row that must be out of view, so that one bad depth map starts no submap."""
+    pixel_step: int = 14
+    """Every 14th pixel along each axis is tested, one per patch."""
+    unsure_share: float = 0.3
+    """Share of these pixels, the least confident ones, that is left out."""
+    occlusion_ratio: float = 1.3
+    """A point further away than this times the surface of a scale frame is occluded there."""
+
+
+DEFAULT_SUBMAPS = SubmapConfig()
 
 
 class SubmapManager:
@@ -34,7 +43,8 @@ class SubmapManager:
         frames: number of scale frames.
     """
 
-    def __init__(self, overlap: float, frames: int) -> None:
+    def __init__(self, overlap: float, frames: int, config: SubmapConfig = DEFAULT_SUBMAPS) -> None:
+        self._config = config
         self._overlap = overlap
         self._recent: deque[Pair] = deque(maxlen=frames)
         self._to_map: Similarity | None = None
@@ -51,7 +61,7 @@ class SubmapManager:
     @property
     def needs_submap(self) -> bool:
         """Whether a new stream should start with `recent_frames`."""
-        return self._out_of_view >= PATIENCE and len(self._recent) == self._recent.maxlen
+        return self._out_of_view >= self._config.patience and len(self._recent) == self._recent.maxlen
 
     @property
     def reference_frames(self) -> tuple[int, ...]:
@@ -83,7 +93,7 @@ class SubmapManager:
         for frame, result, in_map in zip(frames, results, aligned, strict=True):
             if in_map.is_keyframe:
                 self._recent.append((frame, in_map))
-                is_out_of_view = self._count > MIN_FRAMES and self._visible_share(result) < self._overlap
+                is_out_of_view = self._count > self._config.min_frames and self._visible_share(result) < self._overlap
                 self._out_of_view = self._out_of_view + 1 if is_out_of_view else 0
         return aligned
 
@@ -140,28 +150,32 @@ class SubmapManager:
 
     def _visible_share(self, result: FrameResult) -> float:
         """Largest share of a frame's points that one of the scale frames sees."""
-        points = _sample_points(result)
-        return max(_share_seen(points, frame) for frame in self._scale_frames) if len(points) else 0.0
+        points = _sample_points(result, self._config)
+        return (
+            max(_share_seen(points, frame, self._config.occlusion_ratio) for frame in self._scale_frames)
+            if len(points)
+            else 0.0
+        )
 
 
-def _sample_points(result: FrameResult) -> NDArray[np.float32]:
+def _sample_points(result: FrameResult, config: SubmapConfig) -> NDArray[np.float32]:
     """Sample of a frame's points [N, 3] in its world."""
     height, width = result.depth.shape
-    half = _PIXEL_STEP // 2
-    rows, columns = np.mgrid[half:height:_PIXEL_STEP, half:width:_PIXEL_STEP].reshape(2, -1)
+    half = config.pixel_step // 2
+    rows, columns = np.mgrid[half : height : config.pixel_step, half : width : config.pixel_step].reshape(2, -1)
     z, confidence = result.depth[rows, columns], result.confidence[rows, columns]
-    chosen = (z > 0) & (confidence >= np.quantile(confidence, _UNSURE_SHARE))
+    chosen = (z > 0) & (confidence >= np.quantile(confidence, config.unsure_share))
     local = unproject(rows[chosen], columns[chosen], z[chosen], result.network_intrinsics)
     return transform_points(result.T_world_camera, local)
 
 
-def _share_seen(points: NDArray[np.float32], frame: FrameResult) -> float:
-    """Share of the points [N, 3] that a frame sees."""
+def _share_seen(points: NDArray[np.float32], frame: FrameResult, occlusion_ratio: float) -> float:
+    """Share of the points [N, 3] that a frame sees; those further away than this times its surface are occluded."""
     height, width = frame.depth.shape
     camera = frame.network_intrinsics
     local = transform_points(invert_pose(frame.T_world_camera), points)
     pixels = project(local, camera.matrix)
     inside = ((pixels >= 0) & (pixels < (width, height))).all(axis=1)
     column, row = pixels[inside].astype(int).T
-    in_front = local[inside, 2] < _OCCLUSION_RATIO * frame.depth[row, column]
+    in_front = local[inside, 2] < occlusion_ratio * frame.depth[row, column]
     return float(in_front.sum()) / len(points)

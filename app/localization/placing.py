@@ -20,28 +20,39 @@ from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 
-OPEN_MAPS = 6
-"""Maps that stay in memory."""
-COMPARED = 12
-"""Keyframes of a result that it is compared by."""
-BEST = 3
-"""Pairs of keyframes whose mean similarity is that of two results."""
-PARTNERS = 8
-"""Most similar results that each one is aligned with."""
-SURE_KEYFRAMES, SURE_SHARE = 12, 0.3
-"""Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
-LOOP_STEPS = 4
-"""Alignments between two results, from which one more between them tells something new."""
-LOOPS_EACH = 4
-"""Most alignments of a result that are tried for that."""
-ROTATION_SIGMA, TRANSLATION_SIGMA, SCALE_SIGMA = 0.01, 0.02, 0.02
-"""Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
-DIMENSIONS = 1024
-"""Length of a projected image vector: fewer hide what two results share behind the error of the projection."""
-SAMPLED = 300
-"""Descriptors of a result from which the common vocabulary is learned."""
-
 FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PlacingConfig:
+    """Which results are compared and aligned, and how exact alignments are."""
+
+    open_maps: int = 6
+    """Maps that stay in memory."""
+    compared: int = 12
+    """Keyframes of a result that it is compared by."""
+    best_pairs: int = 3
+    """Pairs of keyframes whose mean similarity is that of two results."""
+    partners: int = 8
+    """Most similar results that each one is aligned with."""
+    sure_keyframes: int = 12
+    sure_share: float = 0.3
+    """Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
+    loop_steps: int = 4
+    """Alignments between two results, from which one more between them tells something new."""
+    max_loops: int = 4
+    """Alignments of a result that are tried for that; 0: loops stay open."""
+    rotation_sigma: float = 0.01
+    translation_sigma: float = 0.02
+    log_scale_sigma: float = 0.02
+    """Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
+    dimensions: int = 1024
+    """Length of a projected image vector: fewer hide what two results share behind the error of the projection."""
+    sampled: int = 300
+    """Descriptors of a result from which the common vocabulary is learned."""
+
+
+DEFAULT_PLACING = PlacingConfig()
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ def place_results(
     opens: Sequence[Callable[[], LocalizationMap]],
     on_placed: Callable[[int, PlacedResult], None],
     on_alike: Callable[[int, int, str], None] = lambda number, known, reason: None,
+    config: PlacingConfig = DEFAULT_PLACING,
 ) -> dict[int, PlacedResult]:
     """Results that are tied to the first one, by number.
 
@@ -70,9 +82,9 @@ def place_results(
         opens: open the map of each.
         on_alike: gets a result that looks like a known one and is not laid onto it, that one, and the reason.
     """
-    opened = lru_cache(OPEN_MAPS)(lambda number: opens[number]())
-    similarity = _similarities(opened, len(opens))
-    partners = _partners(similarity)
+    opened = lru_cache(config.open_maps)(lambda number: opens[number]())
+    similarity = similarities(opened, len(opens), config)
+    partners = _partners(similarity, config)
     edges: list[_Edge] = []
     placed = {0: PlacedResult(Similarity.identity(), True)}
     waiting = [(-float(similarity[0, k]), 0, k) for k in partners[0]]
@@ -88,7 +100,7 @@ def place_results(
                 if found.looks_alike:
                     on_alike(other, known, found.reason)
                 continue
-            if found.keyframes < min(SURE_KEYFRAMES, SURE_SHARE * len(opened(other))):
+            if found.keyframes < min(config.sure_keyframes, config.sure_share * len(opened(other))):
                 heapq.heappush(doubtful, (-found.points, known, other, found))
                 continue
         else:
@@ -104,11 +116,11 @@ def place_results(
         for partner in partners[other]:
             if partner not in placed:
                 heapq.heappush(waiting, (-float(similarity[other, partner]), other, partner))
-    for known, other in _loops(placed, partners, similarity):
+    for known, other in _loops(placed, partners, similarity, config):
         more = align_results(opened(known), opened(other))
         if isinstance(more, Alignment):
             edges.append(_Edge(known, other, more, is_loop=True))
-    return _without_loop_errors(placed, edges)
+    return _without_loop_errors(placed, edges, config)
 
 
 @dataclass(frozen=True)
@@ -120,10 +132,13 @@ class _Edge:
 
 
 def _loops(
-    placed: Mapping[int, PlacedResult], partners: Sequence[Sequence[int]], similarity: FloatArray
+    placed: Mapping[int, PlacedResult],
+    partners: Sequence[Sequence[int]],
+    similarity: FloatArray,
+    config: PlacingConfig,
 ) -> list[tuple[int, int]]:
     """Pairs of similar results that were placed by many alignments between them."""
-    above = {number: _above(placed, number) for number in placed}
+    above = {number: _above(placed, number, config.loop_steps) for number in placed}
     pairs: set[tuple[int, int]] = set()
     for number in placed:
         # Where few alignments lie between two results, a common ancestor is in both lists.
@@ -132,22 +147,24 @@ def _loops(
             other
             for other in partners[number]
             if other in placed
-            and all(place[a] + steps >= LOOP_STEPS for steps, a in enumerate(above[other]) if a in place)
+            and all(place[a] + steps >= config.loop_steps for steps, a in enumerate(above[other]) if a in place)
         ]
         far.sort(key=lambda other: -float(similarity[number, other]))
-        pairs |= {(min(number, other), max(number, other)) for other in far[:LOOPS_EACH]}
+        pairs |= {(min(number, other), max(number, other)) for other in far[: config.max_loops]}
     return sorted(pairs)
 
 
-def _above(placed: Mapping[int, PlacedResult], number: int) -> list[int]:
+def _above(placed: Mapping[int, PlacedResult], number: int, count: int) -> list[int]:
     """A result, the one it was aligned with, and so on."""
     found = [number]
-    while found[-1] and len(found) < LOOP_STEPS:
+    while found[-1] and len(found) < count:
         found.append(placed[found[-1]].known)
     return found
 
 
-def _without_loop_errors(placed: dict[int, PlacedResult], edges: Sequence[_Edge]) -> dict[int, PlacedResult]:
+def _without_loop_errors(
+    placed: dict[int, PlacedResult], edges: Sequence[_Edge], config: PlacingConfig
+) -> dict[int, PlacedResult]:
     """The results where all alignments agree best, if there are any that close loops."""
     if not any(edge.is_loop for edge in edges):
         return placed
@@ -158,9 +175,9 @@ def _without_loop_errors(placed: dict[int, PlacedResult], edges: Sequence[_Edge]
         first=np.array([row[edge.known] for edge in edges]),
         second=np.array([row[edge.other] for edge in edges]),
         S_first_second=np.array([edge.alignment.S_first_second.matrix for edge in edges]),
-        rotation_sigma=np.full(count, ROTATION_SIGMA),
-        translation_sigma=np.array([TRANSLATION_SIGMA * edge.alignment.distance for edge in edges]),
-        log_scale_sigma=np.full(count, SCALE_SIGMA),
+        rotation_sigma=np.full(count, config.rotation_sigma),
+        translation_sigma=np.array([config.translation_sigma * edge.alignment.distance for edge in edges]),
+        log_scale_sigma=np.full(count, config.log_scale_sigma),
         robust=np.array([edge.is_loop for edge in edges]),
     )
     found = solve_pose_graph(np.array([placed[number].S_first_own.matrix for number in numbers]), graph)
@@ -168,12 +185,12 @@ def _without_loop_errors(placed: dict[int, PlacedResult], edges: Sequence[_Edge]
     return {number: replace(placed[number], S_first_own=S) for number, S in zip(numbers, moved, strict=True)}
 
 
-def _partners(similarity: FloatArray) -> list[list[int]]:
+def _partners(similarity: FloatArray, config: PlacingConfig) -> list[list[int]]:
     """The results to align each with: its most similar ones, and those that have it among theirs."""
     count = len(similarity)
-    if count <= PARTNERS + 1:
+    if count <= config.partners + 1:
         return [[k for k in range(count) if k != number] for number in range(count)]
-    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :PARTNERS].tolist()
+    nearest = np.argsort(-similarity, axis=1, kind="stable")[:, : config.partners].tolist()
     found: list[set[int]] = [set(each) for each in nearest]
     for number, each in enumerate(nearest):
         for partner in each:
@@ -181,36 +198,40 @@ def _partners(similarity: FloatArray) -> list[list[int]]:
     return [sorted(each) for each in found]
 
 
-def _compared(place: LocalizationMap) -> Iterator[Features]:
+def _compared(place: LocalizationMap, config: PlacingConfig) -> Iterator[Features]:
     """Features of some keyframes of a result."""
-    for row in np.unique(np.linspace(0, len(place) - 1, min(COMPARED, len(place))).round().astype(int)).tolist():
+    for row in np.unique(np.linspace(0, len(place) - 1, min(config.compared, len(place))).round().astype(int)).tolist():
         yield place.keyframe(row).features
 
 
-def _sample(place: LocalizationMap) -> Features:
+def _sample(place: LocalizationMap, config: PlacingConfig) -> Features:
     """Some descriptors of a result."""
-    found = np.concatenate([f.descriptors for f in _compared(place)])
-    few = found[np.linspace(0, len(found) - 1, min(SAMPLED, len(found))).astype(int)]
+    found = np.concatenate([f.descriptors for f in _compared(place, config)])
+    few = found[np.linspace(0, len(found) - 1, min(config.sampled, len(found))).astype(int)]
     return Features(np.zeros((len(few), 2), np.float32), few, np.zeros(len(few), np.float32))
 
 
-def _similarities(opened: Callable[[int], LocalizationMap], count: int) -> FloatArray:
+def similarities(
+    opened: Callable[[int], LocalizationMap], count: int, config: PlacingConfig = DEFAULT_PLACING
+) -> FloatArray:
     """Similarities [N, N] of results, -1 with itself; 0 where they are too few to be compared."""
     similarity = np.where(np.eye(count, dtype=bool), np.float32(-1), np.float32(0))
-    words = None if count <= PARTNERS + 1 else learn_vocabulary([_sample(opened(k)) for k in range(count)])
+    words = (
+        None if count <= config.partners + 1 else learn_vocabulary([_sample(opened(k), config) for k in range(count)])
+    )
     if words is None:
         return similarity
     random = np.random.default_rng(0)
-    projection = random.normal(size=(words.size, DIMENSIONS)).astype(np.float32)
+    projection = random.normal(size=(words.size, config.dimensions)).astype(np.float32)
     vectors, starts = [], [0]
     for number in range(count):
-        vectors += [vlad(features, words) @ projection for features in _compared(opened(number))]
+        vectors += [vlad(features, words) @ projection for features in _compared(opened(number), config)]
         starts.append(len(vectors))
     table = np.stack(vectors)
     table -= table.mean(axis=0)
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
     for k, (begin, end) in enumerate(itertools.pairwise(starts)):
         nearest = np.maximum.reduceat(table[begin:end] @ table.T, starts[:-1], axis=1)
-        similarity[k] = np.sort(nearest, axis=0)[-BEST:].mean(axis=0)
+        similarity[k] = np.sort(nearest, axis=0)[-config.best_pairs :].mean(axis=0)
         similarity[k, k] = -1
     return similarity

@@ -9,7 +9,7 @@ from stream_recon.app.core.depth_points import transform_result
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.engine import session
 from stream_recon.app.engine.engine import Engine
-from stream_recon.app.engine.submap import MIN_FRAMES, SubmapManager
+from stream_recon.app.engine.submap import SubmapConfig, SubmapManager
 from tests.app.batch.fakes import world_of
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.engine.test_engine import frames as noise_frames
@@ -40,7 +40,7 @@ def play(results: list[FrameResult], overlap: float) -> tuple[list[FrameResult],
 def test_submaps_are_aligned_with_the_first_one() -> None:
     truth = [room_result(index) for index in range(110)]
     aligned, starts = play(truth, 0.3)
-    assert len(starts) >= 2 and min(np.diff([0, *starts])) >= MIN_FRAMES - SCALE
+    assert len(starts) >= 2 and min(np.diff([0, *starts])) >= SubmapConfig().min_frames - SCALE
     assert [result.index for result in aligned] == list(range(110))
     for result, true in zip(aligned, truth, strict=True):
         np.testing.assert_allclose(result.T_world_camera, true.T_world_camera, atol=1e-5)

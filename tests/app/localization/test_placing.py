@@ -11,7 +11,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.transforms import align as align_points
 from stream_recon.app.localization import placing
 from stream_recon.app.localization.alignment import NOTHING, Alignment, NotAligned
-from stream_recon.app.localization.placing import PARTNERS, PlacedResult, place_results
+from stream_recon.app.localization.placing import PlacedResult, PlacingConfig, place_results, similarities
 from stream_recon.app.slam.matching.features import Features
 
 COUNT, KEYFRAMES, EACH = 16, 4, 60
@@ -69,17 +69,15 @@ def test_a_street_is_placed_with_few_alignments(aligned: list[tuple[int, int]]) 
 def test_neighbours_are_found_among_many_whose_features_are_noisy() -> None:
     count = 60
     places: list[Any] = [Place(number, 2, noise=0.04) for number in range(count)]
-    similarity = placing._similarities(lambda number: places[number], count)
+    similarity = similarities(lambda number: places[number], count)
     rank = np.argsort(np.argsort(-similarity, axis=1), axis=1)
-    assert max(int(rank[k, k + 1]) for k in range(count - 1)) < PARTNERS
+    assert max(int(rank[k, k + 1]) for k in range(count - 1)) < PlacingConfig().partners
 
 
-def test_placing_without_loops_takes_fewer_alignments(
-    aligned: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placing, "LOOPS_EACH", 0)
+def test_placing_without_loops_takes_fewer_alignments(aligned: list[tuple[int, int]]) -> None:
+    config = PlacingConfig(max_loops=0)
     places: list[Any] = [Place(number, 1) for number in range(COUNT)]
-    placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
+    placed = place_results([lambda place=place: place for place in places], lambda number, _: None, config=config)
     assert len(placed) == COUNT
     assert len(aligned) < 3 * COUNT < COUNT * (COUNT - 1) / 2
 
@@ -90,7 +88,7 @@ def test_results_of_another_street_stay_out(aligned: list[tuple[int, int]]) -> N
         place.number //= 2
     placed = place_results([lambda place=place: place for place in places], lambda number, _: None)
     assert sorted(placed) == list(range(0, COUNT, 2))
-    assert len(aligned) <= COUNT * PARTNERS
+    assert len(aligned) <= COUNT * PlacingConfig().partners
 
 
 def test_few_results_are_all_tried(aligned: list[tuple[int, int]]) -> None:
