@@ -142,7 +142,7 @@ class Clip:
         (target / "rgb").mkdir(parents=True)
         images = read_sequence(self.source).images[:: self.stride][: self.frames]
         for index, path in enumerate(images):
-            image = cv2.imread(str(path)).astype(np.float64)
+            image = np.asarray(cv2.imread(str(path)), np.float64)
             noise = np.random.default_rng([self.seed, index]).normal(0, NOISE, image.shape) if self.seed else 0.0
             noisy = np.clip(np.rint(image + noise), 0, 255).astype(np.uint8)
             cv2.imwrite(str(target / "rgb" / f"{path.stem}.png"), noisy)
