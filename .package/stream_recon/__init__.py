@@ -1,31 +1,88 @@
-"""Camera poses, depth and a live 3D point cloud from a video, frame by frame.
+"""Camera poses, depth and surfaces from video, frame by frame: ``import stream_recon as sr``.
 
-The names below are the Python interface. They are imported on first use: the command line starts without torch.
+``sr.reconstruct`` turns a video into a result folder, ``sr.open_result`` reads one, and ``sr.load_model().stream()``
+takes images one at a time. ``scripts/examples`` has short programs. Names are imported on first use: ``import
+stream_recon`` loads neither torch nor OpenCV.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stream_recon.app.core.types import Frame, FrameResult
-    from stream_recon.app.engine.engine import load_engine
-    from stream_recon.app.run.pipeline import reconstruct
-    from stream_recon.app.result.folder import read_result
+    from stream_recon.app.api.camera import Camera
+    from stream_recon.app.api.model import Model, Stream, load_model
+    from stream_recon.app.api.reconstruct import reconstruct
+    from stream_recon.app.api.result import Result, ResultFrame, open_result
+    from stream_recon.app.api.trajectory import Trajectory
+    from stream_recon.app.core.cancel import Cancel, Cancelled
+    from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
+    from stream_recon.app.core.views import ResultListener
+    from stream_recon.app.engine.keyframes import Decision, KeyframePolicy
+    from stream_recon.app.result.verdict import Verdict
+    from stream_recon.configs.errors import (
+        ConfigError,
+        InputError,
+        OutputError,
+        ResourceError,
+        StreamReconError,
+        WeightsError,
+    )
 
-__all__ = ["Frame", "FrameResult", "__version__", "load_engine", "read_result", "reconstruct"]
+__all__ = [
+    "Camera",
+    "Cancel",
+    "Cancelled",
+    "ConfigError",
+    "Decision",
+    "FrameResult",
+    "FrameRevision",
+    "InputError",
+    "Intrinsics",
+    "KeyframePolicy",
+    "Model",
+    "OutputError",
+    "ResourceError",
+    "Result",
+    "ResultFrame",
+    "ResultListener",
+    "Revision",
+    "Stream",
+    "StreamReconError",
+    "Trajectory",
+    "Verdict",
+    "WeightsError",
+    "__version__",
+    "load_model",
+    "open_result",
+    "reconstruct",
+]
 
 __version__ = "0.3.0"
 
-_MODULES = {
-    "Frame": "stream_recon.app.core.types",
-    "FrameResult": "stream_recon.app.core.types",
-    "load_engine": "stream_recon.app.engine.engine",
-    "read_result": "stream_recon.app.result.folder",
-    "reconstruct": "stream_recon.app.run.pipeline",
+_NAMES = {
+    "app.api.camera": "Camera",
+    "app.api.model": "Model Stream load_model",
+    "app.api.reconstruct": "reconstruct",
+    "app.api.result": "Result ResultFrame open_result",
+    "app.api.trajectory": "Trajectory",
+    "app.core.cancel": "Cancel Cancelled",
+    "app.core.types": "FrameResult FrameRevision Intrinsics Revision Frame",
+    "app.core.views": "ResultListener",
+    "app.engine.engine": "load_engine",
+    "app.engine.keyframes": "Decision KeyframePolicy",
+    "app.result.folder": "read_result",
+    "app.result.verdict": "Verdict",
+    "configs.errors": "ConfigError InputError OutputError ResourceError StreamReconError WeightsError",
 }
+"""Modules and their public names. `Frame`, `load_engine` and `read_result` are names of 0.2, which 0.3 still reads."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,5 @@
 """Commands ``refine``, ``scale`` and ``merge``: the stages of a run, for finished or interrupted results."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,31 +95,16 @@ def refine_folder(folder: Path, options: "RunOptions") -> int:
 
     Raises StreamReconError.
     """
-    from stream_recon.app.export.source_images import source_of
-    from stream_recon.app.result.folder import read_result
-    from stream_recon.app.result.run_record import ONTO
-    from stream_recon.app.stages.chain import RunPlan
+    from stream_recon.app.stages.again import plan_refinement
 
-    result = read_result(folder)
-    unit, earlier = result.metric_scale, result.run.get(ONTO)
-    if isinstance(earlier, dict) and isinstance(earlier.get("result"), str):
-        options = dataclasses.replace(options, onto=Path(earlier["result"]))
-    elif unit is not None:
-        options = dataclasses.replace(options, scale_from=unit.given)
-    return _run_again(folder, RunPlan.of(options, again=True), source_of(result))
+    return _run_again(folder, *plan_refinement(folder, options))
 
 
 def scale_folder(folder: Path, what: str) -> int:
     """Convert a result to metres; returns the exit code. Raises StreamReconError."""
-    from stream_recon.app.result.folder import MESH_NAME, read_result
-    from stream_recon.app.run.options import RunOptions
-    from stream_recon.app.stages.chain import RunPlan
+    from stream_recon.app.stages.again import plan_scale
 
-    read_result(folder)  # an error before a lock file is written
-    options = RunOptions(mapping="off", scale_from=what, mesh=(folder / MESH_NAME).exists())
-    plan = RunPlan.of(options, again=True)
-    plan.check()
-    return _run_again(folder, plan, None)
+    return _run_again(folder, plan_scale(folder, what), None)
 
 
 def _run_again(folder: Path, plan: "RunPlan", open_again: "Callable[[], Source] | None") -> int:

@@ -88,6 +88,7 @@ class Intrinsics:
 
     @classmethod
     def from_lens(cls, lens: CameraModel) -> "Intrinsics":
+        """The same camera, in its other form."""
         return cls(lens.focal, lens.focal, lens.cx, lens.cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
 
 

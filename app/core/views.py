@@ -21,9 +21,11 @@ class ResultListener(Protocol):
     sides of at most `IMAGE_SIDE`.
     """
 
-    def add(self, result: FrameResult) -> None: ...
+    def add(self, result: FrameResult) -> None:
+        """A frame's result, in the order of the frames."""
 
-    def revise(self, revision: Revision) -> None: ...
+    def revise(self, revision: Revision) -> None:
+        """New poses and depth scales of frames that were added before."""
 
 
 class RunView(ResultListener, Protocol):

@@ -19,6 +19,7 @@ from stream_recon.app.engine.device_transfer import (
     to_host,
     to_images,
 )
+from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import StepOptions, Stream
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -43,14 +44,16 @@ class Engine(StreamingSession):
         attention: AttentionChoice = "auto",
         precision: Precision | None = None,
         cache: CacheChoice = "full",
+        keyframes: KeyframePolicy | None = None,
     ) -> None:
-        """``attention``, ``precision``, ``cache``: see `StepOptions`."""
+        """``attention``, ``precision``, ``cache``, ``keyframes``: see `StepOptions`."""
         super().__init__(preset)
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
         self._network = network
         self._requested_attention = attention
         self.cache = cache
+        self._keyframes = keyframes
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self._stream: Stream | None = None
 
@@ -68,13 +71,18 @@ class Engine(StreamingSession):
     def threads(self, count: int) -> None:
         torch.set_num_threads(count)
 
+    def release(self) -> None:
+        """Give back the caches' memory; the network stays."""
+        self.reset()
+        self._stream = None
+
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         grid = grid_of(frames[0], self.preset)
         if self._stream is not None and self._stream.grid == grid:
             self._stream.reset()
         else:
             self._stream = None  # there may not be memory for two
-            options = StepOptions(self._requested_attention, self.precision, self.cache)
+            options = StepOptions(self._requested_attention, self.precision, self.cache, self._keyframes)
             self._stream = Stream(self._network, self.preset, grid, options)
         return self._step(frames)
 

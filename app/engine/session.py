@@ -80,15 +80,15 @@ class StreamingSession(ABC):
     def push(self, frame: Frame | PreparedFrame) -> list[FrameResult]:
         """Process the next frame; returns the results that are ready.
 
-        Raises InputError as `prepare`; ResourceError: the caches do not fit in memory (first frame).
+        Raises InputError as `prepare`; ResourceError: the caches do not fit in memory (first frame). After an error
+        the frame does not count, and another one may follow.
         """
         if isinstance(frame, Frame):
             frame = self.prepare(frame)
         if frame.segment != self._segment:
             return [*self._end_segment(frame.segment), *self.push(frame)]
         if self._gathers:
-            self._waiting.append(frame)
-            return [] if len(self._waiting) < self.preset.stream.scale_frames else self._release_waiting()
+            return self._gather(frame)
         if self._submap_manager.needs_submap:
             self._submap_manager.start_submap(self._begin(self._submap_manager.recent_frames))
         return self._submap_manager.align([frame], [self._advance(frame)])
@@ -120,11 +120,22 @@ class StreamingSession(ABC):
             yield from self.push(frame)
         yield from self.finish()
 
+    def _gather(self, frame: PreparedFrame) -> list[FrameResult]:
+        self._waiting.append(frame)
+        if len(self._waiting) < self.preset.stream.scale_frames:
+            return []
+        try:
+            return self._release_waiting()
+        except BaseException:
+            self._waiting.pop()
+            raise
+
     def _release_waiting(self) -> list[FrameResult]:
         if not self._waiting:
             return []
+        results = self._begin(self._waiting)
         waiting, self._waiting, self._gathers = self._waiting, [], False
-        return self._submap_manager.align(waiting, self._begin(waiting))
+        return self._submap_manager.align(waiting, results)
 
     def _end_segment(self, following: int) -> list[FrameResult]:
         """Results of frames still gathered; the next segment starts a submap without overlap."""
@@ -134,8 +145,9 @@ class StreamingSession(ABC):
         return results
 
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
+        results = self._begin_stream(frames)
         self.submaps += 1
-        return self._begin_stream(frames)
+        return results
 
 
 def frame_result(frame: PreparedFrame, output: HostOutput, *, is_keyframe: bool, flow: float | None) -> FrameResult:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.app.engine.device_transfer import Precision, StepGraph, computes_in_half, plain_precision
-from stream_recon.app.engine.keyframes import Decision, flow_since, keyframe_policy
+from stream_recon.app.engine.keyframes import Decision, KeyframePolicy, flow_since, keyframe_policy
 from stream_recon.cache.attention import AttentionSizes
 from stream_recon.cache.cache_dtypes import INT8_POLICY, CacheDtypePolicy, cache_policy
 from stream_recon.cache.int8_frame_cache import int8_attention_is_faster
@@ -35,6 +35,8 @@ class StepOptions:
     """Of matrix work and caches, `plain_precision` if None; the residual stream is fp32."""
     cache: CacheChoice = "full"
     """Storage of the aggregator's keys and values."""
+    keyframes: KeyframePolicy | None = None
+    """Decides in place of the preset's policy, in all submaps of one stream."""
     capture: bool = True
     """Replay steps of one frame as a CUDA graph, where possible."""
 
@@ -103,7 +105,8 @@ class Stream:
         backend = policy.attention(options.attention, attention_sizes(schema), self._device, metadata)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, metadata)
-        self._policy = keyframe_policy(self._config)
+        self._own_policy = options.keyframes
+        self._policy = self._own_policy or keyframe_policy(self._config)
         self._last = OdometrySlots(config, grid, 1, self._device)
         self._searches = searches_rotation(self._config, self._device)
         size = (grid[0] * config.patch_size, grid[1] * config.patch_size)
@@ -121,15 +124,15 @@ class Stream:
     def reset(self) -> None:
         """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
         self.memory.reset()
-        self._policy = keyframe_policy(self._config)
+        self._policy = self._own_policy or keyframe_policy(self._config)
 
     # Not inference mode: position tables that are cached there could not be used for training afterwards.
     @torch.no_grad()
     def step(self, images: Tensor) -> tuple[Prediction, Decision]:
         """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
 
-        A frame that is no keyframe changes no cache. On a GPU the prediction's tensors belong to a captured graph: the
-        next step overwrites them.
+        A frame that is no keyframe changes no cache, nor does an error. On a GPU the prediction's tensors belong to a
+        captured graph: the next step overwrites them.
         """
         first = self.memory.frames == 0
         evict_first = not first and self._policy.evicts_first
@@ -137,12 +140,15 @@ class Stream:
             self._compiled.add(first)
             self._compile(images, evict_first)
         self.memory.begin(len(images), evict_first=evict_first)
-        if first:
-            output = self._first(images)
-            decision = Decision(True, None)
-        else:
-            output = self._run(images)
-            decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
+        try:
+            if first:
+                output, decision = self._first(images), Decision(True, None)
+            else:
+                output = self._run(images)
+                decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
+        except BaseException:
+            self.memory.rollback()
+            raise
         if decision.is_keyframe:
             self.memory.commit()
             self._last.store(output.prediction, output.state, [0], [0])

@@ -217,9 +217,14 @@ class Camera:
 
     def to_tum(self) -> str:
         """One line of a TUM trajectory."""
-        x, y, z = self.T_world_camera[:3, 3]
-        qx, qy, qz, qw = quaternion_xyzw(self.T_world_camera[:3, :3])
-        return f"{self.timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
+        return tum_line(self.timestamp, self.T_world_camera)
+
+
+def tum_line(timestamp: float, T_world_camera: NDArray[np.float64]) -> str:
+    """A pose [4, 4] as one line of a TUM trajectory."""
+    x, y, z = T_world_camera[:3, 3]
+    qx, qy, qz, qw = quaternion_xyzw(T_world_camera[:3, :3])
+    return f"{timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
 
 
 def _network(record: Mapping[str, Any]) -> NetworkEstimate:

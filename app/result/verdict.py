@@ -93,9 +93,11 @@ class Verdict:
 
     @property
     def line(self) -> str:
+        """Level and explanation in one line."""
         return f"{self.level}: {self.explanation}"
 
     def to_json(self) -> dict[str, str]:
+        """The judgement as ``run.json`` has it."""
         return asdict(self)
 
 

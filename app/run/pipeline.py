@@ -66,12 +66,14 @@ class RunSetup:
         resume: state of an interrupted run that this one continues.
         mask_sky: removes depth where the network recognises nothing; see `Masking`.
         config: queues and times.
+        cancel: a request ends the run as Ctrl-C does; None: only Ctrl-C.
     """
 
     back_end: BackEnd | None = None
     resume: ResumeState = field(default_factory=ResumeState)
     mask_sky: bool = False
     config: PipelineConfig = DEFAULT_PIPELINE
+    cancel: Cancel | None = None
 
 
 def reconstruct(
@@ -99,7 +101,7 @@ def reconstruct(
     """
     run = _PipelineRun(source, engine, writer, listeners, setup or RunSetup(), observer or RunObserver())
     try:
-        with cancel_on_signals() as cancel, ThreadPoolExecutor(3, "pipeline") as pool:
+        with cancel_on_signals(setup.cancel if setup else None) as cancel, ThreadPoolExecutor(3, "pipeline") as pool:
             # The listeners come first: where several threads failed, the user has to look at the disk.
             threads = [*run.dispatcher.start(pool), pool.submit(run.decode)]
             try:

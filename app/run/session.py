@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.types import FrameEngine, OverlapError
@@ -173,12 +174,13 @@ class Session(ExitStack):
         listeners: Sequence[ResultListener] = (),
         observer: RunObserver | None = None,
         back_end: BackEnd | None = None,
+        cancel: Cancel | None = None,
     ) -> RunSummary:
         """Run all frames, or those that the interrupted run has left; see `reconstruct` of the pipeline.
 
-        ``back_end`` replaces the session's own one, for example by one that observes it.
+        ``back_end`` replaces the session's own one, for example by one that observes it. ``cancel``: see `RunSetup`.
         """
-        setup = RunSetup(back_end or self.back_end, self.resumed, self._options.mask_sky)
+        setup = RunSetup(back_end or self.back_end, self.resumed, self._options.mask_sky, cancel=cancel)
         return reconstruct(self.source, self._engine, self._writer, listeners, setup, observer)
 
 

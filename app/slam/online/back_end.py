@@ -162,9 +162,13 @@ class OnlineBackEnd:
     def finish(self) -> Sequence[Item]:
         """Final corrections after the last frame."""
         items = self._finish_segment()
+        self.close()
+        return items
+
+    def close(self) -> None:
+        """End the background work, as `finish` does, without a last correction. It may be called twice."""
         self._global_ba.close()
         self._database.close()
-        return items
 
     def _is_late(self, frame: PreparedFrame) -> bool:
         """Whether processing lags behind a live source."""

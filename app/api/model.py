@@ -1,0 +1,300 @@
+"""A loaded network, and streams of images through it."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.api.camera import Camera
+from stream_recon.app.api.options import chosen
+from stream_recon.app.api.trajectory import Trajectory
+from stream_recon.app.core.process import memory_errors
+from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
+from stream_recon.app.core.views import IMAGE_SIDE, ResultListener
+from stream_recon.app.engine.engine import Engine
+from stream_recon.app.engine.keyframes import KeyframePolicy
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.run.health import HealthMonitor
+from stream_recon.app.run.masking import Masking
+from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.sources.preprocess import grey_image, reduced_image
+from stream_recon.app.sources.undistort import Undistorter
+from stream_recon.configs.errors import InputError
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
+
+NOMINAL_FPS = 30.0
+"""Rate of images that come without a time."""
+
+
+def load_model(
+    preset: str | Path = "small",
+    weights: str | Path | None = None,
+    device: Literal["auto", "cuda", "cpu"] = "auto",
+    attention: AttentionChoice = "auto",
+    cache: CacheChoice = "full",
+    precision: PrecisionChoice = "auto",
+) -> "Model":
+    """A network, loaded once for any number of streams; the options are those of the command line.
+
+    Raises ConfigError, WeightsError, ResourceError.
+    """
+    chosen("device", device, ("auto", "cuda", "cpu"))
+    chosen("attention", attention, get_args(AttentionChoice))
+    chosen("cache", cache, get_args(CacheChoice))
+    chosen("precision", precision, get_args(PrecisionChoice))
+    file = None if weights is None else Path(weights)
+    return Model(ModelChoice(str(preset), file, device, attention, cache=cache, precision=precision))
+
+
+class Model:
+    """A network with its weights on a device; `load_model` makes it. Its streams share the weights."""
+
+    def __init__(self, choice: ModelChoice) -> None:
+        self._choice = choice
+        with memory_errors():
+            self._loaded = choice.load_model()
+        self._lock = Lock()
+
+    @property
+    def device(self) -> str:
+        """Where the network runs, such as ``cpu`` or ``cuda:0``."""
+        return str(self._loaded.network.image_mean.device)
+
+    @property
+    def precision(self) -> str:
+        """Number type of its matrices: ``fp32``, ``bf16`` or ``int8``."""
+        return self._loaded.precision
+
+    def stream(
+        self,
+        camera: Camera | None = None,
+        mapping: Literal["stream", "off"] = "stream",
+        keyframes: str | int | KeyframePolicy | None = None,
+        listeners: Iterable[ResultListener] = (),
+    ) -> "Stream":
+        """A new stream of images with a state of its own; there may be several at a time, in any threads.
+
+        Args:
+            camera: the images' known camera, by which they are undistorted; None: it is estimated.
+            mapping: ``stream``: poses of the SLAM back end, which are revised later; ``off``: those of the network.
+            keyframes: ``flow``, ``every``, a number N for every N-th frame, or an own policy, which one stream uses;
+                None: the preset's.
+            listeners: get each result and each revision before `Stream.push` returns them.
+
+        Raises ConfigError.
+        """
+        chosen("mapping", mapping, ("stream", "off"))
+        loaded, choice, policy = self._loaded, self._choice, None
+        preset = loaded.preset
+        if isinstance(keyframes, str | int):
+            preset = dataclasses.replace(choice, keyframes=str(keyframes)).load_preset()
+        else:
+            policy = keyframes
+        engine = Engine(
+            loaded.network,
+            preset,
+            loaded.weights_sha256,
+            choice.attention,
+            loaded.precision,
+            choice.cache,
+            keyframes=policy,
+        )
+        return Stream(engine, camera, mapping, tuple(listeners), self._lock)
+
+    def __repr__(self) -> str:
+        return f"<Model {self._loaded.preset.name!r} on {self.device}, {self.precision}>"
+
+
+class Stream:
+    """One run of images through a model; `Model.stream` makes it. A context manager: the block's end finishes it.
+
+    The first scale frames (8) are processed together: `push` returns nothing until they are complete, then all of
+    their results; later one result for each image, and revisions of earlier ones. One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        camera: Camera | None,
+        mapping: Literal["stream", "off"],
+        listeners: Sequence[ResultListener],
+        lock: Lock,
+    ) -> None:
+        self._engine, self._listeners, self._lock = engine, listeners, lock
+        self._calibration = None if camera is None else camera.calibration()
+        self._undistorter: Undistorter | None = None
+        scale_frames = engine.preset.stream.scale_frames
+        known = camera is not None
+        self._back_end = OnlineBackEnd(prefill=scale_frames, known_intrinsics=known) if mapping == "stream" else None
+        self._masking, self._health = Masking(sky=False), HealthMonitor()
+        self._frames: dict[int, PreparedFrame] = {}
+        """Images whose results are still to come."""
+        self._images: dict[int, NDArray[np.uint8]] = {}
+        """Those for listeners, reduced."""
+        self._size: tuple[int, int] | None = None
+        self._last_time: float | None = None
+        self._count = 0
+        self._poses: dict[int, tuple[float, NDArray[np.float64]]] = {}
+        self._ended = ""
+        """Why no image can follow; empty: one can."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The present poses of all frames with a result, after the revisions so far."""
+        ordered = [self._poses[index] for index in sorted(self._poses)]
+        poses = np.reshape(np.array([pose for _, pose in ordered], np.float64), (-1, 4, 4))
+        return Trajectory(np.array([time for time, _ in ordered], np.float64), poses)
+
+    def push(
+        self, rgb: NDArray[np.uint8], timestamp: float | None = None, mask: NDArray[np.bool_] | None = None
+    ) -> list[FrameResult | Revision]:
+        """Process the next image; returns results that are ready, and revisions of earlier ones, in order.
+
+        Args:
+            rgb: uint8 [H, W, 3], of the size of the first image. It is not changed, and may be used again.
+            timestamp: seconds, above that of the image before; None: 1/30 s after it.
+            mask: bool [H, W], true where the image is left out of depth; None: nowhere.
+
+        Raises InputError: an image, a time or a mask is not valid; ResourceError: no memory. The stream is then as it
+        was, and goes on with the next call.
+        """
+        if self._ended:
+            raise InputError(f"{self._ended}: begin another one with model.stream()")
+        time = self._checked_time(timestamp)
+        self._check_image(rgb, mask)
+        frame = Frame(self._count, time, rgb, mask=mask)
+        if self._calibration is not None:
+            frame = self._undistorted(frame)
+        prepared = self._engine.prepare(frame)
+        if self._back_end is not None:
+            prepared = dataclasses.replace(prepared, grey=grey_image(frame.rgb))
+        with self._lock, memory_errors():
+            results = self._engine.push(prepared)
+        # From here on the image counts.
+        self._size, self._last_time, self._count = rgb.shape[:2], time, self._count + 1
+        self._masking.note(frame, prepared.transform)
+        self._frames[frame.index] = prepared
+        if any(hasattr(listener, "add_image") for listener in self._listeners):
+            self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
+        return self._take(results)
+
+    def finish(self) -> list[FrameResult | Revision]:
+        """End the stream; returns what was still held back, and the last revisions. A second call returns nothing."""
+        if self._ended:
+            return []
+        self._ended = "the stream is finished"
+        try:
+            with self._lock, memory_errors():
+                results = self._engine.finish()
+            items = self._take(results)
+            if self._back_end is not None:
+                with memory_errors():
+                    rest = self._back_end.finish()
+                items += [self._deliver(item) for item in rest]
+            return items
+        finally:
+            self._release()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self._ended = self._ended or "the stream was left by an error"
+            self._release()
+
+    def __repr__(self) -> str:
+        mapping = "off" if self._back_end is None else "stream"
+        return f"<Stream: {self._count} images, {len(self._poses)} poses, mapping {mapping}>"
+
+    def _checked_time(self, timestamp: float | None) -> float:
+        last = self._last_time
+        if timestamp is None:
+            return 0.0 if last is None else last + 1 / NOMINAL_FPS
+        try:
+            time = float(timestamp)
+        except (TypeError, ValueError):
+            raise InputError(f"timestamp is {timestamp!r}: give seconds") from None
+        if not math.isfinite(time):
+            raise InputError(f"timestamp is {time}: give finite seconds")
+        if last is not None and time <= last:
+            raise InputError(f"timestamp is {time:g} s, and that of the image before {last:g} s: times must rise")
+        return time
+
+    def _check_image(self, rgb: NDArray[np.uint8], mask: NDArray[np.bool_] | None) -> None:
+        if not isinstance(rgb, np.ndarray):
+            raise InputError(f"an image is a numpy array, uint8 [H, W, 3], not {type(rgb).__name__}")
+        if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3 or 0 in rgb.shape:
+            raise InputError(f"an image is uint8 [H, W, 3], not {rgb.dtype} {list(rgb.shape)}")
+        if self._size is not None and rgb.shape[:2] != self._size:
+            (height, width), (first_height, first_width) = rgb.shape[:2], self._size
+            raise InputError(f"an image is {width}x{height}, and the first one was {first_width}x{first_height}")
+        if mask is None:
+            return
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != rgb.shape[:2]:
+            came = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, np.ndarray) else type(mask).__name__
+            raise InputError(f"a mask is bool {list(rgb.shape[:2])} as its image, not {came}")
+
+    def _undistorted(self, frame: Frame) -> Frame:
+        assert self._calibration is not None
+        if self._undistorter is None:
+            size = frame.rgb.shape[1], frame.rgb.shape[0]
+            self._undistorter = Undistorter(self._calibration.for_size(size), size)
+        mask = frame.mask
+        if mask is not None and self._undistorter.changes_image:
+            mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < 128
+        return dataclasses.replace(frame, rgb=self._undistorter(frame.rgb), mask=mask)
+
+    def _take(self, results: Iterable[FrameResult]) -> list[FrameResult | Revision]:
+        """Results of the network as the back end and the listeners get them."""
+        items: list[FrameResult | Revision] = []
+        for result in results:
+            prepared = self._frames.pop(result.index)
+            if self._undistorter is not None:
+                result = dataclasses.replace(result, intrinsics=self._undistorter.intrinsics)
+            result = self._masking.apply(result)
+            if self._back_end is None:
+                items.append(self._deliver(result))
+                continue
+            try:
+                with memory_errors():
+                    ready = self._back_end.push(result, prepared)
+            except BaseException:
+                self._ended = "the back end of this stream has failed"
+                raise
+            items += [self._deliver(item) for item in ready]
+        return items
+
+    def _deliver(self, item: FrameResult | Revision) -> FrameResult | Revision:
+        if isinstance(item, Revision):
+            for frame in item.frames:
+                self._poses[frame.index] = self._poses[frame.index][0], frame.T_world_camera
+            for listener in self._listeners:
+                listener.revise(item)
+            return item
+        item = dataclasses.replace(item, health=self._health.judge(item))
+        self._poses[item.index] = item.timestamp, item.T_world_camera
+        image = self._images.pop(item.index, None)
+        for listener in self._listeners:
+            if image is not None and item.is_keyframe and hasattr(listener, "add_image"):
+                listener.add_image(item.index, image)
+            listener.add(item)
+        return item
+
+    def _release(self) -> None:
+        """Give back memory and threads; the trajectory stays."""
+        self._frames.clear()
+        self._images.clear()
+        if self._back_end is not None:
+            self._back_end.close()
+        self._engine.release()

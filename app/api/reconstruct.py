@@ -1,0 +1,197 @@
+"""A source reconstructed into a result folder, as the command does it."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from stream_recon.app.api.camera import Camera
+from stream_recon.app.api.options import chosen, dense_side_of
+from stream_recon.app.api.progress import OnProgress, ProgressCalls
+from stream_recon.app.api.result import Result, open_result
+from stream_recon.app.core.cancel import Cancel, Cancelled
+from stream_recon.app.core.process import memory_errors
+from stream_recon.app.core.views import ResultListener
+from stream_recon.app.datasets.source_identity import check_source
+from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.result.resume import check_choice
+from stream_recon.app.result.run_record import RunInfo, RunSummary
+from stream_recon.app.run.options import DENSE_SIDE, RunOptions
+from stream_recon.app.run.session import EarlierRun, Output, Session
+from stream_recon.app.slam.mode import MappingChoice
+from stream_recon.app.sources.calibration import EXIF, parse_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import Source, open_source, without_password
+from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.stage import StageContext
+from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
+
+
+def reconstruct(
+    source: str | Path | int,
+    output: str | Path,
+    *,
+    stride: int = 1,
+    fps: float | None = None,
+    start: float | None = None,
+    end: float | None = None,
+    max_frames: int | None = None,
+    topic: str | None = None,
+    masks: str | Path | None = None,
+    mask_sky: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    keep_depth: Literal["all", "keyframes", "none"] = "all",
+    max_disk: str | None = None,
+    mesh: bool = True,
+    splat: bool = False,
+    keep_map: bool = True,
+    confidence: str | float | None = None,
+    voxel: float | None = None,
+    dense: Literal["on", "off"] = "on",
+    dense_side: int = DENSE_SIDE,
+    intrinsics: Camera | str | Path | None = None,
+    preset: str | Path = "small",
+    weights: str | Path | None = None,
+    device: Literal["auto", "cuda", "cpu"] = "auto",
+    attention: AttentionChoice = "auto",
+    cache: CacheChoice = "full",
+    precision: PrecisionChoice = "auto",
+    keyframes: str | int | None = None,
+    mapping: MappingChoice = "full",
+    scale_from: str | None = None,
+    onto: str | Path | None = None,
+    reconnect: float = 120.0,
+    on_progress: OnProgress | None = None,
+    cancel: Cancel | None = None,
+    listeners: Sequence[ResultListener] = (),
+) -> Result:
+    """Reconstruct a source into a result folder, as the command does: frames, refinement, dense depth, mesh, verdict.
+
+    Args:
+        source: video, folder of images, ROS recording, camera number or stream address.
+        output: the result folder.
+        intrinsics: known camera: a `Camera`, or what ``--intrinsics`` takes.
+        on_progress: called with the step under way and the share of it that is done, None where that is not known; in
+            the calling thread.
+        cancel: a request ends the run as Ctrl-C does. It ends a camera's or stream's recording, whose stages follow; a
+            second request ends these.
+        listeners: get each result and each revision, in another thread.
+
+    All other options are those of ``stream-recon --help``, by the same names.
+
+    Raises StreamReconError: what is wrong, and what to do. Cancelled: finished frames are in the folder, and
+    ``resume=True`` continues.
+    """
+    for name, value, choices in (
+        ("keep_depth", keep_depth, ("all", "keyframes", "none")),
+        ("device", device, ("auto", "cuda", "cpu")),
+        ("attention", attention, get_args(AttentionChoice)),
+        ("cache", cache, get_args(CacheChoice)),
+        ("precision", precision, get_args(PrecisionChoice)),
+        ("mapping", mapping, get_args(MappingChoice)),
+    ):
+        chosen(name, value, choices)
+    if not isinstance(source, str | Path | int):
+        raise InputError(f"a source is a path, an address or a camera number, not {type(source).__name__}")
+    mask_folder = None if masks is None else str(Path(masks).absolute())
+    frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic)
+    least = None if confidence is None else str(confidence)
+    every = None if keyframes is None else str(keyframes)
+    file = None if weights is None else Path(weights)
+    options = RunOptions(
+        frames,
+        ModelChoice(str(preset), file, device, attention, every, cache, least, voxel, precision),
+        mapping,
+        mask_sky=mask_sky,
+        dense_side=dense_side_of(dense, dense_side),
+        scale_from=scale_from,
+        onto=None if onto is None else Path(onto),
+        mesh=mesh,
+        splat=splat,
+        keep_map=keep_map,
+        keep_depth=keep_depth,
+        max_disk=max_disk,
+        reconnect=reconnect,
+    )
+    observer = ProgressCalls(on_progress)
+    run = _Run(str(source), options, Path(output), observer, cancel or Cancel(), list(listeners))
+    run.run(resume=resume, overwrite=overwrite)
+    return open_result(output)
+
+
+def _camera(intrinsics: Camera | str | Path | None) -> str | None:
+    """A known camera as text. Raises ConfigError, InputError."""
+    if intrinsics is None or intrinsics == EXIF:
+        return None if intrinsics is None else EXIF
+    camera = intrinsics.calibration() if isinstance(intrinsics, Camera) else parse_camera(str(intrinsics))
+    return camera.text()
+
+
+@dataclasses.dataclass
+class _Run:
+    """One run over a source, with the stages that follow."""
+
+    spec: str
+    options: RunOptions
+    folder: Path
+    observer: ProgressCalls
+    cancel: Cancel
+    listeners: Sequence[ResultListener]
+
+    def run(self, *, resume: bool, overwrite: bool) -> None:
+        """All of it. Raises StreamReconError, Cancelled."""
+        plan, limit = RunPlan.of(self.options), self.options.disk_limit
+        plan.check()
+        self.options.model.load_preset()
+        earlier = EarlierRun.find(self.folder, resume=resume, overwrite=overwrite)
+        self.open_again = partial(open_source, self.spec, self.options.frames)
+        with open_source(self.spec, self.options.frames, reconnect=self.options.reconnect) as source:
+            # A recording or photographs may contain their camera.
+            frames = dataclasses.replace(self.options.frames, camera=source.camera)
+            self.options = dataclasses.replace(self.options, frames=frames)
+            recorded = self.options.recorded(without_password(self.spec))
+            self._check_earlier(earlier, source, recorded)
+            if earlier.record is None:
+                summary = self._reconstruct(source, recorded, earlier, overwrite=overwrite or resume)
+                if not self._goes_on(summary, live=source.live):
+                    return
+            # A live source leaves only what the result holds.
+            open_again = None if source.live else self.open_again
+        context = StageContext(self.folder, open_again, self.observer, self.listeners, cancel=self.cancel)
+        context.max_bytes = limit.max_bytes
+        if earlier.record is None or plan.remaining(context):
+            run_stages(plan, context).check()
+
+    def _check_earlier(self, earlier: EarlierRun, source: Source, recorded: dict[str, Any]) -> None:
+        """Raises StreamReconError unless the source and the options are those of the result that is continued."""
+        if (earlier.record or earlier.partial) and source.live:
+            raise ConfigError("resume needs a file: a camera or stream cannot be read again")
+        if earlier.record is not None:
+            check_choice(self.folder, earlier.record, source.name, recorded)
+        elif earlier.partial is not None:
+            check_source(self.folder, earlier.partial.cameras, self.open_again)
+
+    def _reconstruct(
+        self, source: Source, recorded: dict[str, Any], earlier: EarlierRun, *, overwrite: bool
+    ) -> RunSummary:
+        """Run all frames, or those that an interrupted run has left."""
+        with memory_errors():
+            engine = self.options.model.load()
+        info = RunInfo.from_engine(engine, source.name, recorded)
+        output = Output(self.folder, info, overwrite, partial=earlier.partial, limit=self.options.disk_limit)
+        # No separate process: it would import the user's main module again.
+        with Session(engine, source, self.open_again, self.options, output) as session:
+            return session.reconstruct(self.listeners, self.observer, cancel=self.cancel)
+
+    def _goes_on(self, summary: RunSummary, *, live: bool) -> bool:
+        """Whether stages follow. Raises InputError where the source was lost; Cancelled."""
+        if summary.source_lost:
+            raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}")
+        if summary.interrupted:
+            raise Cancelled
+        if live:
+            self.cancel.requested = False  # it has ended the recording
+        return summary.frames_reconstructed > 0

@@ -1,0 +1,233 @@
+"""A finished or interrupted result, read and changed from Python."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.api.options import chosen, dense_side_of
+from stream_recon.app.api.progress import OnProgress, ProgressCalls
+from stream_recon.app.api.trajectory import Trajectory
+from stream_recon.app.core.cancel import Cancel
+from stream_recon.app.core.depth_points import confidence_levels
+from stream_recon.app.core.ply import colours, positions
+from stream_recon.app.core.transforms import transform_points
+from stream_recon.app.core.types import FrameResult, Intrinsics
+from stream_recon.app.result.cameras import Camera as FrameCamera
+from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.files import checked_points
+from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_result
+from stream_recon.app.result.verdict import Verdict, recorded_verdict
+from stream_recon.app.run.options import DENSE_SIDE
+from stream_recon.configs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stream_recon.app.sources.source import Source
+    from stream_recon.app.stages.chain import RunPlan
+
+
+class ResultFrame:
+    """One frame of a result: its final pose and its best depth, which is dense where stereo has measured it.
+
+    All images have the size of ``depth``. Lengths are in the result's unit.
+    """
+
+    def __init__(self, result: FrameResult) -> None:
+        self._result = result
+
+    @property
+    def index(self) -> int:
+        """Number of the frame in its source."""
+        return self._result.index
+
+    @property
+    def timestamp(self) -> float:
+        """Seconds from the start of the source."""
+        return self._result.timestamp
+
+    @property
+    def pose(self) -> NDArray[np.float64]:
+        """Camera to world, [4, 4]; camera axes x right, y down, z forward."""
+        return self._result.T_world_camera
+
+    @property
+    def intrinsics(self) -> Intrinsics:
+        """Pinhole camera in pixels of ``depth`` and ``rgb``; pixel (0, 0) covers [0, 1) x [0, 1)."""
+        return self._result.network_intrinsics
+
+    @property
+    def depth(self) -> NDArray[np.float32]:
+        """Depth along the optical axis, [h, w]; 0 where it is unknown."""
+        return self._result.depth
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        """Confidence of each pixel's depth from 0 to 1, [h, w]: 0.05 is a guess, 0.5 an error of about 25 %."""
+        return confidence_levels(self._result)
+
+    @property
+    def rgb(self) -> NDArray[np.uint8]:
+        """The image, [h, w, 3]."""
+        return self._result.rgb
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the depth was measured by stereo."""
+        return self._result.certainty is not None
+
+    def points(self, confidence: float = 0.0) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """World points [N, 3] and colours [N, 3] of the pixels with depth and at least this confidence."""
+        seen = (self.depth > 0) & (self.confidence >= confidence)
+        return transform_points(self.pose, self._result.camera_points[seen]), self.rgb[seen]
+
+    def __repr__(self) -> str:
+        height, width = self.depth.shape
+        return f"<ResultFrame {self.index} at {self.timestamp:.3f} s, depth {width}x{height}>"
+
+
+class Result:
+    """A result folder, finished or interrupted; it shows the state at which it was opened or last changed by a method.
+
+    Args:
+        folder: what `reconstruct` or the command wrote.
+
+    Raises OutputError: it is no result, or damaged.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._content: ResultFolder = read_result(Path(folder))
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        return self._content.folder
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The content of ``run.json``: options, timings, warnings, evidence."""
+        return self._content.run
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """Final poses of all frames."""
+        cameras = self._content.cameras
+        poses = [camera.T_world_camera for camera in cameras]
+        return Trajectory(np.array([c.timestamp for c in cameras], np.float64), np.reshape(poses, (-1, 4, 4)))
+
+    @property
+    def cameras(self) -> Sequence[FrameCamera]:
+        """One camera for each frame: poses, intrinsics in pixels of the source image, keyframe or not."""
+        return tuple(self._content.cameras)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The judgement of the result; None where there is none."""
+        return recorded_verdict(self._content.run)
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether lengths are in metres."""
+        return self._content.metric_scale is not None
+
+    @property
+    def mesh_path(self) -> Path | None:
+        """The mesh, a GLB file; None where there is none."""
+        path = self.folder / MESH_NAME
+        return path if path.is_file() else None
+
+    def frames(self) -> Iterator[ResultFrame]:
+        """The frames whose depth was kept, in order, each read when it is due. Raises OutputError: one is damaged."""
+        for camera in self._content.with_depth(self._content.cameras):
+            yield ResultFrame(self._content.surface_of(camera))
+
+    def cloud(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """World points [N, 3] and colours [N, 3] of the coloured cloud. Raises OutputError."""
+        vertices = checked_points(self.folder / POINTS_NAME)
+        return positions(vertices), colours(vertices)
+
+    def refine(
+        self,
+        *,
+        mesh: bool = True,
+        keep_map: bool = True,
+        dense: Literal["on", "off"] = "on",
+        dense_side: int = DENSE_SIDE,
+        device: Literal["auto", "cuda", "cpu"] = "auto",
+        on_progress: OnProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> None:
+        """Refine the result by offline bundle adjustment, as the command ``refine`` does with options of these names.
+
+        Raises StreamReconError; Cancelled: the result is as the last complete stage left it.
+        """
+        from stream_recon.app.engine.model_choice import ModelChoice
+        from stream_recon.app.run.options import RunOptions
+        from stream_recon.app.stages.again import plan_refinement
+
+        chosen("device", device, ("auto", "cuda", "cpu"))
+        side = dense_side_of(dense, dense_side)
+        options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh, keep_map=keep_map)
+        self._run(*plan_refinement(self.folder, options), on_progress, cancel)
+
+    def scale(self, what: str, *, on_progress: OnProgress | None = None, cancel: Cancel | None = None) -> None:
+        """Convert the result to metres.
+
+        ``what``: ``marker:METRES``, ``frames:A,B,METRES``, ``height:METRES``, ``track:FILE`` or ``exif``, as of the
+        command ``scale``. Raises StreamReconError; Cancelled: the result is unchanged.
+        """
+        from stream_recon.app.stages.again import plan_scale
+
+        self._run(plan_scale(self.folder, what), None, on_progress, cancel)
+
+    def export(self, format: str, path: str | Path | None = None, *, overwrite: bool = False, **options: Any) -> Path:
+        """Write the result for other programs; returns the file or folder.
+
+        Args:
+            format: ``colmap``, ``transforms``, ``trajectory``, ``depth``, ``glb``, ``mesh``, ``html``, ``rrd``,
+                ``mcap``, ``ros2bag`` or ``splats``.
+            path: file or folder, by the format; None: next to the result, named after it.
+            overwrite: replace an earlier export.
+            options: fields of the command's options: ``frames``, ``max_side``, ``points``, ``faces``, ``up``,
+                ``dense``, ``confidence`` and ``voxel``.
+
+        Raises StreamReconError; nothing is written then.
+        """
+        from stream_recon.app.export.formats import FORMATS, export
+        from stream_recon.app.export.job import ExportOptions
+
+        chosen("format", format, tuple(FORMATS))
+        names = {field.name for field in dataclasses.fields(ExportOptions)}
+        if unknown := sorted(set(options) - names):
+            raise ConfigError(f"export has no option {unknown[0]}: use {', '.join(sorted(names))}")
+        target = None if path is None else Path(path)
+        return export(self.folder, format, target, ExportOptions(**options), overwrite=overwrite)[0]
+
+    def _run(
+        self,
+        plan: "RunPlan",
+        open_again: "Callable[[], Source] | None",
+        on_progress: OnProgress | None,
+        cancel: Cancel | None,
+    ) -> None:
+        from stream_recon.app.stages.chain import run_stages
+        from stream_recon.app.stages.stage import StageContext
+
+        context = StageContext(self.folder, open_again, ProgressCalls(on_progress), cancel=cancel or Cancel())
+        run_stages(plan, context).check()
+        self._content = read_result(self.folder)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __repr__(self) -> str:
+        verdict = self.verdict.level if self.verdict else "not judged"
+        unit = "in metres" if self.is_metric else "without metric scale"
+        return f"<Result {str(self.folder)!r}: {len(self)} frames, {verdict}, {unit}>"
+
+
+def open_result(folder: str | Path) -> Result:
+    """Open a result folder of `reconstruct` or of the command. Raises OutputError: it is no result, or damaged."""
+    return Result(folder)
