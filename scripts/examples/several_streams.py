@@ -11,6 +11,6 @@ streams = [(model.stream(), cv2.VideoCapture(path)) for path in sys.argv[1:]]
 for _ in range(12):
     for stream, capture in streams:
         stream.push(cv2.cvtColor(capture.read()[1], cv2.COLOR_BGR2RGB))
-for stream, _ in streams:
+for stream in [stream for stream, _ in streams]:
     stream.finish()
     print(stream.trajectory)
