@@ -1,0 +1,150 @@
+"""Streams of images through a loaded model."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import stream_recon as sr
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import open_source
+
+SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample" / "walkthrough.mp4"
+FRAMES = 12
+
+Images = list[NDArray[np.uint8]]
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    with open_source(str(SAMPLE), FrameChoice(max_frames=FRAMES)) as source:
+        return [frame.rgb for frame in source]
+
+
+@pytest.fixture(scope="module")
+def model() -> sr.Model:
+    return sr.load_model(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def poses(model: sr.Model, images: Images) -> NDArray[np.float64]:
+    """Poses of a stream on which nothing went wrong."""
+    with model.stream(mapping="off") as stream:
+        for rgb in images:
+            stream.push(rgb)
+    assert np.allclose(stream.trajectory.timestamps, np.arange(FRAMES) / 30)
+    return stream.trajectory.poses
+
+
+NAN = float("nan")
+GOOD = np.zeros((48, 64, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((GOOD.tolist(),), "not list"),
+        ((GOOD.astype(np.float32),), r"not float32 \[48, 64, 3\]"),
+        ((GOOD[:, :, 0],), r"not uint8 \[48, 64\]"),
+        ((GOOD[:40],), "64x40, and the first one was 64x48"),
+        ((GOOD, NAN), "finite"),
+        ((GOOD, 1.0), "1 s, and that of the image before 1 s"),
+        ((GOOD, "soon"), "'soon': give seconds"),
+        ((GOOD, None, GOOD), r"a mask is bool \[48, 64\]"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_what_came(model: sr.Model, arguments: tuple[Any, ...], what: str) -> None:
+    with model.stream() as stream:
+        stream.push(GOOD, 1.0)
+        with pytest.raises(sr.InputError, match=what):
+            stream.push(*arguments)
+        stream.push(GOOD, 1.1)
+
+
+class Policy:
+    """Every second frame; fails when it is told to."""
+
+    evicts_first = False
+    needs_flow = False
+
+    def __init__(self) -> None:
+        self.count, self.fails = 0, False
+
+    def decide(self, flow: float | None) -> sr.Decision:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("out of order")
+        self.count += 1
+        return sr.Decision(self.count % 2 == 0, flow)
+
+
+def test_an_own_policy_chooses_the_keyframes_and_an_error_in_a_step_changes_nothing(
+    model: sr.Model, images: Images
+) -> None:
+    policies, streams = (Policy(), Policy()), []
+    keyframes: list[list[bool]] = [[], []]
+    for number, policy in enumerate(policies):
+        with model.stream(mapping="off", keyframes=policy) as stream:
+            for index, rgb in enumerate(images):
+                if number and index in (8, 10):
+                    policy.fails = True
+                    with pytest.raises(RuntimeError):
+                        stream.push(images[0])
+                items = stream.push(rgb)
+                keyframes[number] += [item.is_keyframe for item in items if isinstance(item, sr.FrameResult)]
+        streams.append(stream)
+    assert keyframes[0] == keyframes[1] == [True] * 8 + [False, True, False, True]
+    assert (streams[0].trajectory.poses == streams[1].trajectory.poses).all()
+
+
+def test_streams_of_one_model_do_not_meet(model: sr.Model, images: Images, poses: NDArray[np.float64]) -> None:
+    with model.stream(mapping="off") as one, model.stream(mapping="off", keyframes="every") as other:
+        for rgb in images:
+            one.push(rgb)
+            other.push(np.ascontiguousarray(rgb[:, ::-1]))
+    assert (one.trajectory.poses == poses).all()
+    assert len(other.trajectory) == FRAMES
+
+
+def test_listeners_get_what_push_returns(model: sr.Model, images: Images) -> None:
+    got: list[sr.FrameResult | sr.Revision] = []
+
+    class Listener:
+        def add(self, result: sr.FrameResult) -> None:
+            got.append(result)
+
+        def revise(self, revision: sr.Revision) -> None:
+            got.append(revision)
+
+    returned: list[sr.FrameResult | sr.Revision] = []
+    stream = model.stream(listeners=[Listener()])
+    for rgb in images:
+        returned += stream.push(rgb)
+    returned += stream.finish()
+    assert len(returned) == len(got) and all(a is b for a, b in zip(returned, got, strict=True))
+    current = {}
+    for item in returned:
+        for frame in item.frames if isinstance(item, sr.Revision) else [item]:
+            current[frame.index] = frame.T_world_camera
+    assert (np.stack([current[index] for index in range(FRAMES)]) == stream.trajectory.poses).all()
+    assert stream.finish() == []
+    with pytest.raises(sr.InputError, match="finished"):
+        stream.push(images[0])
+
+
+def test_a_known_camera_is_that_of_the_results(model: sr.Model, images: Images) -> None:
+    height, width = images[0].shape[:2]
+    camera = sr.Camera(0.8 * width, 0.8 * width, (width - 1) / 2, (height - 1) / 2)
+    stream = model.stream(camera, mapping="off")
+    stream.push(images[0], mask=np.ones((height, width), np.bool_))
+    (result,) = stream.finish()
+    assert isinstance(result, sr.FrameResult)
+    assert (result.intrinsics.fx, result.intrinsics.cx) == (0.8 * width, width / 2)
+    assert not result.depth.any()
+
+
+def test_a_mapping_that_a_stream_has_not_is_refused(model: sr.Model) -> None:
+    with pytest.raises(sr.ConfigError, match="use stream, off"):
+        model.stream(mapping="full")  # type: ignore[arg-type]
