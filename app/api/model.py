@@ -116,6 +116,7 @@ class Stream:
 
     The first scale frames (8) are processed together: `push` returns nothing until they are complete, then all of
     their results; later one result for each image, and revisions of earlier ones. One thread at a time may use it.
+    The images are those of one shot: a cut is not found here as `reconstruct` finds it, so begin another stream there.
     """
 
     def __init__(

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from stream_recon.app.api.camera import Camera
-from stream_recon.app.api.options import chosen, dense_side_of
-from stream_recon.app.api.progress import OnProgress, ProgressCalls
+from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dense_side_of
 from stream_recon.app.api.result import Result, open_result
 from stream_recon.app.core.cancel import Cancel, Cancelled
 from stream_recon.app.core.process import memory_errors
@@ -117,7 +116,7 @@ def reconstruct(
         reconnect=reconnect,
     )
     observer = ProgressCalls(on_progress)
-    run = _Run(str(source), options, Path(output), observer, cancel or Cancel(), list(listeners))
+    run = _SourceRun(str(source), options, Path(output), observer, cancel or Cancel(), list(listeners))
     run.run(resume=resume, overwrite=overwrite)
     return open_result(output)
 
@@ -131,7 +130,7 @@ def _camera(intrinsics: Camera | str | Path | None) -> str | None:
 
 
 @dataclasses.dataclass
-class _Run:
+class _SourceRun:
     """One run over a source, with the stages that follow."""
 
     spec: str

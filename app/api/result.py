@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.api.options import chosen, dense_side_of
-from stream_recon.app.api.progress import OnProgress, ProgressCalls
+from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dense_side_of
 from stream_recon.app.api.trajectory import Trajectory
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.depth_points import confidence_levels

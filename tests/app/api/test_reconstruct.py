@@ -85,8 +85,7 @@ def test_python_and_the_command_write_the_same_and_either_refines_it(
     assert exit_code(monkeypatch, "refine", str(tmp_path / "command"), "--no-mesh", "--device", "cpu") == 0
     assert "refinement" in by_python.run
     assert (by_python.trajectory.poses == sr.open_result(tmp_path / "command").trajectory.poses).all()
-    frame = next(frame for frame in by_python.frames() if frame.is_dense)
-    points, colours = frame.points(0.5)
+    points, colours = (frame := next(by_python.frames())).points(0.5)
     assert points.shape == colours.shape and len(points) and frame.confidence.max() <= 1
     with pytest.raises(sr.ConfigError):
         by_python.export("obj")
