@@ -119,13 +119,16 @@ class BatchSlots:
         self._pools = SharedPools.allocate(schema, batch_slots, device, by_kernels=by_kernels)
         self._tokens = schema.frames.tokens
         self._slot_metadata = [
-            StepMetadata(schema.camera.slots, device) if by_kernels else None for _ in range(batch_slots)
+            StepMetadata(schema.camera.slots, device, 1, schema.max_score) if by_kernels else None
+            for _ in range(batch_slots)
         ]
         self.memories = [
             StreamMemory(schema, stream, backend(metadata), device, metadata, self._pools.slot_view(batch_slot))
             for batch_slot, metadata in enumerate(self._slot_metadata)
         ]
-        self._metadata = StepMetadata(schema.camera.slots, device, batch_slots) if by_kernels else None
+        self._metadata = (
+            StepMetadata(schema.camera.slots, device, batch_slots, schema.max_score) if by_kernels else None
+        )
         self._kernel_steps: dict[int, BatchedKernelStep] = {}
 
     def begin(self, rows: Sequence[int], evict_first: Sequence[bool]) -> None:

@@ -5,6 +5,8 @@ host fills them in pinned memory and sends them in one copy. A step of several s
 they serve kernels that Triton interprets.
 """
 
+import math
+
 import torch
 
 SPANS = 2
@@ -23,7 +25,10 @@ class StepMetadata:
     whether it is visible. The setters fill row 0; `copy_row` fills the others.
     """
 
-    def __init__(self, camera_slots: int, device: torch.device, rows: int = 1) -> None:
+    def __init__(self, camera_slots: int, device: torch.device, rows: int = 1, max_score: float = math.inf) -> None:
+        """``max_score``: largest score of attention that the network's weights allow, as an exponent of 2. With a small
+        one, attention needs no running maximum."""
+        self.max_score = max_score
         size = NUMBERS + camera_slots
         self._pinned = torch.zeros(rows, size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._rows = self._pinned.numpy()

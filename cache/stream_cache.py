@@ -1,5 +1,6 @@
 """KV cache of one stream: aggregator and camera head behind ``begin``, ``attend``, and ``commit`` or ``rollback``."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,8 @@ class StreamSchema:
     """Type of the camera head's keys and values."""
     policy: CacheDtypePolicy
     """How the aggregator's keys and values are stored."""
+    max_score: float = math.inf
+    """Largest score of attention that the network's weights allow, as an exponent of 2; see `StepMetadata`."""
 
     @staticmethod
     def from_config(

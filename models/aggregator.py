@@ -1,5 +1,6 @@
 """Alternating attention: inside each frame, then across all visible frames (VGGT, Wang et al. 2025; LingBot-Map)."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -36,6 +37,18 @@ class Aggregator(nn.Module):
 
         self.frame_blocks = nn.ModuleList(block() for _ in range(config.depth))
         self.global_blocks = nn.ModuleList(block() for _ in range(config.depth))
+
+    @property
+    def max_score(self) -> float:
+        """Largest score of global attention that the weights allow, as an exponent of 2.
+
+        A normalised vector of D channels is at most sqrt(D) long, and rotation keeps its length.
+        """
+        largest = 0.0
+        for block in self.global_blocks:
+            assert isinstance(block, Block)
+            largest = max(largest, _max_length(block.attn.q_norm) * _max_length(block.attn.k_norm))
+        return largest * self.config.head_dim**-0.5 * math.log2(math.e)
 
     def forward(self, patches: Tensor, grid: tuple[int, int], memory: Memory) -> list[Tensor]:
         """Patches [B, S, gh*gw, dim] -> tokens [B, S, P, 2*dim] of each output layer: frame half, then global half."""
@@ -91,3 +104,9 @@ def _attend_across(memory: Memory, layer: int, clips: int, q: Tensor, k: Tensor,
     frames_of = (clips, -1, *q.shape[2:])
     y = memory.attend(layer, q.reshape(frames_of), k.reshape(frames_of), v.reshape(frames_of))
     return y.reshape(q.shape)
+
+
+def _max_length(norm: nn.Module) -> float:
+    """Length that no vector of D channels exceeds after a normalisation."""
+    assert isinstance(norm, nn.LayerNorm)
+    return float(norm.weight.abs().max()) * float(norm.weight.numel()) ** 0.5 + float(norm.bias.norm())

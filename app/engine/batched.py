@@ -5,7 +5,7 @@ with a frame ready are stepped together. Each has its own caches and keyframe po
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -68,7 +68,7 @@ class StreamBatch:
         self._device = device = network.image_mean.device
         self._half = computes_in_half(precision or plain_precision(device), device)
         separate_frames(network)
-        schema = stream_schema(preset, grid, device, half=self._half)
+        schema = replace(stream_schema(preset, grid, device, half=self._half), max_score=network.aggregator.max_score)
         available = available_memory(device)
         schema.check_fits(available)
         count = max(1, min(slots, int(MEMORY_SHARE * available) // schema.bytes))

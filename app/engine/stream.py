@@ -1,7 +1,7 @@
 """One stream through a network: its KV cache, its keyframe policy, and on a GPU its captured step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -99,9 +99,10 @@ class Stream:
         self._half = computes_in_half(options.precision or plain_precision(self._device), self._device)
         config = preset.network
         schema = stream_schema(preset, grid, self._device, half=self._half, cache=policy)
+        schema = replace(schema, max_score=network.aggregator.max_score)
         schema.check_fits(available_memory(self._device))
         on_gpu = self._device.type == "cuda" and self._half and runs_triton()
-        metadata = StepMetadata(schema.camera.slots, self._device) if on_gpu else None
+        metadata = StepMetadata(schema.camera.slots, self._device, 1, schema.max_score) if on_gpu else None
         backend = policy.attention(options.attention, attention_sizes(schema), self._device, metadata)
         self.attention = backend.name
         self.memory = StreamMemory(schema, preset.stream, backend, self._device, metadata)

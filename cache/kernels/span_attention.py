@@ -6,10 +6,9 @@ every state of the cache. And where it can, it keeps no running maximum, unlike 
 largest norm of the keys is known when they are stored, and by Cauchy-Schwarz it bounds every score of a query. So the
 accumulator is not rescaled, and blocks depend on one another only through sums.
 
-A bound far above the true maximum would let all weights underflow. So each program first reads the scores of one block
-of its keys: where their maximum lies within `BOUND_RANGE` of the bound, the weight of the true maximum is a normal
-number. Where it does not (large gains of the norms, one key much longer than the others), the program keeps a running
-maximum.
+A bound far above the true maximum would let all weights underflow. Where the network's weights allow such scores, each
+program first reads the scores of one block of its keys: if their maximum lies within `BOUND_RANGE` of the bound, the
+weight of the true maximum is a normal number. If it does not, the program keeps a running maximum.
 """
 
 import math
@@ -32,6 +31,8 @@ underflow."""
 BOUND_RANGE = 150.0
 """Binary orders between bound and true maximum up to which the bound serves: the largest weight is 2^-90 or more, and
 normal numbers of fp32 and bf16 begin at 2^-126. Weights in fp16 have no such range."""
+BOUND_MARGIN = 6.0
+"""Binary orders that rounding of vectors and bounds may add to twice the largest score."""
 LOG2_E = math.log2(math.e)
 """Turns exponents of e into exponents of 2, for which the GPU has an instruction."""
 
@@ -87,10 +88,29 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
+def _over_part(acc, total, best, q, keys, values, key_descriptor, value_descriptor, spans, blocks, first, last, scale,
+               head, columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+               TMA: tl.constexpr, RESCALES: tl.constexpr):  # fmt: skip
+    for span in tl.static_range(2):
+        begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+        before = blocks * span
+        start = begin + tl.maximum(first - before, 0) * BLOCK_N
+        stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
+        if RESCALES:
+            acc, total, best = _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor,
+                                                    value_descriptor, start, stop, scale, head, columns, channels, H,
+                                                    D, BLOCK_N, STAGES, TMA)  # fmt: skip
+        else:
+            acc, total = _over_span(acc, total, q, best, keys, values, key_descriptor, value_descriptor, start, stop,
+                                    scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
+    return acc, total, best
+
+
+@triton.jit
 def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, maxima, spans, batch_slot,
             metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, headroom, bound_range,
             H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-            TMA: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
+            TMA: tl.constexpr, PARTS: tl.constexpr, CHECKED: tl.constexpr):  # fmt: skip
     tile, part, parts = tile_and_part(full_tiles, split_tiles, PARTS)
     stream, head = tile // row_blocks // H, tile // row_blocks % H
     spans += stream * metadata_stride
@@ -108,30 +128,24 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
     blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
     all_blocks = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
     first, last = all_blocks * part // parts, all_blocks * (part + 1) // parts
-    # A maximum over some of the keys, which the true one is not below.
-    span = (first >= blocks).to(tl.int32)
-    start, stop = tl.load(spans + 2 * span) + (first - blocks * span) * BLOCK_N, tl.load(spans + 2 * span + 1)
-    k = _keys_at(keys, key_descriptor, start, head, columns, channels, H, D, TMA, stop)
-    known = tl.max(tl.where((start + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf")), 1)
-    if (first == last) | (tl.max(bound - known, 0) <= bound_range):
-        best = bound - headroom
-        for span in tl.static_range(2):
-            begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
-            before = blocks * span
-            start = begin + tl.maximum(first - before, 0) * BLOCK_N
-            stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
-            acc, total = _over_span(acc, total, q, best, keys, values, key_descriptor, value_descriptor, start, stop,
-                                    scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
+    if CHECKED:
+        # A maximum over some of the keys, which the true one is not below.
+        span = (first >= blocks).to(tl.int32)
+        start, stop = tl.load(spans + 2 * span) + (first - blocks * span) * BLOCK_N, tl.load(spans + 2 * span + 1)
+        k = _keys_at(keys, key_descriptor, start, head, columns, channels, H, D, TMA, stop)
+        known = tl.max(tl.where((start + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf")), 1)
+        if (first == last) | (tl.max(bound - known, 0) <= bound_range):
+            acc, total, best = _over_part(acc, total, bound - headroom, q, keys, values, key_descriptor,
+                                          value_descriptor, spans, blocks, first, last, scale, head, columns, channels,
+                                          H, D, BLOCK_N, STAGES, TMA, False)  # fmt: skip
+        else:
+            acc, total, best = _over_part(acc, total, tl.ceil(known), q, keys, values, key_descriptor,
+                                          value_descriptor, spans, blocks, first, last, scale, head, columns, channels,
+                                          H, D, BLOCK_N, STAGES, TMA, True)  # fmt: skip
     else:
-        best = tl.ceil(known)
-        for span in tl.static_range(2):
-            begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
-            before = blocks * span
-            start = begin + tl.maximum(first - before, 0) * BLOCK_N
-            stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
-            acc, total, best = _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor,
-                                                    value_descriptor, start, stop, scale, head, columns, channels, H,
-                                                    D, BLOCK_N, STAGES, TMA)  # fmt: skip
+        acc, total, best = _over_part(acc, total, bound - headroom, q, keys, values, key_descriptor, value_descriptor,
+                                      spans, blocks, first, last, scale, head, columns, channels, H, D, BLOCK_N,
+                                      STAGES, TMA, False)  # fmt: skip
     store_tile(acc, total, best, out, offset, rows[:, None] < tokens, sums, totals, maxima, tile, part, full_tiles,
                split_tiles, channels, BLOCK_M, D, PARTS)  # fmt: skip
 
@@ -149,6 +163,8 @@ def attend_spans(
     q = q.contiguous()
     output = SplitOutput.allocate(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
     schedule = output.schedule
+    # No score lies further below the bound than the bound above zero; rounding adds a little to both.
+    checked = values.tensor.dtype == torch.float16 or 2 * metadata.max_score + BOUND_MARGIN > BOUND_RANGE
     _attend[(schedule.programs,)](
         q,
         keys.tensor,
@@ -177,6 +193,7 @@ def attend_spans(
         STAGES=STAGES,
         TMA=keys.by_tma,
         PARTS=schedule.parts,
+        CHECKED=checked,
         num_warps=WARPS,
     )
     return output.merged()

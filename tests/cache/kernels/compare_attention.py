@@ -1,6 +1,7 @@
 """Span attention by the interpreted kernel and by torch, at scores near to and far below their bound."""
 
 import itertools
+import math
 
 import torch
 
@@ -16,8 +17,8 @@ SCALES = [(1.0, 1.0), (2.5, 1.0), (6.0, 1.0), (1.0, 20.0), (5.0, 50.0)]
 """Gain of queries and keys, and factor of one key's norm."""
 
 
-def metadata_of(spans: list[Span]) -> StepMetadata:
-    metadata = StepMetadata(4, CPU)
+def metadata_of(spans: list[Span], max_score: float = math.inf) -> StepMetadata:
+    metadata = StepMetadata(4, CPU, 1, max_score)
     metadata.set_spans(spans)
     metadata.upload()
     return metadata
@@ -40,7 +41,10 @@ def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, 
         hidden[start:stop] = False
     keys[hidden], values[hidden] = 1e4, 1e4
     factor = 4.0 if seed % 2 else 1.0  # keys that have left the cache may have been longer
-    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), factor * norms[None], POOL)
+    # The largest score is known where nothing exceeds what the weights allow.
+    allowed = float(q.float().norm(dim=-1).amax() * norms.amax()) * CHANNELS**-0.5 * math.log2(math.e)
+    metadata = metadata_of(spans, allowed * factor)
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata, factor * norms[None], POOL)
     error = float((got[0].double() - expected).norm() / expected.norm())
     assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
 

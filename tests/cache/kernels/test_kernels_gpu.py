@@ -1,5 +1,7 @@
 """The Triton kernels against torch."""
 
+import math
+
 import pytest
 import torch
 
@@ -21,9 +23,9 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.float() - expected.float()).norm() / expected.float().norm())
 
 
-def metadata_of(spans: list[Span]) -> StepMetadata:
+def metadata_of(spans: list[Span], max_score: float = math.inf) -> StepMetadata:
     """Metadata of one stream, on the device."""
-    metadata = StepMetadata(4, torch.device("cuda"))
+    metadata = StepMetadata(4, torch.device("cuda"), 1, max_score)
     metadata.wait_for_upload()
     metadata.set_spans(spans)
     metadata.upload()
@@ -95,8 +97,8 @@ def test_scores_far_below_their_bound_are_attended(queries: int, gain: float, ou
     assert relative(got, expected) < 2e-2  # the largest weights decide: values are rounded, scores not
 
 
-@pytest.mark.parametrize("gain", [1.0, 6.0])
-def test_published_size_at_any_gain(gain: float) -> None:
+@pytest.mark.parametrize(("gain", "max_score"), [(1.0, math.inf), (6.0, math.inf), (1.0, 40.0)])
+def test_published_size_at_any_gain(gain: float, max_score: float) -> None:
     from stream_recon.cache.kernels.span_attention import SpanPool, attend_spans
 
     q, keys, values = (random(n, 16, CHANNELS, seed=i) for i, n in enumerate((978, 70_000, 70_000)))
@@ -105,7 +107,7 @@ def test_published_size_at_any_gain(gain: float) -> None:
     plain.plan(len(q), [(0, len(keys))])
     expected = plain.attend(q, keys, values)
     norms = keys.float().norm(dim=-1).amax(0)
-    metadata = metadata_of([(0, len(keys))])
+    metadata = metadata_of([(0, len(keys))], max_score)
     got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata, norms[None], len(keys))[0]
     assert relative(got, expected) < 2e-2
 
