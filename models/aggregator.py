@@ -48,7 +48,7 @@ class Aggregator(nn.Module):
         for block in self.global_blocks:
             assert isinstance(block, Block)
             largest = max(largest, _max_length(block.attn.q_norm) * _max_length(block.attn.k_norm))
-        return largest * self.config.head_dim**-0.5 * math.log2(math.e)
+        return largest * math.log2(math.e) / math.sqrt(self.config.head_dim)
 
     def forward(self, patches: Tensor, grid: tuple[int, int], memory: Memory) -> list[Tensor]:
         """Patches [B, S, gh*gw, dim] -> tokens [B, S, P, 2*dim] of each output layer: frame half, then global half."""
@@ -109,4 +109,4 @@ def _attend_across(memory: Memory, layer: int, clips: int, q: Tensor, k: Tensor,
 def _max_length(norm: nn.Module) -> float:
     """Length that no vector of D channels exceeds after a normalisation."""
     assert isinstance(norm, nn.LayerNorm)
-    return float(norm.weight.abs().max()) * float(norm.weight.numel()) ** 0.5 + float(norm.bias.norm())
+    return float(norm.weight.abs().max()) * math.sqrt(norm.weight.numel()) + float(norm.bias.norm())
