@@ -1,6 +1,7 @@
 """Features, matches, covisibility, tracks, keyframe selection and pose interpolation."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import problem, robust_ba
 from stream_recon.app.slam.frame_data import reproject
 from stream_recon.app.slam.matching import covisibility, features, matching, relative_poses
+from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import build_tracks
 from stream_recon.app.slam.offline import all_frames
@@ -20,6 +22,7 @@ from stream_recon.app.slam.offline.keyframe_selection import KeyframeConfig, cho
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, look_down, walk
 
 LENS = CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2)
+DESCRIPTORS = DEFAULT_MATCHING.descriptors
 EXACT_PX = 1.0
 
 
@@ -39,7 +42,7 @@ def test_matches_are_right_at_any_image_rotation() -> None:
     truth = look_down(3)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
-    m = matching.verify(found[0], found[1], matching.match(found[0], found[1]), matching.MIN_UNGUIDED)
+    m = matching.verify(found[0], found[1], matching.match(found[0], found[1]), DESCRIPTORS.min_unguided)
     assert len(m) > 100
     assert np.median(missed(video, found, 0, 1, m)) < EXACT_PX
 
@@ -72,7 +75,7 @@ def test_guided_matches_are_those_of_the_full_table() -> None:
     with np.errstate(invalid="ignore"):
         cosine[~(np.abs(predicted[:, None] - b.uv[None]) <= radius).all(axis=2)] = -1
     best = cosine.argmax(axis=1)
-    mutual = (cosine.argmax(axis=0)[best] == np.arange(300)) & (cosine.max(axis=1) > matching.MIN_COSINE)
+    mutual = (cosine.argmax(axis=0)[best] == np.arange(300)) & (cosine.max(axis=1) > DESCRIPTORS.min_cosine)
     found = matching.match(a, b, predicted, radius)
     assert len(found) and (mutual[found[:, 0]]).all() and (found[:, 1] == best[found[:, 0]]).all()
     second = np.sort(cosine, axis=1)[:, -2]
@@ -104,7 +107,7 @@ def test_the_motion_that_covers_more_of_the_image_wins_over_more_texture() -> No
     blank = np.zeros((450, 128), np.float32), np.ones(450, np.float32)
     first, second = (Features(uv.astype(np.float32), *blank) for uv in (a, b))
     every = np.stack([np.arange(450)] * 2, axis=1).astype(np.int32)
-    kept = matching.verify(first, second, every)[:, 0]
+    kept = matching.verify(first, second, every, DESCRIPTORS.min_guided)[:, 0]
     assert (kept < 150).mean() > 0.9
 
 
@@ -280,7 +283,9 @@ def test_dropping_keeps_points_that_two_see() -> None:
     truth = walk(6)
     video = Video(truth, truth, focal=FOCAL, scale_noise=0.0)
     found = detected(video)
-    m = {(k, k + 1): matching.verify(found[k], found[k + 1], matching.match(found[k], found[k + 1])) for k in range(5)}
+    m = {}
+    for k, (a, b) in enumerate(pairwise(found)):
+        m[k, k + 1] = matching.verify(a, b, matching.match(a, b), DESCRIPTORS.min_guided)
     begun = initial_state(truth, LENS, found, build_tracks([len(f) for f in found], m))
     kept = robust_ba.without_outliers(begun, 3.0)
     assert 0 < len(kept.observations) < len(begun.observations)
