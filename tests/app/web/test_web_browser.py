@@ -95,9 +95,9 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         record = json.loads((data / name / "run.json").read_text())
         assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24
 
-        mesh = pytest.importorskip("trimesh").load(download(browser, tmp_path / "downloads", "2", "walkthrough.glb"))
+        mesh = pytest.importorskip("trimesh").load(download(browser, tmp_path / "downloads", "4", "walkthrough.glb"))
         assert len(mesh.geometry)
-        path = download(browser, tmp_path / "downloads", "4", "walkthrough-colmap.zip")
+        path = download(browser, tmp_path / "downloads", "6", "walkthrough-colmap.zip")
         with zipfile.ZipFile(path) as file:
             file.extractall(tmp_path / "colmap")
         (model,) = (tmp_path / "colmap").rglob("sparse/0")
