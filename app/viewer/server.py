@@ -138,8 +138,12 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
                 del response.headers["Content-Length"]
                 response.headers["Content-Length"] = str(len(response.body))
                 response = requests.add_headers(request, response)
-                del response.headers["Content-Security-Policy"]
-                response.headers["Content-Security-Policy"] = page.policy(own_sockets(request.headers["Host"]))
+                own = {"Content-Security-Policy": page.policy(own_sockets(request.headers["Host"]))}
+                # A page that a browser keeps for its button "back" would stay a client of this viewer.
+                for name, value in {**own, "Cache-Control": "no-store"}.items():
+                    if name in response.headers:
+                        del response.headers[name]
+                    response.headers[name] = value
                 return response
             return requests.add_headers(request, response)
 
