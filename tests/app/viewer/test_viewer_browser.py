@@ -233,7 +233,6 @@ OPENS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a wait ends without its event; the cause is not found")
 def test_every_open_on_a_slow_connection_is_the_chosen_view(browser: Any) -> None:
     with Viewer(PointsConfig(voxel=0.04), port=0, point_budget=60_000) as viewer:
         for index in range(60):
