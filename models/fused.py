@@ -24,7 +24,7 @@ Turn = Literal["none", "frame", "global"]
 """Pairs of channels that RoPE rotates: none, those of `rotate_frame`, or those of `rotate_global`."""
 
 
-MOST_NORMS = 4
+MAX_NORMS = 4
 """Tensors that one kernel normalises."""
 
 
@@ -153,7 +153,7 @@ def norm_each(xs: Sequence[Tensor], layer: nn.LayerNorm, dtype: torch.dtype) -> 
 def _norm_into(xs: Sequence[Tensor], layer: nn.LayerNorm, out: Tensor, pitch: int, stride: int) -> None:
     """Up to four tensors of one layout, [F, P, C] or [..., C]; in ``out``, rows have the distance ``pitch`` and tensors
     the distance ``stride``."""
-    assert len({(x.shape, x.stride()) for x in xs}) == 1 and len(xs) <= MOST_NORMS
+    assert len({(x.shape, x.stride()) for x in xs}) == 1 and len(xs) <= MAX_NORMS
     channels = xs[0].shape[-1]
     # Rows of a part of each frame's tokens are read where they are.
     if xs[0].dim() != 3 or xs[0].stride(1) != channels or xs[0].stride(2) != 1:
@@ -161,7 +161,7 @@ def _norm_into(xs: Sequence[Tensor], layer: nn.LayerNorm, out: Tensor, pitch: in
     rows, row_stride = (xs[0].shape[1], xs[0].stride(0)) if xs[0].dim() == 3 else (1, channels)
     _norm[(xs[0].numel() // channels, len(xs))](
         *xs,
-        *[xs[0]] * (MOST_NORMS - len(xs)),
+        *[xs[0]] * (MAX_NORMS - len(xs)),
         layer.weight,
         layer.bias,
         out,

@@ -284,7 +284,7 @@ MEASURES = (
     Measure("tuned constants outside options", tuned_constants, 60),
     Measure("class names used twice", repeated_classes, 5, 0),
     Measure("classes called Cancelled", cancelled_classes, 1),
-    Measure("constants called MOST_ or LEAST_", unclear_limits, 19, 0),
+    Measure("constants called MOST_ or LEAST_", unclear_limits, 0),
     Measure("options of the command line", command_line_options, 99),
     Measure("tests that patch constants", lambda: tests_with(patches_constant), 42, 10),
     Measure("tests that read private attributes", lambda: tests_with(reads_private), 57, 40),

@@ -31,7 +31,7 @@ from stream_recon.configs.errors import InputError
 
 DEPTH_UNITS_PER_METRE = 5000.0
 """Steps of depth images in a metre, in all of these benchmarks."""
-MOST_PROBED = 20
+MAX_PROBED = 20
 """Lines whose files are looked at: the first ones may be missing."""
 VGA = (640, 480)
 """Image size of the Kinect and of ICL-NUIM."""
@@ -171,7 +171,7 @@ def _colour_column(path: Path, rows: list[list[str]], table: Path) -> int:
     by_name = [["depth" in row[column].lower() for row in rows] for column in (1, 3)]
     if all(by_name[0]) != all(by_name[1]) and any(by_name[0]) != any(by_name[1]):
         return 3 if all(by_name[0]) else 1
-    for row in rows[:MOST_PROBED]:
+    for row in rows[:MAX_PROBED]:
         first, second = (read_depth_image(listed_file(path, row[column])) is not None for column in (1, 3))
         if first != second:
             return 3 if first else 1

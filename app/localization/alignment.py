@@ -15,7 +15,7 @@ from stream_recon.app.localization.similarity_fit import SharedPixels, fit_pixel
 
 FIRST_TRIED = 24
 """Keyframes that are tried first, spread over the result: without a match among them few others have one."""
-MOST_TRIED = 120
+MAX_TRIED = 120
 """Keyframes that are tried in all."""
 MIN_SUPPORT = 15
 """Least number of features of a keyframe that agree with one pose."""
@@ -100,7 +100,7 @@ def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment 
     shared = _shared(first, second, tried)
     if not shared:
         return NOTHING
-    rest = [row for row in _spread(len(second), MOST_TRIED) if row not in tried]
+    rest = [row for row in _spread(len(second), MAX_TRIED) if row not in tried]
     shared += _shared(first, second, rest)
     found = fit_similarity(shared)
     if isinstance(found, NotAligned):

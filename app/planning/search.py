@@ -17,7 +17,7 @@ SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Candidate image sides, as shares of the preset's."""
 WINDOWS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
 """Candidate windows, as shares of the preset's."""
-LEAST_WINDOW = 1 / 4
+MIN_WINDOW = 1 / 4
 """Share of the preset's window below which the network forgets what is still in view: image and preset shrink first."""
 
 
@@ -117,7 +117,7 @@ def _candidates(
             smaller = _shrunk(preset, side, window)
             size = plan_image(source_size, smaller.image, preset.network.patch_size).network_size
             for exactness, cache in enumerate(reversed(caches)):
-                enough = window >= LEAST_WINDOW * preset.stream.window
+                enough = window >= MIN_WINDOW * preset.stream.window
                 rank = (enough, network_size(preset.network).bytes, size[0] * size[1], window, exactness)
                 yield Configuration(base, smaller, size, cache, rank)
 

@@ -12,7 +12,7 @@ from stream_recon.app.slam.online.config import DEFAULT_ONLINE
 
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 """Optical axes (x right, y down, z forward) in body axes (x forward, y left, z up)."""
-LEAST_HEALTH = 0.1
+MIN_HEALTH = 0.1
 """Health below which standard deviations grow no further."""
 UNKNOWN_VARIANCE = 9999.0
 """Variance of a pose that is a guess."""
@@ -181,4 +181,4 @@ def _after_step(covariance: FloatArray, T: FloatArray, step: FloatArray, noise: 
 
 
 def _certainty(health: float | None) -> float:
-    return 1.0 if health is None else max(health, LEAST_HEALTH)
+    return 1.0 if health is None else max(health, MIN_HEALTH)

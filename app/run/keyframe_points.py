@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.core.views import RunView
 
-LEAST_SECONDS = 0.35
+MIN_SECONDS = 0.35
 """Time of the source between two keyframes with points; those of a walking person overlap for longer."""
 
 
@@ -23,7 +23,7 @@ class KeyframePoints:
         self._view.add_image(index, image)
 
     def add(self, result: FrameResult) -> None:
-        if result.is_keyframe and result.timestamp - self._shown_at >= LEAST_SECONDS:
+        if result.is_keyframe and result.timestamp - self._shown_at >= MIN_SECONDS:
             self._shown_at = result.timestamp
             self._view.add(result)
         else:

@@ -23,7 +23,7 @@ LARGEST = 1e7
 """Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
 COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,)}
 """Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
-MOST_STRETCH = 3.0
+MAX_STRETCH = 3.0
 """Largest ratio of the focal lengths in x and y: anamorphic lenses stretch an image at most twice."""
 SAME_ASPECT = 0.01
 """Relative difference of aspect ratios up to which an image counts as resized: rounding to whole pixels."""
@@ -43,7 +43,7 @@ ORIENTATIONS = {
 """By EXIF orientation: whether width and height are exchanged for display, and which axes are mirrored after that."""
 TURNED_BY_90 = (5, 6, 7, 8)
 """EXIF orientations that exchange width and height."""
-MOST_LISTED = 8
+MAX_LISTED = 8
 """Cameras listed in a message."""
 EXIF = "exif"
 """Value of ``--intrinsics`` for the camera in the files' metadata."""
@@ -78,7 +78,7 @@ class Calibration:
             raise ConfigError("a camera's numbers must be finite, and its focal lengths above 0")
         if max(self.fx, self.fy) > LARGEST or min(self.fx, self.fy) < 1 / LARGEST:
             raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
-        if max(self.fx, self.fy) > MOST_STRETCH * min(self.fx, self.fy):
+        if max(self.fx, self.fy) > MAX_STRETCH * min(self.fx, self.fy):
             raise ConfigError(f"a camera's focal lengths {self.fx:g} and {self.fy:g} pixels differ too much")
         distorted = any(self.coefficients) or (self.coefficients and self.distortion == "fisheye")
         if distorted and len(self.coefficients) not in COEFFICIENTS[self.distortion]:
@@ -116,7 +116,7 @@ class Calibration:
             )
         scaled = [camera._scaled(size) for camera in fitting]
         if any(not is_same_camera(scaled[0], other, size) for other in scaled[1:]):
-            listed = "; ".join(camera._line() for camera in fitting[:MOST_LISTED])
+            listed = "; ".join(camera._line() for camera in fitting[:MAX_LISTED])
             raise InputError(
                 f"the file has {len(fitting)} different cameras for {size[0]}x{size[1]} pixels ({listed}): give the "
                 "numbers of one"

@@ -21,7 +21,7 @@ EDIT_TOLERANCE_MS = 2.0
 """Rounding of times in edit lists, which often count milliseconds."""
 WIDEST_PIXEL = 4.0
 """Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
-MOST_FPS = 1000.0
+MAX_FPS = 1000.0
 """Frame rate from which a container's statement is ignored."""
 MAX_PLAUSIBLE_FRAMES = 1e8
 """Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
@@ -99,7 +99,7 @@ def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
     """Frame count stated by the container, which may be wrong; None if it is implausible."""
     count = capture.get(cv2.CAP_PROP_FRAME_COUNT)
     # Raw streams state a rate of their clock, and count its ticks.
-    if not capture.get(cv2.CAP_PROP_FPS) < MOST_FPS:
+    if not capture.get(cv2.CAP_PROP_FPS) < MAX_FPS:
         return None
     return int(count) if 0 < count < MAX_PLAUSIBLE_FRAMES else None
 
@@ -107,7 +107,7 @@ def capture_frame_count(capture: cv2.VideoCapture) -> int | None:
 def capture_rate(capture: cv2.VideoCapture) -> float:
     """Nominal frames per second; 30 if the container does not state them."""
     rate = capture.get(cv2.CAP_PROP_FPS)
-    return float(rate) if 0 < rate < MOST_FPS else 30.0
+    return float(rate) if 0 < rate < MAX_FPS else 30.0
 
 
 def shown_frame_count(capture: cv2.VideoCapture, path: Path) -> int | None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from stream_recon.app.core.input_file import open_regular
 
-MOST_BOXES = 10_000
+MAX_BOXES = 10_000
 """Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 LARGEST_TABLE = 1 << 20
 """Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
@@ -101,7 +101,7 @@ def boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[
 
 
 def _all_boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    for _ in range(MOST_BOXES):
+    for _ in range(MAX_BOXES):
         if begin + 8 > end:
             return
         file.seek(begin)
@@ -214,7 +214,7 @@ def _edits(file: BinaryIO, part: tuple[int, int], movie_scale: int, scale: int) 
         data = _content(file, a, b)
         layout = ">Qqi" if data[0] == 1 else ">Iii"
         (count,) = struct.unpack_from(">I", data, 4)
-        for number in range(min(int(count), MOST_BOXES)):
+        for number in range(min(int(count), MAX_BOXES)):
             duration, begin, _ = struct.unpack_from(layout, data, 8 + number * struct.calcsize(layout))
             # A negative begin is a pause before the video; a duration of 0 means up to the end.
             if begin >= 0 and duration > 0:

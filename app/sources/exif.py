@@ -18,7 +18,7 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.containers import boxes
 from stream_recon.configs.errors import InputError
 
-MOST_CHUNKS = 100_000
+MAX_CHUNKS = 100_000
 """Parts of a JPEG, PNG or WebP that are passed: an image of a gigabyte has fewer."""
 LARGEST_XMP = 1 << 18
 """Bytes of a photograph in which XMP is looked for: it stands at the front."""
@@ -28,7 +28,7 @@ DIAGONAL_35MM = math.hypot(36.0, 24.0)
 """Diagonal of 35 mm film in millimetres, by which the equivalent focal length is defined (CIPA DCG-001)."""
 SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 """Entries of a directory, and numbers of an entry, that are read: cameras write fewer than 100."""
 LARGEST_METADATA = 1 << 20
 """Bytes of a metadata box that are read: real ones have some kilobytes."""
@@ -167,7 +167,7 @@ def _block(data: _FileBytes) -> _Data | None:
 
 def _jpeg_block(data: _FileBytes) -> bytes | None:
     at = 2
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         head = data[at : at + 10]
         if len(head) < 10 or head[0] != 0xFF or head[1] == 0xDA:
             return None
@@ -180,7 +180,7 @@ def _jpeg_block(data: _FileBytes) -> bytes | None:
 
 def _chunk(data: _FileBytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
     """Content of a chunk of a PNG (its length comes ``ahead`` of its name) or of a WebP."""
-    for _ in range(MOST_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         head = data[at : at + 8]
         if len(head) < 8:
             return None
@@ -216,9 +216,9 @@ def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]
     """Values of an EXIF directory by tag; text as character codes."""
     (count,) = _unpack(order + "H", block, at)
     found: dict[int, tuple[float, ...]] = {}
-    for number in range(min(count, MOST_ENTRIES)):
+    for number in range(min(count, MAX_ENTRIES)):
         tag, kind, length = _unpack(order + "HHI", block, at + 2 + 12 * number)
-        if kind not in _SIZES or not 0 < length < MOST_ENTRIES:
+        if kind not in _SIZES or not 0 < length < MAX_ENTRIES:
             continue
         layout = f"{length}s" if kind == 2 else _SIZES[kind] * length
         where = at + 2 + 12 * number + 8

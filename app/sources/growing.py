@@ -24,7 +24,7 @@ POLL_SECONDS = 0.1
 BLOCK = 2**18
 MIN_BYTES = 200_000
 """Bytes after the head of a file with which a decoder finds the first frame."""
-MOST_BOXES = 100
+MAX_BOXES = 100
 _STREAMED = (b"\x1aE\xdf\xa3", b"FLV\x01", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3")
 """Heads of Matroska, Flash and MPEG program streams, which are read from front to back."""
 
@@ -53,7 +53,7 @@ def can_begin(path: Path) -> bool | None:
             if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"):
                 return False
             begin = 0
-            for _ in range(MOST_BOXES):
+            for _ in range(MAX_BOXES):
                 file.seek(begin)
                 box = file.read(16)
                 if len(box) < 16:

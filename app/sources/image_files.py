@@ -15,7 +15,7 @@ from stream_recon.configs.errors import InputError
 
 NUMBERED = re.compile(r"%0?(\d*)d")
 """A number in a pattern of names, as ffmpeg writes it."""
-MOST_HEADS = 20_000
+MAX_HEADS = 20_000
 """Photographs whose heads are read before the first is decoded: some seconds."""
 WEB_PAGES = re.compile(r"^https?://([^/]*\.)?(youtube\.com|youtu\.be|vimeo\.com|tiktok\.com)/", re.IGNORECASE)
 """Addresses of pages that show a video and are none."""
@@ -72,7 +72,7 @@ def turns_to_one_size(images: Sequence[Path]) -> Turns:
 
     Raises InputError where there are none, with the largest group of one size.
     """
-    if not 1 < len(images) <= MOST_HEADS:
+    if not 1 < len(images) <= MAX_HEADS:
         return Turns()
     heads = [(path, head) for path in images if (head := _head(path)) is not None]
     stored = Counter(size for _, (size, _) in heads)

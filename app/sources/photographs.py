@@ -18,7 +18,7 @@ TESTED = 12
 """Pairs of neighbours that are compared; bounds the time."""
 APART = 0.25
 """Share of neighbours that show nothing in common from which images are in no order. A film has few cuts."""
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 """Median time between photographs, by EXIF; a film has many frames a second, and no EXIF."""
 
 
@@ -30,7 +30,7 @@ def are_unordered(images: Sequence[Path]) -> bool:
     known = [time for time in times if time is not None]
     if len(known) == len(images):
         steps = [after - before for before, after in pairwise(known)]
-        if min(steps) < 0 or median(steps) >= LEAST_SECONDS:
+        if min(steps) < 0 or median(steps) >= MIN_SECONDS:
             return True
     step = max((len(images) - 1) / TESTED, 1.0)
     firsts = sorted({int(k * step) for k in range(min(TESTED, len(images) - 1))})

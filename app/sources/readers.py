@@ -409,7 +409,7 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
     kinds: dict[str, list[Path]] = {}
     for path in images:
         kinds.setdefault(re.sub(r"[0-9]+", "0", path.name.casefold()), []).append(path)
-    if not 1 < len(kinds) <= MOST_KINDS:
+    if not 1 < len(kinds) <= MAX_KINDS:
         return images, []
     maps = {kind for kind in kinds if OTHER_WORDS.search(kind)}
     if not maps:
@@ -426,7 +426,7 @@ OTHER_WORDS = re.compile(
     r"|thumb(nail)?s?|previews?)([^a-z]|$)"
 )
 """Words in names of images or folders that are not photographs."""
-MOST_KINDS = 6
+MAX_KINDS = 6
 """Kinds of names in a folder of a capture; more are photographs of any names."""
 FEW_LEVELS = 8
 """Grey levels of a map of confidence or labels of small scenes."""

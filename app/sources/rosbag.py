@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app import MOST_PIXELS
+from stream_recon.app import MAX_PIXELS
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
@@ -239,7 +239,7 @@ def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:
         bgr = None if is_truncated_png(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
         return None if bgr is None else np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
     height, width, step = int(message.height), int(message.width), int(message.step)
-    if not 0 < height * width <= MOST_PIXELS:
+    if not 0 < height * width <= MAX_PIXELS:
         return None
     if message.encoding in _GREY:
         kind = np.dtype(_GREY[message.encoding]).newbyteorder(">" if message.is_bigendian else "<")

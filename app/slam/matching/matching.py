@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, DescriptorMatchConfig, KltConfig
 from stream_recon.app.slam.matching.features import Features
 
-MOST_CELLS = 1 << 20
+MAX_CELLS = 1 << 20
 """More than the cells of a row."""
 
 Matches = NDArray[np.int32]
@@ -147,7 +147,7 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 def _covered_cells(features: Features, matches: Matches, config: DescriptorMatchConfig) -> int:
     column, row = (features.uv[matches[:, 0]] // config.cell_px).astype(np.int64).T
-    return len(np.unique(row * MOST_CELLS + column))
+    return len(np.unique(row * MAX_CELLS + column))
 
 
 @dataclass(frozen=True)

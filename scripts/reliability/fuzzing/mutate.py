@@ -10,13 +10,13 @@ WORDS = [
 ]  # fmt: skip
 """Put where a number or a word was."""
 BYTES = [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xfe", b"\xc3\x28", b"\n", b"%n"]
-MOST_CHANGES = 12
+MAX_CHANGES = 12
 
 
 def broken_bytes(data: bytes, draw: random.Random, other: bytes = b"") -> bytes:
     """``data`` with one to a dozen things done to it; ``other`` is what parts may be taken from."""
     result = bytearray(data)
-    for _ in range(draw.choice([1, 1, 2, 4, MOST_CHANGES])):
+    for _ in range(draw.choice([1, 1, 2, 4, MAX_CHANGES])):
         size = len(result)
         at = draw.randrange(size + 1)
         # Heads decide over all that follows.
