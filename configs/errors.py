@@ -1,4 +1,4 @@
-"""Errors for users. The command line prints them in one line and exits with code 2."""
+"""Errors for users. The command line prints them in one line; `console` has their exit codes."""
 
 
 class StreamReconError(Exception):
@@ -7,6 +7,10 @@ class StreamReconError(Exception):
 
 class InputError(StreamReconError):
     """A video, folder, camera, stream or dataset that cannot be read."""
+
+
+class SourceLostError(InputError):
+    """A live source that ended early and did not return. What came is reconstructed."""
 
 
 class OutputError(StreamReconError):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         InputError,
         OutputError,
         ResourceError,
+        SourceLostError,
         StreamReconError,
         WeightsError,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "ResultFrame",
     "ResultListener",
     "Revision",
+    "SourceLostError",
     "Stream",
     "StreamReconError",
     "Trajectory",
@@ -72,7 +74,7 @@ _NAMES = {
     "app.engine.keyframes": "Decision KeyframePolicy",
     "app.result.folder": "read_result",
     "app.result.verdict": "Verdict",
-    "configs.errors": "ConfigError InputError OutputError ResourceError StreamReconError WeightsError",
+    "configs.errors": "ConfigError InputError OutputError ResourceError SourceLostError StreamReconError WeightsError",
 }
 """Modules and their public names. `Frame`, `load_engine` and `read_result` are names of 0.2, which 0.3 still reads."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

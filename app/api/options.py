@@ -32,7 +32,7 @@ class ProgressCalls(RunObserver):
         hint = progress.frame_hint
         self._call("frames", None if not hint else min(progress.frames / hint, 1.0))
 
-    def on_stage(self, name: str) -> None:
+    def on_stage(self, name: str, number: int, count: int) -> None:
         self._call(name, 0.0)
 
     def on_step(self, step: str, done: int, total: int, note: str = "") -> None:

@@ -24,7 +24,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source, without_password
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import ConfigError, InputError, SourceLostError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
 
 
@@ -186,9 +186,9 @@ class _SourceRun:
             return session.reconstruct(self.listeners, self.observer, cancel=self.cancel)
 
     def _goes_on(self, summary: RunSummary, *, live: bool) -> bool:
-        """Whether stages follow. Raises InputError where the source was lost; Cancelled."""
+        """Whether stages follow. Raises SourceLostError where the source was lost; Cancelled."""
         if summary.source_lost:
-            raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}")
+            raise SourceLostError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}")
         if summary.interrupted:
             raise Cancelled
         if live:

@@ -287,7 +287,7 @@ class StageTimer(RunObserver):
         self._seconds: Seconds = {}
         self._name, self._since = first, time.monotonic() if begun is None else begun
 
-    def on_stage(self, name: str) -> None:
+    def on_stage(self, name: str, number: int, count: int) -> None:
         self.enter(name)
 
     def enter(self, name: str) -> None:

@@ -1,5 +1,6 @@
 """Output of commands: consoles, exit codes, and errors as one line."""
 
+import errno
 import functools
 import io
 import os
@@ -7,7 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
@@ -15,7 +17,7 @@ from rich.text import Text
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.progress_file import ProgressFile
-from stream_recon.configs.errors import StreamReconError
+from stream_recon.configs.errors import SourceLostError, StreamReconError
 
 if TYPE_CHECKING:
     from stream_recon.app.result.verdict import Verdict
@@ -24,9 +26,13 @@ P = ParamSpec("P")
 
 DONE = 0
 FAILED = 1
-"""Some scene of a batch failed; the others are done."""
+"""Some scene of a batch failed and the others are done, or the verdict is one that ``--fail-on`` names."""
 BAD_INPUT = 2
 """Input, options or machine do not allow the run: one line on stderr says what to do."""
+SOURCE_LOST = 3
+"""A live source did not return. What came is reconstructed."""
+DISK_FULL = 4
+"""The disk is full. Finished frames are kept."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report a program that Ctrl-C ended. Finished frames are kept."""
 
@@ -62,6 +68,25 @@ def result_consoles() -> tuple[PlainConsole, PlainConsole]:
     return PlainConsole(soft_wrap=True), PlainConsole(stderr=True)
 
 
+@dataclass(frozen=True)
+class Terminal:
+    """What a command prints, and where."""
+
+    as_json: bool = False
+    """Stdout gets the result as one JSON object at the end, and stderr all lines for people."""
+    progress: Literal["bars", "json"] = "bars"
+    log_level: Literal["info", "warning", "error"] = "info"
+    """Least level of what is printed; progress has the level ``info``."""
+
+    def consoles(self) -> tuple[PlainConsole, PlainConsole]:
+        """Consoles for paths and results, and for warnings."""
+        out, err = result_consoles()
+        if self.as_json:
+            out = PlainConsole(stderr=True, soft_wrap=True)
+        out.quiet, err.quiet = self.log_level != "info", self.log_level == "error"
+        return out, err
+
+
 VERDICT_COLOURS = {"good": "bold green", "doubtful": "bold yellow", "failed": "bold red"}
 
 
@@ -88,11 +113,13 @@ def exit_code(command: Callable[[], int]) -> int:
             return command()
     except StreamReconError as error:
         _print_failure(_shortened(error))
+        return DISK_FULL if _is_disk_full(error) else SOURCE_LOST if isinstance(error, SourceLostError) else BAD_INPUT
     except MemoryError:
         _print_failure("out of memory")
     except OSError as error:
         # Errors that no other place handles, such as a limit on open files.
         _print_failure(f"the system refuses an operation: {_shortened(error)}")
+        return DISK_FULL if _is_disk_full(error) else BAD_INPUT
     except ImportError as error:
         _print_failure(f"the program cannot be loaded (too little memory, or a broken installation): {error}")
     except (Cancelled, KeyboardInterrupt):
@@ -126,6 +153,15 @@ def _print_error(line: str) -> None:
     # The reader of stderr may have ended.
     with suppress(OSError, ValueError):
         typer.echo(f"stream-recon: {line}", err=True)
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error comes from a full disk or quota."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _shortened(error: Exception) -> str:

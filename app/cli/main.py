@@ -5,6 +5,7 @@ loaded after threads and GPUs are configured.
 """
 
 import copy
+import difflib
 import inspect
 import os
 import sys
@@ -54,7 +55,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 EPILOG = (
     "A word is a command only as the first argument; for a video or folder with such a name write ./view. "
-    "Exit codes: 0 done, 2 bad input or lost live source, 130 stopped by Ctrl-C (finished frames are kept)."
+    "Exit codes: 0 done, 1 some scene failed or --fail-on, 2 bad input, 3 lost live source, 4 disk full, 130 stopped "
+    "by Ctrl-C (finished frames are kept)."
 )
 
 
@@ -108,11 +110,14 @@ def main() -> None:
 
 
 def _leave_where_names_are_misread(arguments: list[str]) -> None:
-    """Exit with a hint where a shell expanded a pattern, or a file's name begins like an option."""
+    """Exit with a hint at a misspelt command, a pattern that the shell expanded, or a file named like an option."""
     first = arguments[0]
     if first.startswith("-") and Path(first).exists():
         _leave(exit_code(lambda: _refuse(f"for the file {first} write ./{first}")))
     images = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp")
+    similar = difflib.get_close_matches(first, COMMANDS, n=1, cutoff=0.75)
+    if similar and first.isalpha() and not Path(first).exists():
+        _leave(exit_code(lambda: _refuse(f"no command, file or folder '{first}': did you mean '{similar[0]}'?")))
     if len(arguments) > 1 and all(name.lower().endswith(images) and Path(name).is_file() for name in arguments[:2]):
         folder = Path(first).parent
         _leave(exit_code(lambda: _refuse(f"several images: give their folder, {folder}, or a pattern in quotes")))

@@ -1,6 +1,7 @@
 """What commands print while they work and at the end, in the terminal and in the viewer."""
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, T
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
-from stream_recon.app.cli.console import verdict_text
+from stream_recon.app.cli.console import Terminal, verdict_text
 from stream_recon.app.core.cancel import cancel_on_signals
-from stream_recon.app.core.progress_file import ProgressFile
+from stream_recon.app.core.progress_file import ProgressFile, ProgressLines
 from stream_recon.app.core.views import RunView
 from stream_recon.app.result.disk_limit import DiskLimit, bytes_per_frame
 from stream_recon.app.result.run_record import RunSummary
@@ -78,10 +79,18 @@ class _TimeLeft(ProgressColumn):
 class _Bars(RichProgress):
     """Bars with number done, total and time left, and a line of text below them, cut to the terminal's width."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, disable: bool) -> None:
         self.note = ""
         columns = [TextColumn("{task.description}"), BarColumn(bar_width=None), _Done()]
-        super().__init__(*columns, TimeElapsedColumn(), _TimeLeft(), console=console, expand=True, refresh_per_second=5)
+        super().__init__(
+            *columns,
+            TimeElapsedColumn(),
+            _TimeLeft(),
+            console=console,
+            expand=True,
+            refresh_per_second=5,
+            disable=disable,
+        )
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -93,9 +102,12 @@ class TerminalObserver(RunObserver):
     """Shows a run as bars on stderr, lines on stdout, and as status of a viewer.
 
     A context manager, which ends a bar after errors, too. Where stderr is no terminal, only the last state is printed.
+    ``terminal``: what is printed in place of bars.
     """
 
-    def __init__(self, out: Console, err: Console, view: RunView | None = None) -> None:
+    def __init__(
+        self, out: Console, err: Console, view: RunView | None = None, terminal: Terminal | None = None
+    ) -> None:
         self.back_end: OnlineBackEnd | ProcessBackEnd | OntoBackEnd | None = None
         """Its map is shown in the viewer."""
         self._out, self._err, self._view = out, err, view
@@ -103,7 +115,12 @@ class TerminalObserver(RunObserver):
         self._bar: _Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._clocks: dict[str, StepClock] = {}
-        self._file = ProgressFile.from_environment()
+        terminal = terminal or Terminal()
+        self._has_bars = terminal.progress == "bars" and terminal.log_level == "info"
+        self._files = [ProgressFile.from_environment()]
+        if terminal.progress == "json":
+            self._files.append(ProgressLines(sys.stderr))
+        self._stage = ""
         self._fps: float | None = None
         self._figures = ""
 
@@ -111,8 +128,12 @@ class TerminalObserver(RunObserver):
     def paused(self) -> bool:
         return self._view is not None and self._view.paused
 
-    def expect(self, total: int | None, *, on_gpu: bool = False) -> None:
-        """Show the number of frames to come: the first ones take longest, most of all on a GPU."""
+    def expect(self, total: int | None, *, on_gpu: bool = False, stages: int = 1) -> None:
+        """Show the number of frames to come: the first ones take longest, most of all on a GPU.
+
+        ``stages``: steps of the whole run, of which the frames are the first.
+        """
+        self._begin_stage("frames", 1, stages)
         self._update("frames", 0, total)
         note = COMPILING if on_gpu else "first frames"
         self._note(note)
@@ -123,24 +144,25 @@ class TerminalObserver(RunObserver):
         self._fps, self._figures = progress.fps, progress.notice or ""
         left = self._update("frames", progress.frames, progress.frame_hint)
         self._note(text)
-        self._status(f"{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
+        self._status(f"{self._stage}{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
         if self._view is not None and sparse is not None and sparse is not self._shown_map:
             self._shown_map = sparse
             self._view.show_map(sparse.points, sparse.loops)
 
-    def on_stage(self, name: str) -> None:
+    def on_stage(self, name: str, number: int, count: int) -> None:
         self.stop()
+        self._begin_stage(name, number, count)
 
     def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
         left = self._update(step, done, total)
         self._note(note)
-        self._status(f"{step}: {_counted(done, total)}{left}{note and f'; {note}'}")
+        self._status(f"{self._stage}{step}: {_counted(done, total)}{left}{note and f'; {note}'}")
 
     def on_share(self, step: str, share: float, note: str = "") -> None:
         left = self._update(step, round(100 * share), 100, percent=True)
         self._note(note)
-        self._status(f"{step}: {note and f'{note}, '}{share:.0%}{left}")
+        self._status(f"{self._stage}{step}: {note and f'{note}, '}{share:.0%}{left}")
 
     def on_result(self, lines: Sequence[str]) -> None:
         self.stop()
@@ -176,19 +198,25 @@ class TerminalObserver(RunObserver):
     ) -> None:
         self.stop()
 
+    def _begin_stage(self, name: str, number: int, count: int) -> None:
+        self._stage = f"step {number} of {count}, " if count > 1 else ""
+        for file in self._files:
+            file.note(stage=f"{number} of {count}: {name}")
+
     def _update(self, task: str, done: float, total: float | None, percent: bool = False) -> str:
         """Show the state of a step; returns the time left as ``, about 1:20 left``, empty while it is not known."""
         if self._bar is None:
-            self._bar = _Bars(console=self._err)
+            self._bar = _Bars(console=self._err, disable=not self._has_bars)
             self._bar.start()
             self._tasks, self._clocks = {}, {}
         if task not in self._tasks:
-            self._tasks[task] = self._bar.add_task(task, total=None)
+            self._tasks[task] = self._bar.add_task(f"{self._stage}{task}", total=None)
             self._clocks[task] = StepClock()
         left = self._clocks[task].left(done, total)
         self._bar.update(self._tasks[task], completed=done, total=total, percent=percent, left=left)
         is_run = task == "frames"
-        self._file.write(task, done, total, left, self._fps if is_run else None, self._figures if is_run else "")
+        for file in self._files:
+            file.write(task, done, total, left, self._fps if is_run else None, self._figures if is_run else "")
         return "" if left is None or total is None or done >= total else f", about {clock(left)} left"
 
     def _note(self, text: str) -> None:
@@ -227,7 +255,7 @@ def print_summary(summary: RunSummary, out: Console, err: Console) -> None:
     if summary.latency_p50_ms is not None:
         speed += f", latency {summary.latency_p50_ms:.0f} ms (p95 {summary.latency_p95_ms:.0f} ms)"
     counts = ", ".join([f"{summary.frames_reconstructed} frames", f"{summary.keyframes} keyframes", *lost])
-    out.print(f"{'interrupted' if summary.interrupted else 'done'}: {counts}; {speed}")
+    out.print(f"{'stopped after' if summary.interrupted else 'stream:'} {counts}; {speed}")
 
 
 def disk_outlook(folder: Path, limit: DiskLimit, preset: Preset) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from stream_recon.app.cli import options as shared
-from stream_recon.app.cli.console import reported, result_consoles
+from stream_recon.app.cli.console import Terminal, reported
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, may_exist
 from stream_recon.app.cli.view import ViewerChoice
 
@@ -101,6 +101,19 @@ def reconstruct_command(
     reconnect: Annotated[
         float, shared.option("Seconds to wait for a lost camera or stream; 0: end.", panel=shared.LIVE)
     ] = 120.0,
+    as_json: Annotated[
+        bool, shared.option("Print the result as one JSON object on stdout.", "--json", panel=shared.OUTPUT)
+    ] = False,
+    progress: Annotated[
+        Literal["bars", "json"], shared.option("Progress on stderr: bars, or lines of JSON.", panel=shared.OUTPUT)
+    ] = "bars",
+    log_level: Annotated[
+        Literal["info", "warning", "error"], shared.option("Least level of what is printed.", panel=shared.OUTPUT)
+    ] = "info",
+    fail_on: Annotated[
+        Literal["doubtful", "failed"] | None,
+        shared.option("Exit with code 1 where the verdict is this or worse.", "--fail-on", panel=shared.OUTPUT),
+    ] = None,
     version: Annotated[
         bool, shared.option("Print the version.", "--version", is_eager=True, callback=_print_version)
     ] = False,
@@ -130,14 +143,15 @@ def reconstruct_command(
         publish_token=token,
     )
     view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
-    return run_job(ReconstructJob(source, options, view, output, overwrite, resume))
+    terminal = Terminal(as_json, progress, log_level)
+    return run_job(ReconstructJob(source, options, view, output, overwrite, resume, terminal, fail_on))
 
 
 def run_job(job: ReconstructJob) -> int:
     """Reconstruct a source; returns the exit code. Raises StreamReconError."""
     if may_exist(job.spec) and not job.resume:
         # Imports and weights take seconds: a user should see at once that something happens.
-        result_consoles()[0].print("loading the network")
+        job.terminal.consoles()[0].print("loading the network")
     from stream_recon.app.cli.reconstruct_run import reconstruct_source
 
     return reconstruct_source(job)

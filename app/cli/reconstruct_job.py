@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from stream_recon.app.cli.console import Terminal
 from stream_recon.app.cli.view import ViewerChoice
 
 if TYPE_CHECKING:
+    from stream_recon.app.result.verdict import Level
     from stream_recon.app.run.options import RunOptions
 
 MAX_NAME = 80
@@ -34,6 +36,9 @@ class ReconstructJob:
     output: Path | None = None
     overwrite: bool = False
     resume: bool = False
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    fail_on: "Level | None" = None
+    """Verdict from which on the exit code is 1; None: none."""
     on_finished: Callable[[Path], None] = lambda folder: None
     """Called with the complete result, before the viewer stays open."""
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, INTERRUPTED, result_consoles
+from stream_recon.app.cli.console import DONE, INTERRUPTED
 from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
 from stream_recon.app.cli.publish import publishing
-from stream_recon.app.cli.reconstruct_finish import finish, finish_later
+from stream_recon.app.cli.reconstruct_finish import end_code, finish, finish_later
 from stream_recon.app.cli.reconstruct_job import ReconstructJob, default_output
 from stream_recon.app.cli.scan_load import UPDATE_SHARE, begins_again, run_load
 from stream_recon.app.cli.view import result_name, show_result
@@ -24,7 +24,7 @@ from stream_recon.app.result.run_record import RunInfo, RunSummary
 from stream_recon.app.run.session import EarlierRun, Output, Session
 from stream_recon.app.sources.source import open_source, without_password
 from stream_recon.app.stages.chain import RunPlan
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import ConfigError, SourceLostError
 
 if TYPE_CHECKING:
     from stream_recon.app.core.views import ResultListener
@@ -50,7 +50,8 @@ class SourceRun(ExitStack):
     def __init__(self, job: ReconstructJob) -> None:
         super().__init__()
         self.job = job
-        self.out, self.err = result_consoles()
+        self.out, self.err = job.terminal.consoles()
+        self.begin = time.monotonic()
         self.viewer: Viewer | None = None
         self.following: ReconstructJob | None = None
         """The run that has to follow this one."""
@@ -62,7 +63,7 @@ class SourceRun(ExitStack):
         if self.earlier.record is not None:
             return finish_later(self.job, self.folder, self.plan, self.open_again)
         self._load()
-        with TerminalObserver(self.out, self.err, self.viewer) as observer:
+        with TerminalObserver(self.out, self.err, self.viewer, self.job.terminal) as observer:
             summary = self._reconstruct(observer)
             is_finished = not summary.interrupted
             if is_finished and self.is_lighter and summary.frames_reconstructed:
@@ -75,8 +76,8 @@ class SourceRun(ExitStack):
             self.job.view.wait(self.viewer, self.folder, self.out)
         if summary.source_lost:
             verdict = f" (verdict: {summary.verdict['level']})" if summary.verdict else ""
-            raise InputError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}{verdict}")
-        return DONE if is_finished else INTERRUPTED
+            raise SourceLostError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}{verdict}")
+        return end_code(self.job, self.folder) if is_finished else INTERRUPTED
 
     def _prepare(self) -> None:
         """Check the options, and find what is in the result folder."""
@@ -149,7 +150,8 @@ class SourceRun(ExitStack):
             if self.viewer:
                 show_result(self.viewer, read_result(self.folder), lambda _: None)
         observer.back_end = self.session.back_end
-        observer.expect(self.session.source.frame_hint, on_gpu=self.engine.device.startswith("cuda"))
+        on_gpu, stages = self.engine.device.startswith("cuda"), 1 + len(self.plan.stages)
+        observer.expect(self.session.source.frame_hint, on_gpu=on_gpu, stages=stages)
         with ExitStack() as stack:
             summary = self.session.reconstruct(self._listeners(stack), observer)
         observer.stop()

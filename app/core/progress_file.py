@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 VARIABLE = "STREAM_RECON_PROGRESS"
 """Environment variable with the path of the file; commands write none without it."""
@@ -17,8 +17,9 @@ WRITE_SECONDS = 0.25
 class ProgressFile:
     """Writes the state of a command. Errors of the file never reach the command.
 
-    The object has ``step``, ``done``, ``total``, ``left`` (seconds, or null), ``fps`` (or null) and ``text`` once a
-    step has begun, ``port`` once a viewer is open, and ``error``, one line, after a failure.
+    The object has ``stage``, such as ``2 of 5: refinement``; ``step``, ``done``, ``total``, ``left`` (seconds, or
+    null), ``fps`` (or null) and ``text`` once a step has begun; ``port`` once a viewer is open; and ``error``, one
+    line, after a failure.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -34,12 +35,18 @@ class ProgressFile:
     def note(self, **values: Any) -> None:
         """Replace some values of the state at once."""
         self._state |= values
+        self._store()
+
+    def _store(self) -> None:
         if self._path is None:
             return
         part = self._path.with_suffix(".part")
         with suppress(OSError, ValueError):
-            part.write_text(json.dumps(self._state, allow_nan=False), encoding="utf-8")
+            part.write_text(self._text(), encoding="utf-8")
             part.replace(self._path)
+
+    def _text(self) -> str:
+        return json.dumps(self._state, allow_nan=False)
 
     def write(
         self, step: str, done: float, total: float | None, left: float | None, fps: float | None = None, text: str = ""
@@ -50,6 +57,18 @@ class ProgressFile:
             return
         self._written = step, now
         self.note(step=step, done=done, total=total, left=left, fps=fps, text=text)
+
+
+class ProgressLines(ProgressFile):
+    """Prints the state of a command as lines of JSON, with the keys of `ProgressFile`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(None)
+        self._stream = stream
+
+    def _store(self) -> None:
+        with suppress(OSError, ValueError):
+            print(self._text(), file=self._stream, flush=True)
 
 
 @cache

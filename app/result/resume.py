@@ -80,20 +80,28 @@ class PartialResult:
         differences = [
             name
             for name, differs in (
-                ("source", self.record.get("source") != info.source),
                 ("weights", self.record.get("weights_sha256") != info.weights_sha256),
                 ("preset", recorded != preset),
-                ("options", self.record.get("options") != json.loads(json.dumps(info.options))),
             )
             if differs
         ]
-        _refuse(self.folder, differences)
+        _refuse(self.folder, [*_changes(self.record, info.source, info.options), *differences])
 
 
 def check_choice(folder: Path, record: Mapping[str, Any], source: str, options: Mapping[str, Any]) -> None:
     """Raises ConfigError, which names the differences, unless a ``run.json`` has this source and these options."""
-    choice = {"source": source, "options": json.loads(json.dumps(options))}
-    _refuse(folder, [name for name, value in choice.items() if record.get(name) != value])
+    _refuse(folder, _changes(record, source, options))
+
+
+def _changes(record: Mapping[str, Any], source: str, options: Mapping[str, Any]) -> list[str]:
+    """Options, and the source, that differ from those in a ``run.json``, each with its value there."""
+    then, now = record.get("options"), json.loads(json.dumps(options))
+    if not isinstance(then, dict):
+        return ["options"]
+    names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    if not names and record.get("source") != source:
+        return [f"source ({record.get('source')} there)"]
+    return [f"{name} ({'none' if then.get(name) is None else then[name]} there)" for name in names]
 
 
 def _refuse(folder: Path, differences: list[str]) -> None:

@@ -93,8 +93,8 @@ class RunObserver:
     def on_progress(self, progress: Progress) -> None:
         """After some frames, and after the last one."""
 
-    def on_stage(self, name: str) -> None:
-        """A stage begins."""
+    def on_stage(self, name: str, number: int, count: int) -> None:
+        """A stage begins, the ``number``-th (from 1) of ``count``. Frames count as one where they come before."""
 
     def on_step(self, step: str, done: int, total: int, note: str = "") -> None:
         """The number done of a step, such as frames; ``note``: what it does at the moment."""

@@ -30,6 +30,6 @@ def plan_scale(folder: Path, what: str) -> RunPlan:
     """Convert a result to metres by ``what``, see `parse_scale_source`. Raises StreamReconError."""
     read_result(folder)  # an error before a lock file is written
     options = RunOptions(mapping="off", scale_from=what, mesh=(folder / MESH_NAME).exists())
-    plan = RunPlan.of(options, again=True)
+    plan = dataclasses.replace(RunPlan.of(options, again=True), ends_at_errors=True)
     plan.check()
     return plan

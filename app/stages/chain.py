@@ -32,6 +32,8 @@ class RunPlan:
     stages: tuple[Stage, ...]
     again: bool = False
     """Stages that are done already run again."""
+    ends_at_errors: bool = False
+    """An error of any stage ends the chain; otherwise some stages are outlasted by the next ones."""
 
     @staticmethod
     def of(options: RunOptions, *others: Stage, again: bool = False) -> "RunPlan":
@@ -79,14 +81,14 @@ def run_stages(plan: RunPlan, context: StageContext) -> ChainEnd:
     verdict: Verdict | None = None
     lock = nullcontext() if context.lock is not None else FolderLock(context.folder)
     with cancel_on_signals(context.cancel), memory_errors(), lock:
-        for stage in plan.stages:
+        for number, stage in enumerate(plan.stages, 1 + context.follows_frames):
             if not plan.again and stage.is_done(context):
                 continue
             reason = stage.why_not(context)
             if reason is not None:
                 observer.on_message(f"{stage.absent}: {reason}")
                 continue
-            observer.on_stage(stage.name)
+            observer.on_stage(stage.name, number, len(plan.stages) + context.follows_frames)
             try:
                 context.cancel.check()
                 observer.on_result(stage.run(context))
@@ -96,7 +98,7 @@ def run_stages(plan: RunPlan, context: StageContext) -> ChainEnd:
                 observer.on_result([stage.stopped] if stage.stopped else [])
                 break
             except InputError as error:
-                if not stage.outlasts_errors:
+                if plan.ends_at_errors or not stage.outlasts_errors:
                     raise
                 failed[stage.name] = error
         if ran or not failed:

@@ -29,6 +29,8 @@ class StageContext:
     cancel: Cancel = field(default_factory=Cancel)
     lock: FolderLock | None = None
     """The folder's lock where the caller holds it; None: the chain takes it."""
+    follows_frames: bool = False
+    """The stages follow a run's frames, which count as its first step."""
     max_bytes: int | None = None
     """Bound for all files of the result; None: no bound."""
 

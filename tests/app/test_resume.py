@@ -173,10 +173,10 @@ def test_only_the_same_run_goes_on(run: Run, tmp_path: Path, capfd: pytest.Captu
     assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 0
     assert "it is complete: nothing is left to do" in capfd.readouterr().out
     assert run("w.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
-    assert "out was made with other source, options" in capfd.readouterr().err
+    assert "out was made with other source (v.mp4 there): give" in capfd.readouterr().err
     cut_off(tmp_path / "out", 6)
     before = (tmp_path / "out" / "cameras.json").read_bytes()
-    for arguments, what in ((["w.mp4"], "source, options"), (["v.mp4", "--stride", "2"], "options")):
+    for arguments, what in ((["w.mp4"], "source (v.mp4 there)"), (["v.mp4", "--stride", "2"], "stride (1 there)")):
         assert run(*arguments, "-o", "out", "--no-viewer", "--mapping", "off", "--resume") == 2
         assert f"out was made with other {what}: give the same ones" in capfd.readouterr().err
     assert run("v.mp4", "-o", "out", "--no-viewer", "--mapping", "off") == 2, "without --resume as ever"

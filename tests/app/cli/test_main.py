@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from stream_recon.app.stages.mesh import MeshStage
 from stream_recon.app.stages.refine import RefineStage
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.app.viewer.viewer import Viewer
+from stream_recon.configs.errors import OutputError, SourceLostError
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.program import exit_code
@@ -101,7 +103,12 @@ def test_one_argument_is_enough(run: Run, tmp_path: Path, capfd: pytest.CaptureF
     write_video(tmp_path / "my walk.mp4", 12)
     assert run("my walk.mp4", "--port", "0") == 0
     out = capfd.readouterr().out
-    assert "viewer: http://127.0.0.1:" in out and "result: my-walk-recon" in out and "done: 12 frames" in out
+    assert (
+        "viewer: http://127.0.0.1:" in out
+        and "result: my-walk-recon" in out
+        and "stream: 12 frames" in out
+        and "done in 0:0" in out
+    )
     assert len(read_result(tmp_path / "my-walk-recon")) == 12
 
 
@@ -465,3 +472,69 @@ def test_refine_and_mapping(run: Run, tmp_path: Path, capfd: pytest.CaptureFixtu
     capfd.readouterr()
     assert run("refine", "walk") == 2
     assert "is not a result" in error_line(capfd)
+
+
+def test_the_result_is_one_json_object_on_stdout(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 12)
+    options = ("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off", "--json")
+    for more in ((), ("--resume",)):
+        assert run(*options, *more) == 0
+        out, err = capfd.readouterr()
+        result = json.loads(out)
+        assert result["result"] == "out" and result["frames"] == 12 and result["verdict"]["level"] == "doubtful"
+        assert "result: out" in err
+
+
+def test_a_verdict_can_be_a_failure(run: Run, tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", 12)
+    options = ("a.mp4", "--no-viewer", "--mapping", "off", "--overwrite", "-o", "out")
+    assert run(*options, "--fail-on", "failed") == 0
+    assert run(*options, "--fail-on", "doubtful") == 1
+
+
+def test_progress_can_be_lines_of_json(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_video(tmp_path / "a.mp4", 12)
+    assert run("a.mp4", "--no-viewer", "--mapping", "off", "--progress", "json", "--log-level", "warning") == 0
+    out, err = capfd.readouterr()
+    states = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert not out
+    assert states[0]["stage"] == "1 of 2: frames" and states[-1]["stage"].startswith("2 of 2: ")
+    assert any({"step": "frames", "done": 12, "total": 12}.items() <= state.items() for state in states)
+
+
+def test_a_misspelt_command_is_named(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("srve") == 2
+    assert "did you mean 'serve'?" in error_line(capfd)
+    (tmp_path / "srve").mkdir()
+    assert run("srve") == 2
+    assert "did you mean" not in error_line(capfd)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(SourceLostError("gone"), 3), (OSError(errno.ENOSPC, "full"), 4), (OSError(errno.EMFILE, "files"), 2)],
+)
+def test_exit_codes_tell_what_ended_a_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def fail(stage: MeshStage, context: StageContext) -> list[str]:
+        if isinstance(error, OSError):
+            raise OutputError("cannot be written") from error
+        raise error
+
+    monkeypatch.setattr(MeshStage, "run", fail)
+    write_video(tmp_path / "a.mp4", 3)
+    assert run("a.mp4", "--no-viewer", "--mapping", "off") == code
+
+
+def test_what_does_not_find_a_scale_changes_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(MeshStage, "run", MAKE_MESH)
+    write_video(tmp_path / "a.mp4", 12)
+    assert run("a.mp4", "-o", "out", "--no-viewer", "--mapping", "off") == 0
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "out").rglob("*.*")}
+    assert run("scale", "out", "marker:0.16") == 2
+    assert "marker" in capfd.readouterr().err
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "out").rglob("*.*")}
+    assert after == before

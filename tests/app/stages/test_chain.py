@@ -32,7 +32,7 @@ class Heard(RunObserver):
         self.messages: list[str] = []
         self.verdicts: list[Verdict] = []
 
-    def on_stage(self, name: str) -> None:
+    def on_stage(self, name: str, number: int, count: int) -> None:
         self.stages.append(name)
 
     def on_share(self, step: str, share: float, note: str = "") -> None:
