@@ -16,7 +16,7 @@ MINUTES = {
     "stream short": ["stream", "--frames", "1500"],
 }
 """Benchmarks of at most a minute or two that need no data, with their arguments."""
-LONG = {name: [name] for name in ("refine", "stream", "memory", "load", "soak")}
+LONG = {name: [name] for name in ("refine", "stream", "memory", "soak")}
 """Benchmarks of up to an hour."""
 
 

@@ -12,16 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bench.scenarios.images import rendered
 from bench.table import header, row
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Arrays
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
 from stream_recon.app.slam.dense.views import StereoView
-from training.synthetic.generator import ROOM
+from training.synthetic.generator import ROOM, SceneGenerator, SceneShares
 
 FOCAL = 0.85
 """Focal length in widths of the image."""
+SEED, IMAGE_NOISE = 5, 1.5
+"""Of the room; grey levels."""
+CHUNK = 8
+"""Images that are rendered at once."""
 PRIOR_ERROR = 0.1
 """Standard deviation of the prior's log depth."""
 MAX_DEPTH = 60.0
@@ -63,17 +66,23 @@ def run(options: Namespace) -> None:
 
 def rendered_views(count: int, side: int) -> tuple[list[StereoView], list[NDArray[np.float32]]]:
     """Views of a walk through a room, and their true depths [h, w]."""
-    size, focal = (side, side * 3 // 4), FOCAL * side
-    clip, noise = rendered(ROOM, count, 5, size=size, focal=focal), np.random.default_rng(0)
-    assert clip.depth is not None
-    camera = Intrinsics(focal, focal, size[0] / 2, size[1] / 2)
-    views, truths = [], []
-    for number, (rgb, depth, pose) in enumerate(zip(clip.images, clip.depth, clip.T_world_camera, strict=True)):
-        truth = np.where(depth < MAX_DEPTH, depth, 0).clip(min=0).astype(np.float32)
-        error = cv2.resize(noise.normal(0, PRIOR_ERROR, (6, 8)), size, interpolation=cv2.INTER_CUBIC)
-        grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY).astype(np.float32)
-        views.append(StereoView(number, grey, camera, pose, (truth * np.exp(error)).astype(np.float32)))
-        truths.append(truth)
+    width, height, focal = side, side * 3 // 4, FOCAL * side
+    generator = SceneGenerator("cpu", SEED, degrade=False, shares=SceneShares(turning=0.0))
+    world, poses = generator.build(generator.draw_layouts([ROOM], count))
+    focals, image_noise, noise = torch.full((1, 2), focal), np.random.default_rng(0), np.random.default_rng(0)
+    camera = Intrinsics(focal, focal, width / 2, height / 2)
+    views: list[StereoView] = []
+    truths: list[NDArray[np.float32]] = []
+    for some in poses.split(CHUNK, dim=1):
+        images, depths = generator.renderer.render(world, some, focals, width, height)
+        rgbs = np.rint(255 * images[0].clamp(0, 1).permute(0, 2, 3, 1).double().numpy())
+        for rgb, depth, pose in zip(rgbs, depths[0].numpy(), some[0].numpy().astype(np.float64), strict=True):
+            noisy = np.clip(rgb + image_noise.normal(0, IMAGE_NOISE, rgb.shape), 0, 255).astype(np.uint8)
+            grey = cv2.cvtColor(noisy, cv2.COLOR_RGB2GRAY).astype(np.float32)
+            truth = np.where(depth < MAX_DEPTH, depth, 0).clip(min=0).astype(np.float32)
+            error = cv2.resize(noise.normal(0, PRIOR_ERROR, (6, 8)), (width, height), interpolation=cv2.INTER_CUBIC)
+            views.append(StereoView(len(views), grey, camera, pose, (truth * np.exp(error)).astype(np.float32)))
+            truths.append(truth)
     return views, truths
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.scenarios.features import COUNT, Case, Video
+from bench.generated import COUNT, Case, Video
 from bench.table import header, row
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import IntermediateState, WarmStart

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.scenarios.features import Walk, course, drifted
+from bench.generated import Walk, course, drifted
 from bench.table import row
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.offline.refine import RefineOptions, refine

@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float64]
 SIZE = (640, 480)
 SMALL = (96, 72)
 """Size of depth maps."""
-FOCAL = 480.0
+CAMERA = CameraModel(480.0, SIZE[0] / 2, SIZE[1] / 2)
 HALF = np.array([3.0, 1.8, 3.5])
 """Half sides of the room."""
 BOXES = 6
@@ -132,7 +132,7 @@ def unit(looks: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(looks / np.linalg.norm(looks, axis=1, keepdims=True), np.float32)
 
 
-def seen_again(looks: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+def observed(looks: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
     """Descriptors with the noise of another image."""
     return unit(looks + np.float32(0.04) * random.normal(size=looks.shape).astype(np.float32))
 
@@ -152,9 +152,9 @@ class Place:
         half = random.uniform(0.2, 0.6, (BOXES, 3))
         return cls(centre - half, centre + half)
 
-    def cast(self, T: FloatArray, uv: FloatArray, lens: CameraModel) -> tuple[FloatArray, FloatArray]:
+    def cast(self, T: FloatArray, uv: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Surface points [N, 3] at pixels [N, 2] of a camera, and their depths [N]."""
-        rays = np.concatenate([lens.rays(uv), np.ones((len(uv), 1))], axis=1) @ T[:3, :3].T
+        rays = np.concatenate([CAMERA.rays(uv), np.ones((len(uv), 1))], axis=1) @ T[:3, :3].T
         rays = np.where(np.abs(rays) < 1e-9, 1e-9, rays)
         z = (np.where(rays > 0, HALF - T[:3, 3], -HALF - T[:3, 3]) / rays).min(axis=1)
         sides = (np.stack([self.low, self.high])[:, :, None] - T[:3, 3]) / rays
@@ -170,7 +170,6 @@ class Video:
     case: Case
     seed: int
     draw: int
-    lens: CameraModel = field(default_factory=lambda: CameraModel(FOCAL, SIZE[0] / 2, SIZE[1] / 2))
     scale: Scale = field(default_factory=lambda: Scale.from_source_size(SIZE))
 
     def __post_init__(self) -> None:
@@ -205,7 +204,7 @@ class Video:
             random = np.random.default_rng([self.seed, 3, number])
             each = LANDMARKS // COUNT
             T = self.truth
-            points = np.concatenate([place.cast(pose, random.random((each, 2)) * SIZE, self.lens)[0] for pose in T])
+            points = np.concatenate([place.cast(pose, random.random((each, 2)) * SIZE)[0] for pose in T])
             points = random.permutation(points)
             found.append((points, self._looks(random, len(points))))
         return found
@@ -237,10 +236,10 @@ class Video:
     def _on_object(self, corners: FloatArray, R: FloatArray) -> FloatArray:
         """Pixels [M, 2] of the object's points."""
         middle, size = corners.mean(axis=0), corners[1] - corners[0]
-        scale = NEAR * np.array([*(size / FOCAL), 1.0])
-        centre = NEAR * np.array([*((middle - np.array(SIZE) / 2) / FOCAL), 1.0])
+        scale = NEAR * np.array([*(size / CAMERA.focal), 1.0])
+        centre = NEAR * np.array([*((middle - np.array(SIZE) / 2) / CAMERA.focal), 1.0])
         points = (self._object_points[0] * scale) @ R.T + centre
-        return self.lens.pixels(points[:, :2] / points[:, 2:])
+        return CAMERA.pixels(points[:, :2] / points[:, 2:])
 
     @cached_property
     def _depths(self) -> list[NDArray[np.float32]]:
@@ -249,7 +248,7 @@ class Video:
         found = []
         for k, T in enumerate(self.truth):
             random = self._random(5, k)
-            z = self._places[self._part(k)].cast(T, uv, self.lens)[1].reshape(SMALL[::-1])
+            z = self._places[self._part(k)].cast(T, uv)[1].reshape(SMALL[::-1])
             thing = self._object(k)
             if thing is not None:
                 (left, top), (right, bottom) = (thing[0] * SMALL / np.array(SIZE)).astype(int)
@@ -264,7 +263,7 @@ class Video:
         return DepthReader(self._depths[k], np.ones(SMALL[::-1], np.uint8), self._transform, self.scale)
 
     def views(self) -> list[FrameData]:
-        focal = self.case.focal * self.lens.focal
+        focal = self.case.focal * CAMERA.focal
         return [FrameData(k, T, focal, self._reader(k).grid(), 100.0) for k, T in enumerate(self.guess)]
 
     def read(self, positions: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8], DepthOf]]:
@@ -272,17 +271,17 @@ class Video:
             yield k, np.full(SIZE[::-1], 128, np.uint8), partial(self._reader, k)
 
     def features(self) -> list[Features]:
-        return [self._seen(k) for k in range(COUNT)]
+        return [self._detected(k) for k in range(COUNT)]
 
-    def _seen(self, k: int) -> Features:
+    def _detected(self, k: int) -> Features:
         case, random, T = self.case, self._random(6, k), self.truth[k]
         points, looks = self._landmarks[self._part(k)]
         local = (points - T[:3, 3]) @ T[:3, :3]
         ahead = np.flatnonzero(local[:, 2] > 0.2)
-        uv = self.lens.pixels(local[ahead, :2] / local[ahead, 2:])
+        uv = CAMERA.pixels(local[ahead, :2] / local[ahead, 2:])
         inside = ((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8)
         ahead, uv = ahead[inside], uv[inside]
-        visible = self._places[self._part(k)].cast(T, uv, self.lens)[1] > 0.98 * local[ahead, 2]
+        visible = self._places[self._part(k)].cast(T, uv)[1] > 0.98 * local[ahead, 2]
         uv, looks = uv[visible], looks[ahead[visible]]
         strength = ahead[visible] / len(points)
         thing = self._object(k)
@@ -298,7 +297,7 @@ class Video:
         wrong = random.random(len(rows)) < case.wrong
         uv[wrong] = random.random((int(wrong.sum()), 2)) * SIZE
         pixels = uv.clip(0, np.array(SIZE) - 1).astype(np.float32)
-        return Features(pixels, seen_again(looks[rows], random), self._reader(k).sample(pixels))
+        return Features(pixels, observed(looks[rows], random), self._reader(k).sample(pixels))
 
     def error(self, T: FloatArray) -> float:
         """ATE / path over the parts that show one place; of a camera that only turns, degrees a step."""
@@ -313,7 +312,7 @@ LAP, PACE = 2500, 0.04
 """Frames of a walk once round its course, and units of the way a frame."""
 WALK_FEATURES, WALK_LANDMARKS = 400, 130
 """Of a keyframe at most; of each unit of the way."""
-WALK_LENS = CameraModel(400.0, SIZE[0] / 2, SIZE[1] / 2)
+WALK_CAMERA = CameraModel(400.0, SIZE[0] / 2, SIZE[1] / 2)
 WALK_DEPTH = 4.4
 
 
@@ -328,13 +327,13 @@ def course(frames: int) -> FloatArray:
 
 
 class Walk:
-    """A video round a course, `keyframe_matching.Images`; points come again after ``lap`` frames."""
+    """A video round a course, `keyframe_matching.Images`; points come again after `LAP` frames."""
 
-    def __init__(self, truth: FloatArray, guess: FloatArray, lap: int = LAP, features: int = WALK_FEATURES) -> None:
-        self.truth, self.guess, self._most = truth, guess, features
+    def __init__(self, truth: FloatArray, guess: FloatArray) -> None:
+        self.truth, self.guess = truth, guess
         self.scale = Scale.from_source_size(SIZE)
         random = np.random.default_rng(2)
-        first = truth[:lap]
+        first = truth[:LAP]
         count = int(WALK_LANDMARKS * PACE * len(first))
         stands = first[random.integers(0, len(first), count)]
         z = random.uniform(3.0, 6.0, count)
@@ -348,13 +347,13 @@ class Walk:
         self._reader = DepthReader(depth, np.ones(depth.shape, np.uint8), transform, self.scale)
 
     def features(self, positions: Sequence[int]) -> list[Features]:
-        return [self.seen(k) for k in positions]
+        return [self._detected(k) for k in positions]
 
     def views(self) -> list[FrameData]:
         grid = self._reader.grid()
         scales = np.exp(0.05 * np.random.default_rng(3).normal(size=len(self.guess)))
         return [
-            FrameData(k, T, 1.05 * WALK_LENS.focal, DepthGrid(grid.u, grid.v, grid.z * np.float32(scale)), 100.0)
+            FrameData(k, T, 1.05 * WALK_CAMERA.focal, DepthGrid(grid.u, grid.v, grid.z * np.float32(scale)), 100.0)
             for k, (T, scale) in enumerate(zip(self.guess, scales, strict=True))
         ]
 
@@ -362,16 +361,16 @@ class Walk:
         for k in positions:
             yield k, np.full(SIZE[::-1], 128, np.uint8), lambda: self._reader
 
-    def seen(self, k: int, draw: int = 0) -> Features:
-        """Features of a frame, with another noise for each ``draw``."""
-        random = np.random.default_rng([k, draw] if draw else k)
+    def _detected(self, k: int) -> Features:
+        """Features of a frame."""
+        random = np.random.default_rng(k)
         T = self.truth[k]
         near = np.array(self._tree.query_ball_point(T[:3, 3], 8.0), np.intp)
         local = (self._points[near] - T[:3, 3]) @ T[:3, :3]
         near, local = near[local[:, 2] > 1], local[local[:, 2] > 1]
-        uv = WALK_LENS.pixels(local[:, :2] / local[:, 2:])
-        inside = np.flatnonzero(((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8))[: self._most]
-        looks = seen_again(self._looks[near[inside]], random)
+        uv = WALK_CAMERA.pixels(local[:, :2] / local[:, 2:])
+        inside = np.flatnonzero(((uv > 0) & (uv < SIZE)).all(axis=1) & (random.random(len(uv)) < 0.8))[:WALK_FEATURES]
+        looks = observed(self._looks[near[inside]], random)
         z = local[inside, 2] * np.exp(0.05 * random.normal() + 0.03 * random.normal(size=len(inside)))
         uv = uv[inside] + 0.5 * random.normal(size=(len(inside), 2))
         return Features(uv.astype(np.float32), looks, z.astype(np.float32))

@@ -1,1 +1,0 @@
-"""Made videos with truth: `images` renders them, `features` gives features of known points in place of images."""
