@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from fuzzing.cases import CASES
-from fuzzing.processes import Verdict, prepare, run_case
+from fuzzing.cases import CASES, examples
+from fuzzing.processes import Verdict, run_case
 
 
 def main() -> int:
@@ -36,8 +36,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for its input")
     options = parser.parse_args()
     kinds = options.kind or list(CASES)
-    with tempfile.TemporaryDirectory(prefix="fuzz-examples-") as place:
-        source = prepare(Path(place))
+    with tempfile.TemporaryDirectory(prefix="fuzz-examples-") as folder:
+        source = Path(folder)
+        examples(source)
         if options.case is not None:
             verdict = run_case(kinds[0], options.seed, options.case, source, options.keep)
             print(f"{verdict.outcome}, {verdict.seconds:.1f} s, {verdict.peak_mb:.0f} MB\n{verdict.detail}")

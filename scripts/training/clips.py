@@ -36,14 +36,17 @@ class ClipSupply:
 
     Args:
         patch_size: pixels along a side of a patch.
+        is_parallel: render on a CUDA stream of its own; on a CPU without effect.
     """
 
-    def __init__(self, generator: SceneGenerator, patch_size: int, device: torch.device) -> None:
+    def __init__(
+        self, generator: SceneGenerator, patch_size: int, device: torch.device, is_parallel: bool = True
+    ) -> None:
         self._generator = generator
         self._patch = patch_size
         self._device = device
         self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
+        if is_parallel and device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
             self._stream.wait_stream(torch.cuda.current_stream(device))
         self._current: _ClipGroup | None = None
@@ -52,7 +55,7 @@ class ClipSupply:
     def begin(self, plan: StepPlan, following: StepPlan) -> None:
         """Start a group of steps of ``plan``'s shape, and the rendering of the group of ``following`` behind it.
 
-        The rest of the last group is dropped. On a CPU, where nothing runs in parallel, the following group is rendered
+        What is left of the last group is dropped. On a CPU, where nothing runs in parallel, the following group is rendered
         when it is needed; the clips are the same.
         """
         self._current = self._group(self._key(plan))

@@ -146,17 +146,22 @@ def build_model(
     return model.train()
 
 
+def compiled_parts(network: StreamingNetwork) -> list[nn.Module]:
+    """Parts that are compiled as a whole; of blocks of the trunk both halves are."""
+    # Compiled for images of 10x18, 18x10 or 8x26 patches, a depth head of which nothing learns gives wrong results.
+    learns_depth = any(parameter.requires_grad for parameter in network.depth_head.parameters())
+    parts = [network.encoder.stem, network.depth_head if learns_depth else None]
+    return [part for part in parts if part is not None]
+
+
 def compile_for_training(network: StreamingNetwork) -> None:
-    """Compile the heavy parts. Attention between the halves of a block stays as the memory implements it."""
+    """Compile the heavy parts. Attention between the halves of a block stays as the cache implements it."""
     for module in network.modules():
         if isinstance(module, Block) and module not in set(network.camera_head.trunk):
             module.project = torch.compile(module.project)  # type: ignore[method-assign]
             module.finish = torch.compile(module.finish)  # type: ignore[method-assign]
-    if network.encoder.stem is not None:
-        network.encoder.stem.compile(dynamic=False)
-    # Compiled for images of 10x18, 18x10 or 8x26 patches, a depth head of which nothing learns gives wrong results.
-    if any(parameter.requires_grad for parameter in network.depth_head.parameters()):
-        network.depth_head.compile(dynamic=False)
+    for part in compiled_parts(network):
+        part.compile(dynamic=False)
 
 
 @torch.no_grad()

@@ -34,21 +34,18 @@ def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
     assert all(int(read) + int(refused) == 20 for _, read, refused in rows)
 
 
-def test_what_goes_wrong_is_found_and_can_be_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuzzing import cases, processes
+def test_what_goes_wrong_is_found_and_can_be_had_again(tmp_path: Path) -> None:
+    from fuzzing.processes import run
 
-    def bad(folder: Path, source: Path, draw: object) -> None:
+    def bad(folder: Path) -> None:
         (folder / "input").write_text("x")
         raise KeyError("nobody thought of it")
 
-    def hangs(folder: Path, source: Path, draw: object) -> None:
+    def hangs(folder: Path) -> None:
         while True:
             pass
 
-    monkeypatch.setattr(processes, "LIMIT_SECONDS", 1)
-    monkeypatch.setitem(cases.CASES, "page", bad)
-    monkeypatch.setitem(cases.CASES, "image", hangs)
-    verdict = processes.run_case("page", 0, 0, tmp_path, tmp_path / "kept")
+    verdict = run(bad, "page", 0, tmp_path / "kept", limit_s=60)
     assert verdict.failed and verdict.outcome == "traceback" and "nobody thought of it" in verdict.detail
     assert (tmp_path / "kept" / "case" / "input").exists()
-    assert processes.run_case("image", 0, 0, tmp_path).outcome == "hang"
+    assert run(hangs, "image", 0, tmp_path / "other", limit_s=0.3).outcome == "hang"

@@ -8,15 +8,16 @@ import signal
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fuzzing.cases import CASES, examples
+from fuzzing.cases import CASES
 from stream_recon.configs.errors import StreamReconError
 
 READ, REFUSED, TRACEBACK = 0, 10, 11
 LIMIT_BYTES = 4 * 2**30
-LIMIT_SECONDS = 60
 POLL_SECONDS = 0.002
 
 
@@ -38,26 +39,35 @@ class Verdict:
         return self.outcome not in ("read", "refused")
 
 
-def run_case(kind: str, seed: int, number: int, source: Path, keep: Path | None = None) -> Verdict:
-    """Run case ``number`` of a seed. ``source``: folder of `examples`; ``keep``: folder that gets the case's input."""
+def run_case(
+    kind: str, seed: int, number: int, source: Path, keep: Path | None = None, limit_s: float = 60.0
+) -> Verdict:
+    """Run case ``number`` of a seed.
+
+    ``kind``: one of `CASES`. ``source``: folder of `examples`. ``keep``: folder that gets the case's input.
+    """
+    draw = random.Random(f"{kind} {seed} {number}")
+    return run(lambda folder: CASES[kind](folder, source, draw), kind, number, keep, limit_s)
+
+
+def run(case: Callable[[Path], Any], kind: str, number: int, keep: Path | None, limit_s: float) -> Verdict:
+    """Run a case, which gets an empty folder, in a fork; one that lasts longer than ``limit_s`` is killed."""
     folder = keep or Path(tempfile.mkdtemp(prefix="fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
     message = folder / "message.txt"
-    begun = time.monotonic()
+    begin = time.monotonic()
     process = os.fork()
     if not process:
-        _child(kind, seed, number, source, folder, message)
-    status, usage = _wait(process, begun + LIMIT_SECONDS)
-    seconds, peak = time.monotonic() - begun, usage.ru_maxrss / 1024
+        _child(case, folder, message)
+    status, usage = _wait(process, begin + limit_s)
+    seconds, peak = time.monotonic() - begin, usage.ru_maxrss / 1024
     detail = message.read_text(errors="replace").strip() if message.exists() else ""
     if keep is None:
         shutil.rmtree(folder, ignore_errors=True)
-    return Verdict(kind, number, _outcome(status, seconds, peak), detail, seconds, peak)
+    return Verdict(kind, number, "hang" if seconds >= limit_s else _outcome(status, peak), detail, seconds, peak)
 
 
-def _outcome(status: int, seconds: float, peak_mb: float) -> str:
-    if seconds >= LIMIT_SECONDS:
-        return "hang"
+def _outcome(status: int, peak_mb: float) -> str:
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     if peak_mb > LIMIT_BYTES / 2**20:
@@ -68,8 +78,8 @@ def _outcome(status: int, seconds: float, peak_mb: float) -> str:
 
 def _wait(process: int, deadline: float) -> tuple[int, "resource.struct_rusage"]:
     while True:
-        found, status, usage = os.wait4(process, os.WNOHANG)
-        if found:
+        ended, status, usage = os.wait4(process, os.WNOHANG)
+        if ended:
             return status, usage
         if time.monotonic() > deadline:
             os.kill(process, signal.SIGKILL)
@@ -78,7 +88,7 @@ def _wait(process: int, deadline: float) -> tuple[int, "resource.struct_rusage"]
         time.sleep(POLL_SECONDS)
 
 
-def _child(kind: str, seed: int, number: int, source: Path, folder: Path, message: Path) -> None:
+def _child(case: Callable[[Path], Any], folder: Path, message: Path) -> None:
     """Run the case in the forked child. Never returns, so that no exit handler of the parent runs here."""
     code = TRACEBACK
     try:
@@ -87,9 +97,8 @@ def _child(kind: str, seed: int, number: int, source: Path, folder: Path, messag
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         try:
-            place = folder / "case"
-            place.mkdir(exist_ok=True)
-            CASES[kind](place, source, random.Random(f"{kind} {seed} {number}"))
+            (folder / "case").mkdir(exist_ok=True)
+            case(folder / "case")
             code = READ
         except StreamReconError as error:
             code = REFUSED
@@ -104,9 +113,3 @@ def _child(kind: str, seed: int, number: int, source: Path, folder: Path, messag
         message.write_text(traceback.format_exc()[-4000:], errors="replace")
     finally:
         os._exit(code)
-
-
-def prepare(folder: Path) -> Path:
-    """Write the examples that cases damage."""
-    examples(folder)
-    return folder

@@ -15,9 +15,9 @@ WIDE = StepPlan(ClipShape(3, 2, 3), 2, Visibility(1, 2, 4))
 TALL = StepPlan(ClipShape(2, 3, 2), 3, Visibility(1, 2, 4))
 
 
-def supply(device: torch.device = CPU) -> ClipSupply:
+def supply(device: torch.device = CPU, is_parallel: bool = True) -> ClipSupply:
     scenes = PlaneScenes(device, 5) if device.type == "cpu" else SceneGenerator(device, 5)
-    return ClipSupply(cast(SceneGenerator, scenes), PATCH, device)
+    return ClipSupply(cast(SceneGenerator, scenes), PATCH, device, is_parallel)
 
 
 def same(a: ClipBatch, b: ClipBatch) -> bool:
@@ -52,20 +52,19 @@ def test_another_shape_than_announced_is_rendered_at_once() -> None:
 @pytest.mark.gpu
 def test_rendering_beside_a_busy_stream_spoils_no_clips() -> None:
     cuda = torch.device("cuda", torch.cuda.current_device())
-    beside, alone = supply(cuda), supply(cuda)
-    alone._stream = None
+    parallel, alone = supply(cuda), supply(cuda, is_parallel=False)
     busy = torch.randn(4096, 4096, device=cuda)
     sums = []
-    for clips in (beside, alone):
-        seen = []
+    for clips in (parallel, alone):
+        sums_of_batches = []
         for _ in range(6):
             clips.begin(WIDE, WIDE)
             for _ in range(GROUP_STEPS):
                 batch = clips.take(WIDE)
                 for _ in range(20):  # the host is far ahead when the clips are read
                     busy = (busy @ busy).clamp(-1, 1)
-                seen.append(torch.stack([batch.images.double().sum(), batch.depth.double().sum()]))
+                sums_of_batches.append(torch.stack([batch.images.double().sum(), batch.depth.double().sum()]))
                 del batch
-        sums.append(torch.stack(seen))
+        sums.append(torch.stack(sums_of_batches))
         torch.cuda.synchronize()
     assert torch.equal(*sums)

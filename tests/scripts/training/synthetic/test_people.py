@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from training.synthetic import ClipBatch, SceneGenerator, SceneShares
+from training.synthetic.draws import Draws, SamplingProbability
 from training.synthetic.people import MARGIN_PX, MOVING
 from training.targets import build_targets
 
@@ -48,16 +49,10 @@ def test_they_are_asked_for_nothing(both: tuple[ClipBatch, ClipBatch]) -> None:
 
 
 def test_the_share_is_kept_over_batches() -> None:
-    generator = SceneGenerator("cpu", 5, degrade=False, shares=SceneShares(people=0.4))
-    seen = [generator._peopled.left]
-    images = torch.rand(3, 2, 3, 28, 28)
-    depth = torch.full((3, 2, 28, 28), 5.0)
-    poses = torch.eye(4).repeat(3, 2, 1, 1)
-    intrinsics = torch.tensor([[20.0, 20.0, 14.0, 14.0]]).repeat(3, 1)
+    chosen = SamplingProbability(Draws(torch.device("cpu"), 5), 0.4)
     counts = []
     for _ in range(10):
-        out, _ = generator._with_people(images, depth, poses, intrinsics)
-        counts.append(int((out != images).flatten(1).any(dim=1).sum()))
-        seen.append(generator._peopled.left)
-    assert all(0 <= left < 1 for left in seen)
-    assert sum(counts) <= 12 and max(counts) <= 2
+        clips = chosen.some(3)
+        counts.append(0 if clips is None else len(clips))
+        assert 0 <= chosen.left < 1
+    assert 11 <= sum(counts) <= 12 and max(counts) <= 2
