@@ -1,9 +1,10 @@
 """Settings of the test process."""
 
+import faulthandler
 import importlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # The package sets the thread count of numpy's products before numpy is imported. With another count here than in the
 # program's own processes, results would differ in their last digits.
 importlib.import_module("stream_recon.app")
+LIMIT_S = 300
+"""Of a test with its fixtures; what this error does not end, pytest's faulthandler_timeout ends with its process."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that hangs fails with its stack."""
+
+    def fail(*_: object) -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        pytest.fail(f"{item.nodeid} takes longer than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(LIMIT_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

@@ -55,8 +55,8 @@ class ClipSupply:
     def begin(self, plan: StepPlan, following: StepPlan) -> None:
         """Start a group of steps of ``plan``'s shape, and the rendering of the group of ``following`` behind it.
 
-        What is left of the last group is dropped. On a CPU, where nothing runs in parallel, the following group is rendered
-        when it is needed; the clips are the same.
+        What is left of the last group is dropped. On a CPU, where nothing runs in parallel, the following group is
+        rendered when it is needed; the clips are the same.
         """
         self._current = self._group(self._key(plan))
         if self._stream is not None:
