@@ -16,7 +16,7 @@ from stream_recon.app.batch.jobs import ChunkRange, Job, chunks_folder
 from stream_recon.app.core.depth_points import depth_ratio, transform_result
 from stream_recon.app.core.transforms import Similarity, align_poses, rotation_angle_deg
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -136,7 +136,7 @@ class AlignedChunks:
             (*self.chunks, chunk), (*self.transforms, self.transforms[-1] @ similarity), (*self.overlaps, overlap)
         )
 
-    def frames_of(self, number: int) -> Iterator[Camera]:
+    def frames_of(self, number: int) -> Iterator[FrameCamera]:
         """Frames taken from a chunk, in order; of the last chunk all to its end.
 
         Neighbours meet in the middle of the overlap, where both have the most context.
@@ -169,7 +169,7 @@ def _align(before: ResultFolder, after: ResultFolder, scale_before: float) -> tu
     if any(abs(a.timestamp - b.timestamp) > SAME_TIME_SECONDS for a, b in pairs):
         raise FrameMismatchError(f"{both} number frames differently")
 
-    def ratio(pair: tuple[Camera, Camera]) -> float:
+    def ratio(pair: tuple[FrameCamera, FrameCamera]) -> float:
         found = depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
         if found is None:
             raise InputError(f"frame {pair[0].index} has no depth to align two chunks by")

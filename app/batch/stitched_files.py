@@ -22,7 +22,7 @@ from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
-from stream_recon.app.result.cameras import Camera, CameraFiles
+from stream_recon.app.result.cameras import CameraFiles, FrameCamera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors, stored_points
@@ -106,7 +106,7 @@ class StitchedFiles:
 
     def __init__(self, folder: Path, voxel: float) -> None:
         """Begin the files in ``folder``. Raises OutputError."""
-        self.cameras: list[Camera] = []
+        self.cameras: list[FrameCamera] = []
         """Cameras written, in the order of their frames."""
         self._segment_offset = 0
         """Added to a chunk's segment numbers, which it counts from its beginning."""

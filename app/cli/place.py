@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from stream_recon.app.core.types import Frame
     from stream_recon.app.localization.localize import Localization
-    from stream_recon.app.result.cameras import Camera
+    from stream_recon.app.result.cameras import FrameCamera
     from stream_recon.app.result.folder import ResultFolder
     from stream_recon.app.viewer.place_layers import PlaceLayers, SourceLayer
     from stream_recon.app.viewer.viewer import Viewer
@@ -79,7 +79,9 @@ def _sources(result: "ResultFolder") -> Iterator["SourceLayer"]:
         yield SourceLayer(str(part["name"]), range(begin, end), path, points, rgb)
 
 
-def _points(result: "ResultFolder", cameras: Sequence["Camera"]) -> "tuple[NDArray[np.float32], NDArray[np.uint8]]":
+def _points(
+    result: "ResultFolder", cameras: Sequence["FrameCamera"]
+) -> "tuple[NDArray[np.float32], NDArray[np.uint8]]":
     """Points [N, 3] of some frames, and their colours."""
     import numpy as np
 

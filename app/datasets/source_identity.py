@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Frame, ImageTransform
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import DepthFile, depth_path, read_depth
 from stream_recon.app.sources.preprocess import prepare
 from stream_recon.app.sources.source import Source
@@ -28,7 +28,7 @@ MASKED_SHARE = 0.1
 """Share of a masked region that may have depth, where masks were resized differently."""
 
 
-def source_change(folder: Path, cameras: Sequence[Camera], open_again: Callable[[], Source]) -> str | None:
+def source_change(folder: Path, cameras: Sequence[FrameCamera], open_again: Callable[[], Source]) -> str | None:
     """What differs between a source and the frames ``cameras`` of a result, for the user; None where nothing does.
 
     Raises InputError where the source cannot be read at all.
@@ -51,7 +51,7 @@ def source_change(folder: Path, cameras: Sequence[Camera], open_again: Callable[
     )
 
 
-def _difference(folder: Path, cameras: Sequence[Camera], row: int, frame: Frame, *, timed: bool) -> str | None:
+def _difference(folder: Path, cameras: Sequence[FrameCamera], row: int, frame: Frame, *, timed: bool) -> str | None:
     camera = cameras[row]
     if timed and abs(frame.timestamp - camera.timestamp) > SAME_SECONDS:
         return f"is at {frame.timestamp:.3f} s instead of {camera.timestamp:.3f} s"
@@ -74,7 +74,7 @@ def _difference(folder: Path, cameras: Sequence[Camera], row: int, frame: Frame,
     return None
 
 
-def _stored(folder: Path, camera: Camera) -> DepthFile | None:
+def _stored(folder: Path, camera: FrameCamera) -> DepthFile | None:
     try:
         return read_depth(depth_path(folder, camera.index))
     except OutputError:
@@ -102,7 +102,7 @@ def _shrunk(mask: NDArray[np.bool_], transform: ImageTransform) -> NDArray[np.bo
     return np.asarray(cv2.resize(used, transform.network_size, interpolation=cv2.INTER_AREA) > 0.999)
 
 
-def check_source(folder: Path, cameras: Sequence[Camera], open_again: Callable[[], Source]) -> None:
+def check_source(folder: Path, cameras: Sequence[FrameCamera], open_again: Callable[[], Source]) -> None:
     """Raises InputError unless the source still shows what the result was made from."""
     change = source_change(folder, cameras, open_again)
     if change is not None:

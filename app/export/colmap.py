@@ -28,7 +28,7 @@ from stream_recon.app.export.points import write_points
 from stream_recon.app.export.pose_formats import save_rgb
 from stream_recon.app.export.source_images import FrameImages, frame_images
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.configs.errors import OutputError
 
 MODEL = "sparse/0"
@@ -81,7 +81,7 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     return report
 
 
-def _write_depth_maps(job: ExportJob, cameras: Sequence[Camera], view: PinholeView, folder: Path) -> int:
+def _write_depth_maps(job: ExportJob, cameras: Sequence[FrameCamera], view: PinholeView, folder: Path) -> int:
     """Write the dense depth maps as COLMAP's stereo does, and the cloud as ``fused.ply``; returns how many maps.
 
     A map has the view of its image, at its own resolution.
@@ -105,8 +105,8 @@ def _write_depth_maps(job: ExportJob, cameras: Sequence[Camera], view: PinholeVi
 
 
 def _write_images(
-    job: ExportJob, images: FrameImages, chosen: Sequence[Camera], observed: PointObservations, folder: Path
-) -> tuple[list[Camera], PointObservations]:
+    job: ExportJob, images: FrameImages, chosen: Sequence[FrameCamera], observed: PointObservations, folder: Path
+) -> tuple[list[FrameCamera], PointObservations]:
     """Write images and masks of the frames that can be read.
 
     Returns their cameras, and the points with their observations in these, in colour.
@@ -134,7 +134,11 @@ def _write_images(
 
 
 def _write_model(
-    model: Path, cameras: Sequence[Camera], view: PinholeView, observed: PointObservations, errors: NDArray[np.float64]
+    model: Path,
+    cameras: Sequence[FrameCamera],
+    view: PinholeView,
+    observed: PointObservations,
+    errors: NDArray[np.float64],
 ) -> None:
     """Write ``cameras.bin``, ``images.bin`` and ``points3D.bin``. ``errors``: of the observations [O], in pixels.
 
@@ -153,7 +157,7 @@ def _write_model(
     _write_points3d(model / "points3D.bin", observed, keypoint, _point_errors(observed, errors))
 
 
-def _write_poses(path: Path, cameras: Sequence[Camera], keypoints: Sequence[NDArray[np.void]]) -> None:
+def _write_poses(path: Path, cameras: Sequence[FrameCamera], keypoints: Sequence[NDArray[np.void]]) -> None:
     """Write ``images.bin``: pose, camera, name and keypoints of each image."""
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(cameras)))

@@ -13,7 +13,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.configs.errors import OutputError
 
@@ -106,7 +106,7 @@ MAX_DEPTH = (2**16 - 1) / PER_UNIT
 CAMERAS = "cameras.csv"
 Map = tuple[NDArray[np.float32], NDArray[np.float32], Intrinsics]
 """Depth [h, w], confidence [h, w] from 0 to 1, and their pinhole camera in pixels of the map."""
-Maps = Iterator[tuple[Camera, Map | None]]
+Maps = Iterator[tuple[FrameCamera, Map | None]]
 """The map of each frame; None where it cannot be read."""
 
 
@@ -148,7 +148,7 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     )
 
 
-def _stored_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
+def _stored_maps(job: ExportJob, cameras: Sequence[FrameCamera]) -> Maps:
     for camera in cameras:
         try:
             result = job.result.surface_of(camera)
@@ -158,7 +158,7 @@ def _stored_maps(job: ExportJob, cameras: Sequence[Camera]) -> Maps:
             yield camera, (result.depth, confidence_levels(result), result.network_intrinsics)
 
 
-def _upsampled_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[str]) -> Maps:
+def _upsampled_maps(job: ExportJob, cameras: Sequence[FrameCamera], warnings: list[str]) -> Maps:
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
     warnings += [images.warning] if images.warning else []
     for camera, rgb, _ in images:
@@ -170,7 +170,7 @@ def _upsampled_maps(job: ExportJob, cameras: Sequence[Camera], warnings: list[st
 
 
 def view_depth(
-    job: ExportJob, camera: Camera, view: PinholeView, image: NDArray[np.uint8]
+    job: ExportJob, camera: FrameCamera, view: PinholeView, image: NDArray[np.uint8]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Best depth [h, w] of a frame in ``view``, and its confidence [h, w] from 0 to 1.
 
@@ -240,7 +240,7 @@ def has_masks(job: ExportJob) -> bool:
 
 
 def excluded_pixels(
-    job: ExportJob, camera: Camera, view: PinholeView, given: NDArray[np.bool_] | None
+    job: ExportJob, camera: FrameCamera, view: PinholeView, given: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_]:
     """Masked pixels [h, w] of a frame's exported image.
 
@@ -261,7 +261,7 @@ def excluded_pixels(
     return np.asarray(found if given is None else found | given)
 
 
-def write_mask(folder: Path, camera: Camera, masked: NDArray[np.bool_]) -> str:
+def write_mask(folder: Path, camera: FrameCamera, masked: NDArray[np.bool_]) -> str:
     """Write a frame's mask; returns its file name. Raises OSError."""
     name = f"{frame_name(camera.index)}.png"
     write_image(folder / name, np.where(masked, np.uint8(0), np.uint8(255)))

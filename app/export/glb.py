@@ -9,7 +9,7 @@ from stream_recon.app.core.gltf import LINES, POINTS, Primitive, write_glb
 from stream_recon.app.core.ply import colours, positions, subsample, uniform_indices
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.view import PinholeView, gltf_axes, gltf_note
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.run_record import PROGRAM
 
 MAX_FRUSTA = 500
@@ -48,7 +48,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
     )
 
 
-def frusta(cameras: list[Camera], view: PinholeView, depth: float) -> NDArray[np.float32]:
+def frusta(cameras: list[FrameCamera], view: PinholeView, depth: float) -> NDArray[np.float32]:
     """Line segments [N, 3], pairs of ends: from each camera to its image corners at ``depth``, and between these."""
     (width, height), k = view.size, view.intrinsics
     pixels = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)

@@ -13,7 +13,7 @@ from stream_recon.app.core.box import Box
 from stream_recon.app.core.ply import VERTEX, Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.view import PinholeView, Up, shared_view
-from stream_recon.app.result.cameras import Camera, select_cameras
+from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.files import checked_points, stored_points
@@ -60,7 +60,7 @@ class ExportJob:
     progress: Callable[[int, int], None] = lambda done, total: None
     """Called with the number of frames done and their total; may raise Cancelled."""
 
-    def cameras(self, default: str) -> list[Camera]:
+    def cameras(self, default: str) -> list[FrameCamera]:
         """The frames that the options, or else ``default``, choose; see `select_cameras`."""
         refined = None if self.tracks is None else np.unique(self.tracks.frame)
         return select_cameras(self.result.cameras, self.options.frames or default, refined)
@@ -107,7 +107,7 @@ class ExportJob:
         inside = np.flatnonzero(self.is_inside(positions(vertices)))
         return select_vertices(np.asarray(vertices), inside).view(VERTEX)
 
-    def has_depth(self, camera: Camera) -> bool:
+    def has_depth(self, camera: FrameCamera) -> bool:
         """Whether the frame has a dense depth map or a depth file."""
         return camera.index in self.result.dense or depth_path(self.result.folder, camera.index).is_file()
 

@@ -12,7 +12,7 @@ from stream_recon.app.core.transforms import invert_pose, transform_points
 from stream_recon.app.core.types import Certainty, FrameResult
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.view import PinholeView
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import OutputError
 
@@ -49,7 +49,7 @@ class PointObservations:
             np.concatenate([self.pixel, other.pixel]),
         )
 
-    def errors(self, cameras: Sequence[Camera], view: PinholeView) -> NDArray[np.float64]:
+    def errors(self, cameras: Sequence[FrameCamera], view: PinholeView) -> NDArray[np.float64]:
         """Reprojection errors [O] in pixels of exported images; infinite behind the camera."""
         world = np.array([camera.T_world_camera for camera in cameras]).reshape(-1, 4, 4)
         T = invert_pose(world)[self.camera]
@@ -72,7 +72,7 @@ def projected(xyz: NDArray[np.floating], view: PinholeView) -> NDArray[np.float6
     return np.where(z > 0, pixels, np.inf)
 
 
-def track_observations(tracks: SparseTracks, cameras: Sequence[Camera], view: PinholeView) -> PointObservations:
+def track_observations(tracks: SparseTracks, cameras: Sequence[FrameCamera], view: PinholeView) -> PointObservations:
     """Points of the refinement with their observations in exported frames, in grey, without wrong matches."""
     row = {camera.index: number for number, camera in enumerate(cameras)}
     frames, of_frame = np.unique(tracks.frame, return_inverse=True)
@@ -137,7 +137,7 @@ MAX_VIEWS = 64
 
 
 def dense_points(
-    job: ExportJob, most: int, cameras: Sequence[Camera], view: PinholeView, on_frame: Callable[[int], None]
+    job: ExportJob, most: int, cameras: Sequence[FrameCamera], view: PinholeView, on_frame: Callable[[int], None]
 ) -> PointObservations:
     """At most ``most`` points of a result's cloud, sampled uniformly, observed in frames whose depth maps agree.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ply import Vertices, header, subsample
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.export.job import ExportJob
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.files import checked_points
@@ -39,7 +39,7 @@ class OrderedPoints:
 
     xyz: NDArray[np.float32]  # [N, 3]
     rgb: NDArray[np.uint8]  # [N, 3]
-    cameras: Sequence[Camera]
+    cameras: Sequence[FrameCamera]
     point_ends: NDArray[np.int64]  # [n] number of points of the first 1 to n cameras
     spacing: float
     """Approximate distance of neighbouring points."""

@@ -13,7 +13,7 @@ from stream_recon.app.publishing.message_source import MessageSource
 from stream_recon.app.publishing.messages import BASE, CAMERA, LATCHED, MAP, ODOM, Message, Topic
 from stream_recon.app.publishing.publisher import Clock
 from stream_recon.app.publishing.sink import Sink
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.configs.errors import OutputError
 
 FOREVER = (9_223_372_036, 854_775_807)
@@ -76,7 +76,7 @@ def _write(job: ExportJob, sink: Sink) -> int:
     return len(cameras)
 
 
-def _frames(job: ExportJob, cameras: list[Camera]) -> Iterator[tuple[Camera, FrameResult | None]]:
+def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameCamera, FrameResult | None]]:
     """Frames with their best depth; without a result where it cannot be read."""
     for camera in cameras:
         try:
@@ -85,7 +85,7 @@ def _frames(job: ExportJob, cameras: list[Camera]) -> Iterator[tuple[Camera, Fra
             yield camera, None
 
 
-def _tracked(camera: Camera, stamp_ns: int, result: FrameResult | None) -> Tracked:
+def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None) -> Tracked:
     """A frame's final pose and the network's motion, in the result's unit."""
     network = camera.as_network
     depth = 1.0 if result is None else Tracked.of(result, 0).depth

@@ -14,7 +14,7 @@ from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.view import PinholeView, undistorted_view
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import PARTS
@@ -26,7 +26,7 @@ from stream_recon.configs.errors import InputError, OutputError, StreamReconErro
 
 GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"
 CHANGED = "the source has changed since the run: the images are the small ones of the result"
-Images = Iterator[tuple[Camera, NDArray[np.uint8], NDArray[np.bool_] | None]]
+Images = Iterator[tuple[FrameCamera, NDArray[np.uint8], NDArray[np.bool_] | None]]
 """Camera, image [h, w, 3] and pixels excluded by the user's masks [h, w], if any."""
 
 
@@ -37,7 +37,7 @@ class FrameImages:
     view: PinholeView
     warning: str | None
     """Why the images are not the source's, if so."""
-    missing: list[Camera]
+    missing: list[FrameCamera]
     """Frames without a readable image, filled while the images are read."""
     _read: Callable[[], Images]
 
@@ -46,13 +46,13 @@ class FrameImages:
 
 
 def frame_images(
-    result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, max_side: int | None
+    result: ResultFolder, cameras: Sequence[FrameCamera], view: PinholeView, max_side: int | None
 ) -> FrameImages:
     """Images of ``cameras`` (one or more, in order) at the size of the source, or with sides of at most ``max_side``.
 
     Raises OutputError: the result's own images are needed, and there are none.
     """
-    missing: list[Camera] = []
+    missing: list[FrameCamera] = []
     open_again = source_of(result)
     warning = GONE.format(result.run["source"])
     if open_again is not None:
@@ -140,7 +140,9 @@ def _exists(spec: str) -> bool:
         return False
 
 
-def _first_stored(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[Camera, list[tuple[int, int]]] | None:
+def _first_stored(
+    result: ResultFolder, cameras: Sequence[FrameCamera]
+) -> tuple[FrameCamera, list[tuple[int, int]]] | None:
     """The first frame with an image in the result, and the sizes of its images; None without any."""
     for camera in cameras:
         sizes = []
@@ -156,7 +158,7 @@ def _first_stored(result: ResultFolder, cameras: Sequence[Camera]) -> tuple[Came
 
 
 def _is_unchanged(
-    result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, open_again: Callable[[], Source]
+    result: ResultFolder, cameras: Sequence[FrameCamera], view: PinholeView, open_again: Callable[[], Source]
 ) -> bool:
     """Whether the source still shows the frames ``cameras``, at the size of ``view``."""
     if cameras[0].source_size not in (None, view.source_size):
@@ -167,7 +169,7 @@ def _is_unchanged(
         return False
 
 
-def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> Images:
+def _frames_of(open_again: Callable[[], Source], cameras: Sequence[FrameCamera]) -> Images:
     by_index = {camera.index: camera for camera in cameras}
     last = max(by_index)
     with open_again() as source:
@@ -179,7 +181,7 @@ def _frames_of(open_again: Callable[[], Source], cameras: Sequence[Camera]) -> I
 
 
 def _from_source(
-    open_again: Callable[[], Source], cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]
+    open_again: Callable[[], Source], cameras: Sequence[FrameCamera], view: PinholeView, missing: list[FrameCamera]
 ) -> Images:
     unread = {camera.index: camera for camera in cameras}
     for camera, rgb, mask in _frames_of(open_again, cameras):
@@ -189,7 +191,9 @@ def _from_source(
     missing.extend(unread.values())
 
 
-def _from_result(result: ResultFolder, cameras: Sequence[Camera], view: PinholeView, missing: list[Camera]) -> Images:
+def _from_result(
+    result: ResultFolder, cameras: Sequence[FrameCamera], view: PinholeView, missing: list[FrameCamera]
+) -> Images:
     for camera in cameras:
         try:
             yield camera, stored_image(result, camera, view), None
@@ -197,7 +201,7 @@ def _from_result(result: ResultFolder, cameras: Sequence[Camera], view: PinholeV
             missing.append(camera)
 
 
-def stored_image(result: ResultFolder, camera: Camera, view: PinholeView) -> NDArray[np.uint8]:
+def stored_image(result: ResultFolder, camera: FrameCamera, view: PinholeView) -> NDArray[np.uint8]:
     """The exported image [h, w, 3] of a frame from the sharpest one in the result. Raises OutputError."""
     if camera.index in result.dense:
         with suppress(OutputError, ValueError):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import level_axes, up_direction
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.configs.errors import InputError
 
@@ -134,7 +134,7 @@ def undistorted_view(source_size: tuple[int, int], source: Intrinsics) -> Pinhol
     return PinholeView(source_size, source, source_size, source.pinhole)
 
 
-def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
+def shared_view(cameras: Sequence[FrameCamera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
     """One view for all frames, of the refinement's camera, or else of the median of the frames' cameras.
 
     ``fallback``: the source's size where the cameras do not have it, as in old results. Raises InputError: the frames'
@@ -153,12 +153,12 @@ def shared_view(cameras: Sequence[Camera], tracks: SparseTracks | None, fallback
 Up = Literal["auto", "keep"]
 
 
-def world_up(cameras: Sequence[Camera]) -> NDArray[np.float64]:
+def world_up(cameras: Sequence[FrameCamera]) -> NDArray[np.float64]:
     """Up direction of the world as a unit vector [3], from one or more cameras; see `up_direction`."""
     return up_direction(np.array([camera.T_world_camera[:3, :3] for camera in cameras]))
 
 
-def gltf_axes(cameras: Sequence[Camera], up: Up) -> NDArray[np.float64]:
+def gltf_axes(cameras: Sequence[FrameCamera], up: Up) -> NDArray[np.float64]:
     """Rotation [3, 3] from the world to glTF's axes: x right, y up, z backward.
 
     ``auto``: the first camera's axes with y along the estimated up direction; ``keep``: the first camera's axes.

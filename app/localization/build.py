@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.feature_map import (
     UV_STEPS,
     VECTOR_STEPS,
@@ -157,7 +157,7 @@ def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
 
 
 def _sampled(
-    result: ResultFolder, camera: Camera, uv: NDArray[np.float64], lens: CameraModel, scale: Scale
+    result: ResultFolder, camera: FrameCamera, uv: NDArray[np.float64], lens: CameraModel, scale: Scale
 ) -> NDArray[np.float64]:
     """Depths [N] at working pixels in the result's unit; 0 where there is none."""
     try:

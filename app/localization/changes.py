@@ -12,7 +12,7 @@ from stream_recon.app.core.consistency import DepthView, choose_neighbours, comp
 from stream_recon.app.core.ply import header, vertices_of
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import CHANGES_NAME
@@ -81,7 +81,7 @@ def find_changes(
     return Changes(found[0], found[1])
 
 
-def changed_frames(mine: ResultFolder, other: ResultFolder) -> Iterator[tuple[Camera, float, NDArray[np.float32]]]:
+def changed_frames(mine: ResultFolder, other: ResultFolder) -> Iterator[tuple[FrameCamera, float, NDArray[np.float32]]]:
     """Each frame, the share of its image that stands in free space of the other result, and its points [N, 3]."""
     config = mine.points
     others = other.surface_cameras

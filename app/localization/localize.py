@@ -25,7 +25,7 @@ from stream_recon.app.localization.pose import (
     fit_pose,
     ransac_pose,
 )
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.feature_map import VECTOR_STEPS, FeatureMap, read_map
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
@@ -136,7 +136,7 @@ class LocatedImage:
 class LocalizationMap:
     """The place of a refined result, in which images are localized."""
 
-    def __init__(self, content: FeatureMap, cameras: Sequence[Camera], tracked: TrackedDepth) -> None:
+    def __init__(self, content: FeatureMap, cameras: Sequence[FrameCamera], tracked: TrackedDepth) -> None:
         self._content, self._tracked = content, tracked
         self._cameras = {camera.index: camera for camera in cameras}
         self._words = content.words.astype(np.float32)

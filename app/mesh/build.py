@@ -15,7 +15,7 @@ from stream_recon.app.mesh.holes import closed_holes
 from stream_recon.app.mesh.surface import Mesh, decimated, without_floaters
 from stream_recon.app.mesh.texture import TexturedMesh, textured
 from stream_recon.app.mesh.visibility import visible_part
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder
@@ -37,7 +37,7 @@ class MeshSurface:
 
 
 def surface(
-    result: ResultFolder, cameras: Sequence[Camera], config: MeshConfig, report: Report = lambda share: None
+    result: ResultFolder, cameras: Sequence[FrameCamera], config: MeshConfig, report: Report = lambda share: None
 ) -> MeshSurface:
     """The mesh of these frames. Raises NoSurfaceError."""
     fused = fuse(result, cameras, config, lambda share: report(FUSION_SHARE * share))
@@ -53,7 +53,7 @@ def surface(
 
 def with_texture(
     result: ResultFolder,
-    cameras: Sequence[Camera],
+    cameras: Sequence[FrameCamera],
     plain: MeshSurface,
     config: TextureConfig,
     report: Report = lambda share: None,

@@ -20,7 +20,7 @@ from stream_recon.app.mesh.config import FusionConfig, MeshConfig
 from stream_recon.app.mesh.surface import Mesh, extract, joined, subset, without_floaters
 from stream_recon.app.mesh.tsdf import FusionView, Volume
 from stream_recon.app.mesh.visibility import looks
-from stream_recon.app.result.cameras import Camera, select_cameras
+from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import read_tracks
 from stream_recon.configs.errors import NoSurfaceError, OutputError
@@ -49,7 +49,7 @@ class Fused:
     """Depth maps of some of the frames."""
 
 
-def mesh_cameras(result: ResultFolder, max_frames: int, frames: str | None = None) -> list[Camera]:
+def mesh_cameras(result: ResultFolder, max_frames: int, frames: str | None = None) -> list[FrameCamera]:
     """The cameras of the frames that are fused, at most ``max_frames``.
 
     ``frames``: as of `select_cameras`; None: those with dense depth, or else the keyframes. Raises StreamReconError.
@@ -64,7 +64,7 @@ def mesh_cameras(result: ResultFolder, max_frames: int, frames: str | None = Non
 
 
 def fuse(
-    result: ResultFolder, cameras: Sequence[Camera], mesh_config: MeshConfig, report: Report = lambda share: None
+    result: ResultFolder, cameras: Sequence[FrameCamera], mesh_config: MeshConfig, report: Report = lambda share: None
 ) -> Fused:
     """The mesh of all depth maps of these cameras. Raises NoSurfaceError: no frame could be read."""
     config = mesh_config.fusion
@@ -92,7 +92,7 @@ def fuse(
 
 def _volumes(
     result: ResultFolder,
-    cameras: Sequence[Camera],
+    cameras: Sequence[FrameCamera],
     spacing: tuple[float, float],
     max_depth: float,
     nearest: Sequence[float],
@@ -169,7 +169,7 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], disagree: bool, c
     return total
 
 
-def _median_depth(result: ResultFolder, cameras: Sequence[Camera], config: FusionConfig) -> tuple[float, float]:
+def _median_depth(result: ResultFolder, cameras: Sequence[FrameCamera], config: FusionConfig) -> tuple[float, float]:
     """Median depth of reliable pixels, and the width of a pixel there. Raises NoSurfaceError without a frame."""
     depths, widths = [], []
     for number in uniform_indices(len(cameras), config.max_depth_frames):
@@ -186,7 +186,7 @@ def _median_depth(result: ResultFolder, cameras: Sequence[Camera], config: Fusio
     return float(np.median(depths)), float(np.median(widths))
 
 
-def _disagreement(result: ResultFolder, cameras: Sequence[Camera], config: FusionConfig) -> float:
+def _disagreement(result: ResultFolder, cameras: Sequence[FrameCamera], config: FusionConfig) -> float:
     """Median distance of unconfirmed depth from the surface that another frame shows; infinite if it is unknown."""
     differences = []
     for number in uniform_indices(max(len(cameras) - config.noise_distance, 0), config.noise_pairs):
@@ -216,7 +216,7 @@ class SourceView:
     masked: NDArray[np.bool_]  # [h, w]
 
 
-def source_view(result: ResultFolder, camera: Camera) -> SourceView:
+def source_view(result: ResultFolder, camera: FrameCamera) -> SourceView:
     """A frame's view: the image of its dense map, or else the small one of its depth file. Raises OutputError."""
     if camera.index in result.dense:
         dense = result.dense_map(camera.index)

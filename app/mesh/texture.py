@@ -14,7 +14,7 @@ from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
 from stream_recon.app.mesh.rasterizer import project_vertices
 from stream_recon.app.mesh.surface import Mesh, subset
 from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, score_views
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder
 
 FloatArray = NDArray[np.float32]
@@ -69,7 +69,7 @@ class _Part:
 
 def textured(
     result: ResultFolder,
-    cameras: Sequence[Camera],
+    cameras: Sequence[FrameCamera],
     mesh: Mesh,
     voxel: float,
     config: TextureConfig,
@@ -128,7 +128,7 @@ def _patches(mesh: Mesh, labels: NDArray[np.int32], count: int) -> _Patches:
     return _Patches(view, patch, source, owner, faces.reshape(-1, 3).astype(np.int32))
 
 
-def _pixels(result: ResultFolder, used: Sequence[Camera], mesh: Mesh, patches: _Patches) -> FloatArray:
+def _pixels(result: ResultFolder, used: Sequence[FrameCamera], mesh: Mesh, patches: _Patches) -> FloatArray:
     """Pixel [N, 2] of each vertex in the image of its patch's view."""
     pixels = np.zeros((len(patches.source), 2), np.float32)
     view_of = patches.view[patches.owner]

@@ -18,7 +18,7 @@ from stream_recon.app.mesh.rasterizer import (
     signed_areas,
 )
 from stream_recon.app.mesh.surface import Mesh
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.configs.errors import OutputError
 
@@ -27,14 +27,14 @@ from stream_recon.configs.errors import OutputError
 class ScoredViews:
     """Views of a mesh and the quality of each triangle in each one."""
 
-    cameras: list[Camera]  # [V]
+    cameras: list[FrameCamera]  # [V]
     scores: NDArray[np.float16]  # [V, M] 0 where a triangle is not visible, else higher is better
     colours: NDArray[np.uint8]  # [V, M, 3] mean colour of the triangle in the view
 
 
 def score_views(
     result: ResultFolder,
-    cameras: Sequence[Camera],
+    cameras: Sequence[FrameCamera],
     mesh: Mesh,
     voxel: float,
     config: ViewConfig,
@@ -130,8 +130,8 @@ def _mean_colours(view: SourceView, projection: Projection, faces: NDArray[np.in
 
 
 def _sharpest(
-    result: ResultFolder, cameras: Sequence[Camera], config: ViewConfig, report: Report
-) -> Iterator[tuple[Camera, float]]:
+    result: ResultFolder, cameras: Sequence[FrameCamera], config: ViewConfig, report: Report
+) -> Iterator[tuple[FrameCamera, float]]:
     """The cameras to score with their images' sharpness, relative to that of neighbours, at most 1."""
     readable, sharpness = [], []
     for done, camera in enumerate(cameras, start=1):

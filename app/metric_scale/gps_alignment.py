@@ -10,7 +10,7 @@ from stream_recon.app.core.transforms import FloatArray, Similarity, align
 from stream_recon.app.metric_scale.clock_offset import AMBIGUOUS, NOISE_FLOOR, ClockOffset, find_offset
 from stream_recon.app.metric_scale.fitting import MAX_TILT, TrajectoryFit, fit_trajectory, jackknife
 from stream_recon.app.metric_scale.gps_tracks import Positions, geodetic_positions
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, MetricScale
 from stream_recon.configs.errors import InputError
 
@@ -41,7 +41,7 @@ class _Pairs:
 
 
 def scale_by_track(
-    cameras: Sequence[Camera],
+    cameras: Sequence[FrameCamera],
     up: FloatArray,
     positions: Positions,
     begins: float | None,

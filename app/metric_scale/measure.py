@@ -15,7 +15,7 @@ from stream_recon.app.metric_scale.gps_alignment import scale_by_geotags, scale_
 from stream_recon.app.metric_scale.ground import camera_height
 from stream_recon.app.metric_scale.marker import Detector, MarkerDetection, scale_by_markers
 from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, ScaleSource, Track
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.tracks import read_tracks
@@ -65,7 +65,7 @@ def _in_range(found: MetricScale, text: str) -> MetricScale:
 
 def _measured(
     result: ResultFolder,
-    cameras: list[Camera],
+    cameras: list[FrameCamera],
     source: ScaleSource,
     text: str,
     open_again: Callable[[], Source] | None,
@@ -92,14 +92,14 @@ def _recorded(result: ResultFolder) -> float | None:
     return creation_time(Path(spec).expanduser()) if isinstance(spec, str) and "\0" not in spec else None
 
 
-def _longest_segment(cameras: Sequence[Camera]) -> list[Camera]:
+def _longest_segment(cameras: Sequence[FrameCamera]) -> list[FrameCamera]:
     """Frames of the segment with the most: poses of other segments relative to it are not known."""
     segments = [camera.segment for camera in cameras]
     longest = max(set(segments), key=segments.count, default=0)
     return [camera for camera in cameras if camera.segment == longest]
 
 
-def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> MetricScale:
+def _by_distance(cameras: Sequence[FrameCamera], source: Distance, text: str) -> MetricScale:
     by_index = {camera.index: camera for camera in cameras}
     for index in (source.first, source.second):
         if index not in by_index:
@@ -118,7 +118,7 @@ def _by_distance(cameras: Sequence[Camera], source: Distance, text: str) -> Metr
     return MetricScale(Similarity.of_scale(source.metres / distance), None, text, "one distance, of unknown error")
 
 
-def _by_height(result: ResultFolder, cameras: Sequence[Camera], source: Height, text: str) -> MetricScale:
+def _by_height(result: ResultFolder, cameras: Sequence[FrameCamera], source: Height, text: str) -> MetricScale:
     vertices = sample_cloud(result.folder, MAX_CLOUD_POINTS)
     eyes = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
     found = camera_height(positions(vertices).astype(np.float64), eyes, world_up(cameras), text)
@@ -126,7 +126,7 @@ def _by_height(result: ResultFolder, cameras: Sequence[Camera], source: Height, 
     return MetricScale(Similarity.of_scale(source.metres / found.height), found.error, text, how)
 
 
-def _by_photographs(result: ResultFolder, cameras: Sequence[Camera], text: str) -> MetricScale:
+def _by_photographs(result: ResultFolder, cameras: Sequence[FrameCamera], text: str) -> MetricScale:
     files = image_files(result)
     if files is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) is not a folder of photographs")
@@ -177,7 +177,7 @@ def _detections(
                 return
 
 
-def _undistorted(pixels: FloatArray, camera: Camera, view: PinholeView | None) -> FloatArray:
+def _undistorted(pixels: FloatArray, camera: FrameCamera, view: PinholeView | None) -> FloatArray:
     """Normalised image coordinates [N, 2] of source pixels, undistorted where refinement estimated the distortion."""
     if view is None:
         k = camera.intrinsics

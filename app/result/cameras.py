@@ -49,7 +49,7 @@ _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
 
 
 @dataclass(frozen=True)
-class Camera:
+class FrameCamera:
     """One frame's line in ``cameras.json``."""
 
     index: int
@@ -77,7 +77,7 @@ class Camera:
     """Final correction of the depth in addition to ``depth_scale``; a causal result has none."""
 
     @property
-    def as_causal(self) -> "Camera":
+    def as_causal(self) -> "FrameCamera":
         """The camera before any revision."""
         return replace(
             self,
@@ -88,7 +88,7 @@ class Camera:
         )
 
     @property
-    def as_network(self) -> "Camera":
+    def as_network(self) -> "FrameCamera":
         """The camera by the network's estimate; its depth scale applies to the depth file."""
         network = self.network
         if network is None:
@@ -101,13 +101,13 @@ class Camera:
             depth_field=None,
         )
 
-    def moved(self, change: Similarity) -> "Camera":
+    def moved(self, change: Similarity) -> "FrameCamera":
         """The camera with its final pose and depth in another world and unit; the causal pose stays."""
         pose = change.move_pose(self.T_world_camera)
         return replace(self, T_world_camera=pose, depth_scale=self.depth_scale * change.scale)
 
     @classmethod
-    def from_result(cls, result: FrameResult) -> "Camera":
+    def from_result(cls, result: FrameResult) -> "FrameCamera":
         """The camera of a causal result."""
         pose = np.asarray(result.T_world_camera, np.float64)
         return cls(
@@ -125,7 +125,7 @@ class Camera:
             network=result.network,
         )
 
-    def revised(self, frame: FrameRevision) -> "Camera":
+    def revised(self, frame: FrameRevision) -> "FrameCamera":
         """The camera after a revision."""
         return replace(
             self,
@@ -171,7 +171,7 @@ class Camera:
         return json.dumps(record, allow_nan=False)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "Camera":
+    def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "FrameCamera":
         """The camera in a line of a file of format ``version``.
 
         Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, has another type or a value
@@ -259,7 +259,7 @@ def _intrinsics(record: Mapping[str, Any]) -> Intrinsics:
 class CameraFiles:
     """``cameras.json`` and ``trajectory.txt`` of a run in progress."""
 
-    def __init__(self, folder: Path, known: Sequence[Camera] = (), revisions: int = 0) -> None:
+    def __init__(self, folder: Path, known: Sequence[FrameCamera] = (), revisions: int = 0) -> None:
         """Write both files with the frames ``known``. Raises OutputError; each old file then stays."""
         self._indices = AscendingColumn()
         for camera in known:
@@ -270,7 +270,7 @@ class CameraFiles:
             folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in known)
         )
 
-    def append(self, camera: Camera) -> None:
+    def append(self, camera: FrameCamera) -> None:
         """Add the next frame to both files. Raises OutputError."""
         self._cameras.append(_line(len(self._indices), camera))
         self._indices.append(camera.index)
@@ -295,18 +295,18 @@ class CameraFiles:
         self._cameras.close()
         self._trajectory.close()
 
-    def _camera(self, row: int) -> Camera:
-        return Camera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
+    def _camera(self, row: int) -> FrameCamera:
+        return FrameCamera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
 
 
-def write_cameras(folder: Path, cameras: Sequence[Camera], revisions: int) -> None:
+def write_cameras(folder: Path, cameras: Sequence[FrameCamera], revisions: int) -> None:
     """Replace both files of a finished result. Raises OutputError."""
     with FolderChange(folder) as change:
         change_cameras(change, cameras, revisions)
         change.commit()
 
 
-def change_cameras(change: FolderChange, cameras: Sequence[Camera], revisions: int) -> None:
+def change_cameras(change: FolderChange, cameras: Sequence[FrameCamera], revisions: int) -> None:
     """Replace both files of a finished result as part of a change. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]
     change.replace(CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
@@ -314,7 +314,7 @@ def change_cameras(change: FolderChange, cameras: Sequence[Camera], revisions: i
     change.replace(TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
 
 
-def revision_since_causal(cameras: Iterable[Camera], scale: float = 1.0) -> Revision:
+def revision_since_causal(cameras: Iterable[FrameCamera], scale: float = 1.0) -> Revision:
     """The revision from causal poses, with depth multiplied by ``scale`` already, to the final ones."""
     scales = ((c, c.depth_scale / c.depth_scale_causal / scale) for c in cameras)
     return Revision(tuple(FrameRevision(c.index, c.T_world_camera, s, c.intrinsics, c.depth_field) for c, s in scales))
@@ -324,11 +324,11 @@ def _head(revisions: int) -> bytes:
     return f'{{"format": {FORMAT}, "revisions": {revisions},\n"frames": [\n'.encode()
 
 
-def _line(row: int, camera: Camera) -> bytes:
+def _line(row: int, camera: FrameCamera) -> bytes:
     return (b",\n" if row else b"") + camera.to_json().encode()
 
 
-def iterate_cameras(path: Path) -> Iterator[Camera]:
+def iterate_cameras(path: Path) -> Iterator[FrameCamera]:
     """The frames of a ``cameras.json``, read one at a time in constant memory.
 
     Raises OutputError where it is missing, damaged, of another program, or of a later version of this one.
@@ -338,7 +338,7 @@ def iterate_cameras(path: Path) -> Iterator[Camera]:
             version, previous = _version(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE)), -1
             while line := file.readline(LONGEST_LINE):
                 if line.startswith(b"{"):
-                    camera = Camera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+                    camera = FrameCamera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
                     if camera.index <= previous:
                         raise ValueError("its frames are not in order")
                     previous = camera.index
@@ -362,7 +362,9 @@ def _version(path: Path, first: bytes, second: bytes) -> int:
     return version
 
 
-def select_cameras(cameras: Sequence[Camera], frames: str, refined: NDArray[np.integer] | None = None) -> list[Camera]:
+def select_cameras(
+    cameras: Sequence[FrameCamera], frames: str, refined: NDArray[np.integer] | None = None
+) -> list[FrameCamera]:
     """Frames chosen by ``keyframes``, ``all``, or a number N for every N-th.
 
     ``refined``: ascending indices of the refinement's keyframes, if any. They are then the keyframes, with the
@@ -381,7 +383,7 @@ def select_cameras(cameras: Sequence[Camera], frames: str, refined: NDArray[np.i
     return chosen
 
 
-def _keyframes(cameras: Sequence[Camera], refined: NDArray[np.integer]) -> list[Camera]:
+def _keyframes(cameras: Sequence[FrameCamera], refined: NDArray[np.integer]) -> list[FrameCamera]:
     if len(refined) < 2:
         return [camera for camera in cameras if camera.is_keyframe]
     keyframes, max_distance = set(refined.tolist()), MAX_KEYFRAME_GAP * float(np.median(np.diff(refined)))

@@ -28,7 +28,7 @@ from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, change_cameras, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, change_cameras, iterate_cameras
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.depth import depth_path
@@ -55,7 +55,7 @@ ColouredPoints = tuple[NDArray[np.float32], NDArray[np.uint8]]
 class PointCloud:
     """The cloud of a run in progress."""
 
-    def __init__(self, folder: Path, config: PointsConfig, known: Sequence[Camera] = ()) -> None:
+    def __init__(self, folder: Path, config: PointsConfig, known: Sequence[FrameCamera] = ()) -> None:
         """Write the file with the points of the frames ``known``. Raises OutputError; the old file then stays."""
         self._folder = folder
         self._config = config
@@ -121,7 +121,7 @@ class PointCloud:
             else:
                 yield partial(self._moved, row, camera)
 
-    def _moved(self, row: int, camera: Camera) -> ColouredPoints:
+    def _moved(self, row: int, camera: FrameCamera) -> ColouredPoints:
         """The points of a frame without a depth file, moved with its camera."""
         with output_errors(self._folder):
             pose, scale = self._written["pose"][row], float(self._written["depth_scale"][row])

@@ -11,7 +11,7 @@ from stream_recon.app.core.consistency import NEIGHBOURS, DepthView, choose_neig
 from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
@@ -29,14 +29,14 @@ class ConsistentFrames:
         config: selection of pixels.
     """
 
-    def __init__(self, read: Callable[[Camera], FrameResult], config: PointsConfig) -> None:
+    def __init__(self, read: Callable[[FrameCamera], FrameResult], config: PointsConfig) -> None:
         self._read, self._config = read, config
         self._kept: OrderedDict[int, tuple[FrameResult, DepthView]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
     def pixels(
-        self, camera: Camera, others: Sequence[Camera]
+        self, camera: FrameCamera, others: Sequence[FrameCamera]
     ) -> tuple[FrameResult, NDArray[np.bool_], NDArray[np.float32]]:
         """A frame, the mask [h, w] of its pixels to keep, and its depth [h, w] averaged over views that agree.
 
@@ -57,17 +57,19 @@ class ConsistentFrames:
                 continue
         return result, *consistent_pixels(result, own, views, self._config)
 
-    def points(self, camera: Camera, others: Sequence[Camera]) -> FramePoints:
+    def points(self, camera: FrameCamera, others: Sequence[FrameCamera]) -> FramePoints:
         """A frame's points in camera axes; see `pixels`."""
         result, keep, depth = self.pixels(camera, others)
         return frame_points(result, self._config, keep, depth)
 
-    def world_points(self, camera: Camera, others: Sequence[Camera]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    def world_points(
+        self, camera: FrameCamera, others: Sequence[FrameCamera]
+    ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """A frame's points [N, 3] in the world and their colours [N, 3]; see `pixels`."""
         points = self.points(camera, others)
         return transform_points(camera.T_world_camera, points.xyz), points.rgb
 
-    def _frame(self, camera: Camera) -> tuple[FrameResult, DepthView]:
+    def _frame(self, camera: FrameCamera) -> tuple[FrameResult, DepthView]:
         with self._lock:
             kept = self._kept.get(camera.index)
             if kept is not None:
@@ -89,10 +91,12 @@ def _bytes(result: FrameResult) -> int:
     return result.depth.size * (3 + 9 * 4)
 
 
-def with_neighbours(cameras: Iterable[Camera], window: int = WINDOW) -> Iterator[tuple[Camera, list[Camera]]]:
+def with_neighbours(
+    cameras: Iterable[FrameCamera], window: int = WINDOW
+) -> Iterator[tuple[FrameCamera, list[FrameCamera]]]:
     """Each camera with at most ``window`` ones before and after it. Reads that far ahead."""
-    before: deque[Camera] = deque(maxlen=window)
-    ahead: deque[Camera] = deque()
+    before: deque[FrameCamera] = deque(maxlen=window)
+    ahead: deque[FrameCamera] = deque()
     source = iter(cameras)
     while True:
         while len(ahead) <= window and (camera := next(source, None)) is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import FLOAT16_MAX, JPEG_QUALITY
 from stream_recon.app.result.files import replace_file, temporary_name
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
@@ -56,7 +56,7 @@ class DenseMap:
             raise ValueError("its image is damaged")
         return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
-    def result(self, camera: Camera) -> FrameResult:
+    def result(self, camera: FrameCamera) -> FrameResult:
         """The frame's result at the size of the dense map; ``confidence`` is the certainty."""
         height, width = self.depth.shape
         return FrameResult(

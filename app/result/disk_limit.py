@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera
+from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, FrameCamera
 from stream_recon.app.result.cloud import BYTES_PER_FRAME, POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import output_errors
@@ -61,7 +61,7 @@ class DepthDiskLimit:
         self._frames += 1
         return wanted
 
-    def found(self, cameras: Sequence[Camera]) -> None:
+    def found(self, cameras: Sequence[FrameCamera]) -> None:
         """Count the depth files of a resumed run. Raises OutputError."""
         self._frames += len(cameras)
         if self._limit.max_bytes is not None:

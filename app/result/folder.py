@@ -12,7 +12,7 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.commit import is_changing
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, read_dense
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
@@ -71,7 +71,7 @@ class ResultFolder:
         return found if isinstance(found, str) and found.isalnum() else None
 
     @property
-    def surface_cameras(self) -> list[Camera]:
+    def surface_cameras(self) -> list[FrameCamera]:
         """The cameras of the frames that surfaces and clouds are made of, in order.
 
         With dense depth maps: the frames that have one, and frames that a refinement left to the network. Without: all
@@ -85,13 +85,13 @@ class ResultFolder:
         kept = {c.index for c in cameras if any(first <= c.index <= last for first, last in left)} | self.dense
         return [camera for camera in self.cameras if camera.index in kept]
 
-    def surface_of(self, camera: Camera) -> FrameResult:
+    def surface_of(self, camera: FrameCamera) -> FrameResult:
         """A frame's result with its best depth: the dense map, or else the depth file. Raises OutputError."""
         if camera.index in self.dense:
             return self.dense_map(camera.index).result(camera)
         return result_of(self.folder, camera)
 
-    def amended(self, cameras: Sequence[Camera], record: Mapping[str, Any]) -> "ResultFolder":
+    def amended(self, cameras: Sequence[FrameCamera], record: Mapping[str, Any]) -> "ResultFolder":
         """The same folder with other cameras and changed entries of ``run.json``, neither of which is written."""
         changed = copy(self)
         changed.run, changed.cameras = {**self.run, **record}, list(cameras)
@@ -124,7 +124,7 @@ class ResultFolder:
             else:
                 yield result
 
-    def with_depth(self, cameras: Sequence[Camera]) -> list[Camera]:
+    def with_depth(self, cameras: Sequence[FrameCamera]) -> list[FrameCamera]:
         """The cameras whose depth files the run kept."""
         counts = self.run.get("frames")
         if not (isinstance(counts, dict) and counts.get("without_depth")):
@@ -145,7 +145,7 @@ def read_result(folder: Path) -> ResultFolder:
     return ResultFolder(folder)
 
 
-def result_of(folder: Path, camera: Camera) -> FrameResult:
+def result_of(folder: Path, camera: FrameCamera) -> FrameResult:
     """A frame's result from its camera and its depth file. Raises OutputError."""
     stored = read_depth(depth_path(folder, camera.index))
     # The field is of the distorted map.
@@ -167,7 +167,7 @@ def result_of(folder: Path, camera: Camera) -> FrameResult:
     )
 
 
-def causal_result(folder: Path, camera: Camera) -> FrameResult:
+def causal_result(folder: Path, camera: FrameCamera) -> FrameResult:
     """A frame's result before any revision. Raises OutputError."""
     return result_of(folder, camera.as_causal)
 

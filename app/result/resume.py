@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stream_recon.app.core.types import FrameResult, Pair, PreparedFrame
-from stream_recon.app.result.cameras import CAMERAS_NAME, Camera, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth
 from stream_recon.app.result.folder import read_run, result_of
 from stream_recon.app.result.metric_scale import metric_scale_of
@@ -25,13 +25,13 @@ class PartialResult:
     folder: Path
     record: Mapping[str, Any]
     """The content of ``run.json``."""
-    cameras: tuple[Camera, ...]
+    cameras: tuple[FrameCamera, ...]
     """Cameras in the reconstruction's own unit; each has its depth file."""
     is_torn: bool = False
     """Whether a damaged depth file comes after these frames."""
 
     @property
-    def last(self) -> Camera:
+    def last(self) -> FrameCamera:
         """The last finished frame."""
         return self.cameras[-1]
 
@@ -57,7 +57,7 @@ class PartialResult:
         known = [camera for camera in segment if camera.is_keyframe]
         recorded = self.recorded_value("reference_frames", list)
         reference_frames = [camera for camera in segment if camera.index in recorded]
-        later: list[Camera] = []
+        later: list[FrameCamera] = []
         if reference_frames and len(reference_frames) == len(recorded):
             later = [camera for camera in known if camera.index > reference_frames[-1].index][-keyframes:]
         else:
@@ -69,7 +69,7 @@ class PartialResult:
         """The network's input of the last finished frame. Raises OutputError."""
         return _frame(result_of(self.folder, self.last))
 
-    def _pairs(self, cameras: Sequence[Camera], network_poses: bool) -> list[Pair]:
+    def _pairs(self, cameras: Sequence[FrameCamera], network_poses: bool) -> list[Pair]:
         results = [result_of(self.folder, camera.as_network if network_poses else camera) for camera in cameras]
         return [(_frame(result), result) for result in results]
 
@@ -124,7 +124,7 @@ def finished_record(folder: Path) -> Mapping[str, Any] | None:
     return None if record["interrupted"] else record
 
 
-def _has_depth(folder: Path, camera: Camera) -> bool:
+def _has_depth(folder: Path, camera: FrameCamera) -> bool:
     try:
         read_depth(depth_path(folder, camera.index))
     except OutputError:
@@ -147,7 +147,7 @@ def read_partial_result(folder: Path) -> PartialResult | None:
     counts = record.get("frames")
     if isinstance(counts, dict) and counts.get("without_depth"):
         raise OutputError(f"{folder} cannot be resumed: its older depth files were not kept (--keep-depth, --max-disk)")
-    cameras: list[Camera] = []
+    cameras: list[FrameCamera] = []
     is_torn = False
     if not (folder / CAMERAS_NAME).exists():
         return None  # depth without poses is of no use

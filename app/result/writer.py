@@ -26,7 +26,7 @@ from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, Camera, CameraFiles, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, CameraFiles, FrameCamera, iterate_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
@@ -127,7 +127,7 @@ class ResultWriter:
         keep_depth = self._depth.wants(result)
         if keep_depth:
             write_depth(self.folder, result)
-        self._cameras.append(Camera.from_result(result))
+        self._cameras.append(FrameCamera.from_result(result))
         self._frames += 1
         self._keyframes += result.is_keyframe
         self._cloud.add(result, now=self.cloud == "live")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from stream_recon.app.localization.localize import LocalizationMap
-    from stream_recon.app.result.cameras import Camera
+    from stream_recon.app.result.cameras import FrameCamera
 
 FIRST_EVERY, EVERY = 4, 12
 """Frames from one attempt to recognize the place to the next, before and after it was recognized."""
@@ -66,7 +66,7 @@ class OntoBackEnd(DelegatingBackEnd):
         *,
         live: bool = False,
         known_intrinsics: bool = False,
-        earlier: Sequence["Camera"] = (),
+        earlier: Sequence["FrameCamera"] = (),
     ) -> None:
         super().__init__(back_end)
         self._recognize = partial(recognize, place, known_camera=known_intrinsics)

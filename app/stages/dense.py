@@ -20,7 +20,7 @@ from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import Certainty, Frame, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.core.views import RunView
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.dense import (
     DENSE_FOLDER,
@@ -162,7 +162,7 @@ class _DenseInput:
 
     result: ResultFolder
     tracks: SparseTracks
-    keyframes: list[Camera]
+    keyframes: list[FrameCamera]
     observed: dict[int, tuple[int, int]] = field(repr=False)
     """Rows of each keyframe's observations in ``order``."""
     order: NDArray[np.intp] = field(repr=False)
@@ -188,7 +188,7 @@ class _DenseInput:
         observed = {int(f): (int(s), int(e)) for f, s, e in zip(frames, starts, ends, strict=True)}
         return _DenseInput(result, tracks, keyframes, observed, order)
 
-    def view(self, frame: Frame, camera: Camera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
+    def view(self, frame: Frame, camera: FrameCamera, side: int) -> tuple[StereoView, NDArray[np.uint8]]:
         """The stereo view of a keyframe, and its undistorted image."""
         stored = result_of(self.result.folder, camera)
         image = self._undistorted(reduced(frame.rgb, max(IMAGE_SIDE, side)), camera)
@@ -229,7 +229,7 @@ class _DenseInput:
         found[self.tracks.point[starts]] = 1 / (1 + (HALF_BASELINE / np.maximum(baseline, 1e-9)) ** 2)
         return found
 
-    def _undistorted(self, image: NDArray[np.uint8], camera: Camera) -> NDArray[np.uint8]:
+    def _undistorted(self, image: NDArray[np.uint8], camera: FrameCamera) -> NDArray[np.uint8]:
         height, width = image.shape[:2]
         full = camera.source_size or (width, height)
         lens = camera.intrinsics.lens.straightened(full)
@@ -255,7 +255,7 @@ class _DenseInput:
         found = values[row.clip(0, height - 1), column.clip(0, width - 1)]
         return np.where(inside & np.isfinite(found) & (found > 0), found, np.float32(0))
 
-    def _points(self, camera: Camera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _points(self, camera: FrameCamera) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Undistorted source pixels [N, 2], depths [N] and weights [N] of the points that a keyframe observes."""
         first, last = self.observed[camera.index]
         points = np.unique(self.tracks.point[self.order[first:last]])
@@ -366,7 +366,7 @@ def _remove(result: ResultFolder, paths: Iterable[Path], *, keep_folder: bool = 
             (result.folder / DENSE_FOLDER).rmdir()
 
 
-def _frames_of(source: Source, cameras: Sequence[Camera]) -> Iterator[tuple[Frame, Camera]]:
+def _frames_of(source: Source, cameras: Sequence[FrameCamera]) -> Iterator[tuple[Frame, FrameCamera]]:
     """The source's frames of these cameras, in order."""
     wanted = {camera.index: camera for camera in cameras}
     last = max(wanted, default=-1)

@@ -23,7 +23,7 @@ from stream_recon.app.export.source_images import source_of
 from stream_recon.app.localization.alignment import SAME_FOCAL
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.localization.placing import PlacedResult, place_results
-from stream_recon.app.result.cameras import Camera, write_cameras
+from stream_recon.app.result.cameras import FrameCamera, write_cameras
 from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth, write_depth
 from stream_recon.app.result.files import is_temporary, output_errors, replace_json, temporary_name
@@ -193,7 +193,7 @@ def _write_joined(
 ) -> int:
     """Write the frames of all results into a folder in one world, before any refinement; returns their number."""
     changes = _changes_to_first(chosen)
-    cameras: list[Camera] = []
+    cameras: list[FrameCamera] = []
     parts: list[dict[str, Any]] = []
     total = sum(len(each.result) for each, _ in chosen)
     first, start, without_depth = 0, 0.0, 0
@@ -228,12 +228,14 @@ def _write_joined(
     return len(cameras)
 
 
-def _joined_camera(camera: Camera, S: Similarity, change: CameraChange | None, place: tuple[int, float, int]) -> Camera:
+def _joined_camera(
+    camera: FrameCamera, S: Similarity, change: CameraChange | None, place: tuple[int, float, int]
+) -> FrameCamera:
     """A result's final camera as one of the merged result; its depth is stored with all corrections."""
     first, start, segment = place
     pose = S.move_pose(camera.T_world_camera)
     intrinsics = camera.intrinsics.pinhole if change is None else change.target
-    return Camera(
+    return FrameCamera(
         index=first + camera.index,
         timestamp=start + camera.timestamp,
         T_world_camera=pose,
@@ -249,7 +251,7 @@ def _joined_camera(camera: Camera, S: Similarity, change: CameraChange | None, p
 
 
 def _joined_frame(
-    result: ResultFolder, camera: Camera, joined: Camera, scale: float, change: CameraChange | None
+    result: ResultFolder, camera: FrameCamera, joined: FrameCamera, scale: float, change: CameraChange | None
 ) -> FrameResult:
     stored = read_depth(depth_path(result.folder, camera.index))
     depth = correct_depth(stored.depth, scale * camera.depth_scale, camera.depth_field)
@@ -287,7 +289,7 @@ def _float(values: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def _record(
-    inputs: Sequence[MergeInput], parts: Sequence[dict[str, Any]], cameras: Sequence[Camera], without_depth: int
+    inputs: Sequence[MergeInput], parts: Sequence[dict[str, Any]], cameras: Sequence[FrameCamera], without_depth: int
 ) -> dict[str, Any]:
     """The ``run.json`` of a merged result before refinement."""
     runs = [each.result.run for each in inputs]

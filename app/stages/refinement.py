@@ -19,7 +19,7 @@ from stream_recon.app.core.views import ResultListener, RunView
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.localization.build import build_map
-from stream_recon.app.result.cameras import Camera, revision_since_causal
+from stream_recon.app.result.cameras import FrameCamera, revision_since_causal
 from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder, result_of
@@ -171,7 +171,11 @@ class _Images:
     """Images of the source, or of the result where the source is gone; the `Images` of `slam/offline/refine.py`."""
 
     def __init__(
-        self, result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None, scale: Scale
+        self,
+        result: ResultFolder,
+        cameras: Sequence[FrameCamera],
+        open_again: Callable[[], Source] | None,
+        scale: Scale,
     ) -> None:
         self.scale = scale
         self.warning: str | None = None if open_again is not None else STORED_IMAGES
@@ -199,7 +203,7 @@ class _Images:
         return DepthReader.from_result(result_of(self._folder, self._cameras[position]), self.scale)
 
 
-def images_of(result: ResultFolder, cameras: Sequence[Camera], open_again: Callable[[], Source] | None) -> _Images:
+def images_of(result: ResultFolder, cameras: Sequence[FrameCamera], open_again: Callable[[], Source] | None) -> _Images:
     """Images of a result's frames from its source, or its own small ones. Raises InputError without frames."""
     if not cameras:
         raise InputError(f"{result.folder} has no frames to refine")
@@ -239,7 +243,7 @@ def _on_canvas(result: FrameResult, scale: Scale) -> NDArray[np.uint8]:
 
 
 def _for_all(
-    every: Sequence[Camera], kept: Sequence[Camera], T: FloatArray, depth_scale: FloatArray
+    every: Sequence[FrameCamera], kept: Sequence[FrameCamera], T: FloatArray, depth_scale: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Poses and depth scales of all frames from those [N] of the frames with depth; the others are interpolated."""
     if len(every) == len(kept):
@@ -252,7 +256,7 @@ def _for_all(
     return poses, interpolated(positions.tolist(), depth_scale, len(every))
 
 
-def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revision:
+def _relative_to_files(revision: Revision, cameras: Sequence[FrameCamera]) -> Revision:
     """The revision with depth scales relative to the depth files: stitched chunks were scaled when they were joined."""
     return Revision(
         tuple(
@@ -262,7 +266,9 @@ def _relative_to_files(revision: Revision, cameras: Sequence[Camera]) -> Revisio
     )
 
 
-def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, lens: CameraModel | None) -> Revision:
+def _moved(
+    cameras: Sequence[FrameCamera], T: FloatArray, depth_scale: FloatArray, lens: CameraModel | None
+) -> Revision:
     """Revision from the causal estimates to new poses [N, 4, 4].
 
     ``depth_scale`` [N] is relative to the depths of ``cameras``, ``lens`` in pixels of the source; None: unchanged.
@@ -278,13 +284,13 @@ def _moved(cameras: Sequence[Camera], T: FloatArray, depth_scale: FloatArray, le
     return Revision(tuple(frames))
 
 
-def _with_fields(revision: Revision, cameras: Sequence[Camera], fields: NDArray[np.float16]) -> Revision:
+def _with_fields(revision: Revision, cameras: Sequence[FrameCamera], fields: NDArray[np.float16]) -> Revision:
     """The revision with depth fields [N, ...] of the frames with depth; fields of zeros are omitted."""
     known = {camera.index: field for camera, field in zip(cameras, fields, strict=True) if field.any()}
     return Revision(tuple(dataclasses.replace(f, depth_field=known.get(f.index)) for f in revision.frames))
 
 
-def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None:
+def _tracks(found: Refinement, cameras: Sequence[FrameCamera]) -> SparseTracks | None:
     fitted: BAState | None = found.fit
     if fitted is None:
         return None
@@ -305,7 +311,7 @@ def _tracks(found: Refinement, cameras: Sequence[Camera]) -> SparseTracks | None
     )
 
 
-def _difference(cameras: Sequence[Camera], moved: Revision) -> float | None:
+def _difference(cameras: Sequence[FrameCamera], moved: Revision) -> float | None:
     """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
     network = np.array([camera.T_world_camera for camera in cameras])
     refined = np.array([frame.T_world_camera for frame in moved.frames])

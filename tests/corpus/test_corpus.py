@@ -13,7 +13,7 @@ from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.scale_source import Track, parse_scale_source
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.colour import stated_transfer, tone_curve
 from stream_recon.app.sources.source import Source, open_source, without_password
@@ -129,7 +129,7 @@ def check_clip(case: dict[str, Any]) -> None:
     for second, place in enumerate(case["path"]):
         T = np.eye(4)
         T[:3, 3] = place
-        cameras.append(Camera.from_result(replace(blank, index=second, timestamp=float(second), T_world_camera=T)))
+        cameras.append(FrameCamera.from_result(replace(blank, index=second, timestamp=float(second), T_world_camera=T)))
     found = scale_by_track(cameras, np.array([0.0, 0, 1]), read_track(case).positions, None, "track")
     assert found.T_metric_own.scale == pytest.approx(case["scale"], rel=0.01)
     assert float(found.how.split("begins ")[1].split(" s")[0]) == pytest.approx(case["begins"], abs=2)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.points import ordered_points
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 
 LARGEST = 12
 """Half the side in pixels of the largest square of a point: near points would cover the image."""
@@ -98,7 +98,7 @@ class RenderScene:
 
     points: Points
     point_ends: NDArray[np.int64]  # [n] number of points of the first 1 to n cameras
-    cameras: Sequence[Camera]
+    cameras: Sequence[FrameCamera]
     extent: float
     """See `OrderedPoints.extent`."""
     centre: NDArray[np.float64]  # [3]

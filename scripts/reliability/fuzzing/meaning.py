@@ -18,7 +18,7 @@ from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import OF_FILE
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -91,13 +91,13 @@ def clip(folder: Path, source: Path, draw: random.Random) -> None:
     assert abs(found.T_metric_own.scale / unit - 1) < allowed, f"{found.T_metric_own.scale} is not {unit}: {found.how}"
 
 
-def _camera(index: int, T: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> Camera:
+def _camera(index: int, T: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]") -> FrameCamera:
     from dataclasses import replace
 
     from tests.app.boxroom import room_result
 
     result: FrameResult = replace(room_result(0), index=index, timestamp=float(index), T_world_camera=T)
-    return Camera.from_result(result)
+    return FrameCamera.from_result(result)
 
 
 def turned(folder: Path, source: Path, draw: random.Random) -> None:
@@ -169,7 +169,7 @@ def other_source(folder: Path, source: Path, draw: random.Random) -> None:
         for frame in frames:
             result = fake_result(prepared(frame))
             writer.add(result)
-            cameras.append(Camera.from_result(result))
+            cameras.append(FrameCamera.from_result(result))
     writer.finish(RunSummary(interrupted=False))
     change: dict[str, Callable[[], object]] = {
         "none": lambda: None,

@@ -11,7 +11,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.observations import no_observations
-from stream_recon.app.result.cameras import Camera, select_cameras
+from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.tracks import SparseTracks, write_tracks
 from tests.app.export.rooms import SIZE, off_the_walls, pixel_grid, room_frames, write_room
 
@@ -168,7 +168,7 @@ def test_wrong_matches_and_frames_left_out_cost_no_more_than_their_observations(
 
 
 def test_keyframes_are_the_refinements_and_the_networks_where_it_left_gaps() -> None:
-    cameras = [Camera.from_result(result) for result in room_frames(40)]
+    cameras = [FrameCamera.from_result(result) for result in room_frames(40)]
     chosen = [camera.index for camera in select_cameras(cameras, "keyframes", np.array([1, 3, 6, 8, 30, 33]))]
     assert chosen == [1, 3, 6, 8, 16, 18, 20, 22, 30, 33]
     assert [camera.index for camera in select_cameras(cameras, "keyframes")] == list(range(0, 40, 2))

@@ -11,7 +11,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth
 from stream_recon.app.localization.localize import LocalizationMap
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.feature_map import UV_STEPS, VECTOR_STEPS, FeatureMap, packed_descriptors
 from stream_recon.app.result.tracks import SparseTracks
 from stream_recon.app.slam.frame_data import Scale
@@ -54,7 +54,7 @@ def street_map(
         T = np.eye(4)
         T[:3, 3] = centre
         pose = own.move_pose(T)
-        cameras.append(Camera(number, number / 10, pose, pose, k, k, True, None, SIZE))
+        cameras.append(FrameCamera(number, number / 10, pose, pose, k, k, True, None, SIZE))
         seen.append(inside)
         pixels.append(np.rint(uv * UV_STEPS) / UV_STEPS)
     return LocalizationMap(

@@ -8,7 +8,7 @@ import pytest
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import Positions
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP
 from stream_recon.configs.errors import InputError
 from tests.app.boxroom import room_result
@@ -29,7 +29,7 @@ def ride(seconds: int, seed: int, bend: float = 0.12) -> FloatArray:
     return np.cumsum(steps, axis=0)
 
 
-def cameras_at(places: FloatArray, rate: int = 2) -> list[Camera]:
+def cameras_at(places: FloatArray, rate: int = 2) -> list[FrameCamera]:
     """Cameras of a clip along ``places`` (one a second), without scale, from time 0 on."""
     times = np.arange((len(places) - 1) * rate + 1) / rate
     at = np.stack([np.interp(times, np.arange(len(places)), places[:, axis]) for axis in range(3)], axis=1)
@@ -39,7 +39,7 @@ def cameras_at(places: FloatArray, rate: int = 2) -> list[Camera]:
         replace(blank, index=n, timestamp=float(t), T_world_camera=pose(p, 0.1 * np.sin(n / 9)))
         for n, (t, p) in enumerate(zip(times, local, strict=True))
     ]
-    return [Camera.from_result(result) for result in made]
+    return [FrameCamera.from_result(result) for result in made]
 
 
 def track(places: FloatArray, noise: float, seed: int, begin: float = DAY) -> Positions:

@@ -12,7 +12,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
 from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_scale_source
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.boxroom import room_result
@@ -26,7 +26,7 @@ LEVEL = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
 HEADING = np.array([[0.6, -0.8, 0], [0.8, 0.6, 0], [0, 0, 1.0]])
 
 
-def round_walk(count: int = 200, seconds: float = 100.0) -> tuple[list[Camera], FloatArray]:
+def round_walk(count: int = 200, seconds: float = 100.0) -> tuple[list[FrameCamera], FloatArray]:
     """Cameras of a result, and where they were [N, 3] in metres east, north, up."""
     t = np.linspace(0, 1, count)
     down = np.stack([30 * np.sin(5 * t), 1.0 * np.sin(11 * t), 40 * t + 5 * np.sin(9 * t)], axis=1)
@@ -35,7 +35,7 @@ def round_walk(count: int = 200, seconds: float = 100.0) -> tuple[list[Camera], 
     for number, (place, share) in enumerate(zip(down / UNIT, t, strict=True)):
         T = pose(place, 4 * share, 0.05 * np.sin(20 * share))
         result: FrameResult = replace(blank, index=number, timestamp=share * seconds, T_world_camera=T)
-        cameras.append(Camera.from_result(result))
+        cameras.append(FrameCamera.from_result(result))
     return cameras, down @ (HEADING @ LEVEL).T
 
 

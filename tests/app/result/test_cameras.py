@@ -11,7 +11,7 @@ import pytest
 from stream_recon.app.core.depth_correction import GRID, validated_field
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, NetworkEstimate
-from stream_recon.app.result.cameras import Camera, CameraFiles, iterate_cameras, revision_since_causal
+from stream_recon.app.result.cameras import CameraFiles, FrameCamera, iterate_cameras, revision_since_causal
 from stream_recon.app.result.files import GrowingFile
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
@@ -24,8 +24,8 @@ FORMAT_1 = """{"format": 1,
 """  # noqa: E501
 
 
-def cameras(count: int) -> list[Camera]:
-    one = Camera.from_result(fake_result(prepared(frames(1)[0])))
+def cameras(count: int) -> list[FrameCamera]:
+    one = FrameCamera.from_result(fake_result(prepared(frames(1)[0])))
     return [
         replace(one, index=3 * i, T_world_camera=pose_at(i), T_world_camera_causal=pose_at(i)) for i in range(count)
     ]
@@ -38,7 +38,7 @@ def written(folder: Path, count: int) -> CameraFiles:
     return files
 
 
-def same(a: Camera, b: Camera) -> bool:
+def same(a: FrameCamera, b: FrameCamera) -> bool:
     return a.to_json() == b.to_json()
 
 
@@ -81,7 +81,7 @@ def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None
     plain = cameras(1)[0]
     assert "depth_field" not in plain.to_json()
     refined = plain.revised(FrameRevision(plain.index, pose_at(2), 1.1, depth_field=field))
-    read = Camera.from_json(json.loads(refined.to_json()))
+    read = FrameCamera.from_json(json.loads(refined.to_json()))
     assert read.depth_field is not None and (read.depth_field == field).all() and read.depth_field.dtype == np.float16
     assert read.as_causal.depth_field is None and read.as_network.depth_field is None
     moved = read.moved(Similarity(2.0, np.eye(3), np.zeros(3)))
@@ -91,7 +91,7 @@ def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None
     assert read.revised(FrameRevision(read.index, pose_at(2), 1.1)).depth_field is None
     for wrong in ([[0.1]], "none", [[9.0] * GRID] * GRID):
         with pytest.raises((ValueError, TypeError)):
-            Camera.from_json({**json.loads(refined.to_json()), "depth_field": wrong})
+            FrameCamera.from_json({**json.loads(refined.to_json()), "depth_field": wrong})
 
 
 def test_format_1_still_reads(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.dense import (
     DENSE_FOLDER,
     IMAGE_SIDE,
@@ -23,13 +23,13 @@ def dense_map(index: int = 7) -> DenseMap:
     return DenseMap(index, depth, certainty, encoded_image(image), ImageTransform((64, 48), (0, 0, 64, 48), (16, 12)))
 
 
-def camera(depth_scale: float) -> Camera:
+def camera(depth_scale: float) -> FrameCamera:
     result = FrameResult(
         *(7, 0.5, np.eye(4), Intrinsics(50, 50, 32, 24), np.ones((6, 8), np.float32), np.ones((6, 8), np.float32)),
         *(np.zeros((6, 8, 3), np.uint8), ImageTransform((64, 48), (0, 0, 64, 48), (8, 6)), True),
     )
-    found = Camera.from_result(result)
-    return Camera(**{**vars(found), "depth_scale": depth_scale})
+    found = FrameCamera.from_result(result)
+    return FrameCamera(**{**vars(found), "depth_scale": depth_scale})
 
 
 def test_a_stored_map_is_read_back(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import result_of
 from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks, write_tracks
@@ -19,7 +19,7 @@ SIZE = (320, 240)
 LENSES = [CameraModel(260.0, 160.0, 120.0, -0.2, 0.03), CameraModel(150.0, 160.0, 120.0, 0.02, fisheye=True)]
 
 
-def bent(folder: Path, lens: CameraModel) -> tuple[Camera, Camera]:
+def bent(folder: Path, lens: CameraModel) -> tuple[FrameCamera, FrameCamera]:
     """Cameras of a stored frame without and with distortion; the scene is a plane that is tilted about y."""
     u, v = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
     rays = lens.rays(np.stack([u, v], axis=-1))
@@ -28,7 +28,7 @@ def bent(folder: Path, lens: CameraModel) -> tuple[Camera, Camera]:
     result = network_result(0, np.eye(4), lens.focal, rgb, depth)
     (folder / "depth").mkdir()
     write_depth(folder, result)
-    camera = Camera.from_result(result)
+    camera = FrameCamera.from_result(result)
     return camera, replace(camera, intrinsics=Intrinsics.from_lens(lens))
 
 
@@ -50,7 +50,7 @@ def test_depth_is_read_as_of_a_pinhole_camera(tmp_path: Path, lens: CameraModel)
 @pytest.mark.parametrize("lens", LENSES)
 def test_the_lens_is_stored_and_read(tmp_path: Path, lens: CameraModel) -> None:
     _, camera = bent(tmp_path, lens)
-    read = Camera.from_json(json.loads(camera.to_json()))
+    read = FrameCamera.from_json(json.loads(camera.to_json()))
     assert read.intrinsics == camera.intrinsics and read.intrinsics.lens == lens
     assert read.as_causal.intrinsics.lens.is_straight
     nothing = np.zeros(0, np.int32)

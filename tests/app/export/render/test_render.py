@@ -14,7 +14,7 @@ from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES, CAMERA
 from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.export.render.raster import BACKGROUND, Points, RenderScene, draw, render_scene
 from stream_recon.app.export.view import world_up
-from stream_recon.app.result.cameras import Camera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.export.rooms import off_the_walls, write_room
@@ -107,7 +107,7 @@ def test_names_of_version_0_1_are_known() -> None:
 def test_up_is_found_where_cameras_look_down(room: Path) -> None:
     camera = read_result(room).cameras[0]
 
-    def turned(yaw: float, pitch: float) -> Camera:
+    def turned(yaw: float, pitch: float) -> FrameCamera:
         cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
         T = np.eye(4)
         T[:3, :3] = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]]) @ np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
