@@ -1,30 +1,21 @@
 """A source reconstructed into a result folder, as the command does it."""
 
-import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from stream_recon.app.api.camera import Camera
 from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dense_side_of
 from stream_recon.app.api.result import Result, open_result
 from stream_recon.app.core.cancel import Cancel, Cancelled
-from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.views import ResultListener
-from stream_recon.app.datasets.source_identity import check_source
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.result.resume import check_choice
-from stream_recon.app.result.run_record import RunInfo, RunSummary
-from stream_recon.app.run.options import DENSE_SIDE, RunOptions
-from stream_recon.app.run.session import EarlierRun, Output, Session
+from stream_recon.app.run.options import DENSE_SIDE, RunJob, RunOptions
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.source import Source, open_source, without_password
-from stream_recon.app.stages.chain import RunPlan, run_stages
-from stream_recon.app.stages.stage import StageContext
-from stream_recon.configs.errors import ConfigError, InputError, SourceLostError
+from stream_recon.app.stages.source_run import SourceRun, reconstruct_source
+from stream_recon.configs.errors import InputError
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
 
 
@@ -115,9 +106,10 @@ def reconstruct(
         max_disk=max_disk,
         reconnect=reconnect,
     )
-    observer = ProgressCalls(on_progress)
-    run = _SourceRun(str(source), options, Path(output), observer, cancel or Cancel(), list(listeners))
-    run.run(resume=resume, overwrite=overwrite)
+    job = RunJob(str(source), options, Path(output), overwrite, resume)
+    # No separate process: it would import the user's main module again.
+    if not reconstruct_source(SourceRun(job, ProgressCalls(on_progress), cancel, listeners)):
+        raise Cancelled
     return open_result(output)
 
 
@@ -127,70 +119,3 @@ def _camera(intrinsics: Camera | str | Path | None) -> str | None:
         return None if intrinsics is None else EXIF
     camera = intrinsics.calibration() if isinstance(intrinsics, Camera) else parse_camera(str(intrinsics))
     return camera.text()
-
-
-@dataclasses.dataclass
-class _SourceRun:
-    """One run over a source, with the stages that follow."""
-
-    spec: str
-    options: RunOptions
-    folder: Path
-    observer: ProgressCalls
-    cancel: Cancel
-    listeners: Sequence[ResultListener]
-
-    def run(self, *, resume: bool, overwrite: bool) -> None:
-        """All of it. Raises StreamReconError, Cancelled."""
-        plan, limit = RunPlan.of(self.options), self.options.disk_limit
-        plan.check()
-        self.options.model.load_preset()
-        earlier = EarlierRun.find(self.folder, resume=resume, overwrite=overwrite)
-        self.open_again = partial(open_source, self.spec, self.options.frames)
-        with open_source(self.spec, self.options.frames, reconnect=self.options.reconnect) as source:
-            # A recording or photographs may contain their camera.
-            frames = dataclasses.replace(self.options.frames, camera=source.camera)
-            self.options = dataclasses.replace(self.options, frames=frames)
-            recorded = self.options.recorded(without_password(self.spec))
-            self._check_earlier(earlier, source, recorded)
-            if earlier.record is None:
-                summary = self._reconstruct(source, recorded, earlier, overwrite=overwrite or resume)
-                if not self._goes_on(summary, live=source.live):
-                    return
-            # A live source leaves only what the result holds.
-            open_again = None if source.live else self.open_again
-        context = StageContext(self.folder, open_again, self.observer, self.listeners, cancel=self.cancel)
-        context.max_bytes = limit.max_bytes
-        if earlier.record is None or plan.remaining(context):
-            run_stages(plan, context).check()
-
-    def _check_earlier(self, earlier: EarlierRun, source: Source, recorded: dict[str, Any]) -> None:
-        """Raises StreamReconError unless the source and the options are those of the result that is continued."""
-        if (earlier.record or earlier.partial) and source.live:
-            raise ConfigError("resume needs a file: a camera or stream cannot be read again")
-        if earlier.record is not None:
-            check_choice(self.folder, earlier.record, source.name, recorded)
-        elif earlier.partial is not None:
-            check_source(self.folder, earlier.partial.cameras, self.open_again)
-
-    def _reconstruct(
-        self, source: Source, recorded: dict[str, Any], earlier: EarlierRun, *, overwrite: bool
-    ) -> RunSummary:
-        """Run all frames, or those that an interrupted run has left."""
-        with memory_errors():
-            engine = self.options.model.load()
-        info = RunInfo.from_engine(engine, source.name, recorded)
-        output = Output(self.folder, info, overwrite, partial=earlier.partial, limit=self.options.disk_limit)
-        # No separate process: it would import the user's main module again.
-        with Session(engine, source, self.open_again, self.options, output) as session:
-            return session.reconstruct(self.listeners, self.observer, cancel=self.cancel)
-
-    def _goes_on(self, summary: RunSummary, *, live: bool) -> bool:
-        """Whether stages follow. Raises SourceLostError where the source was lost; Cancelled."""
-        if summary.source_lost:
-            raise SourceLostError(f"{summary.warnings[-1]}; what was reconstructed is in {self.folder}")
-        if summary.interrupted:
-            raise Cancelled
-        if live:
-            self.cancel.requested = False  # it has ended the recording
-        return summary.frames_reconstructed > 0

@@ -15,7 +15,7 @@ from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameResult, Intrinsics
-from stream_recon.app.result.cameras import Camera as FrameCamera
+from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import checked_points
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_result

@@ -32,22 +32,16 @@ def demo_command(
     port: shared.Port = None,
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
-    from stream_recon.app.cli.reconstruct import run_job
-    from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, default_output
+    from stream_recon.app.cli.reconstruct import at_terminal, default_output, run_job
     from stream_recon.app.cli.view import ViewerChoice
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.run.options import RunJob, RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
-    job = ReconstructJob(
-        str(SAMPLE),
-        RunOptions(FrameChoice(max_frames=max_frames), ModelChoice(device=device), mapping),
-        view=ViewerChoice(host, port, keep_open=at_terminal()) if viewer else None,
-        output=output or default_output("demo", overwrite),
-        overwrite=overwrite,
-        on_finished=print_errors,
-    )
-    return run_job(job)
+    options = RunOptions(FrameChoice(max_frames=max_frames), ModelChoice(device=device), mapping)
+    view = ViewerChoice(host, port, keep_open=at_terminal()) if viewer else None
+    folder = output or default_output("demo", overwrite)
+    return run_job(RunJob(str(SAMPLE), options, folder, overwrite), view, on_finished=print_errors)
 
 
 def print_errors(folder: Path) -> None:

@@ -26,9 +26,7 @@ from stream_recon.app.run.listeners import Progress, RunObserver
 from stream_recon.configs.schema import Preset
 
 if TYPE_CHECKING:
-    from stream_recon.app.run.live_onto import OntoBackEnd
-    from stream_recon.app.slam.online.back_end import OnlineBackEnd
-    from stream_recon.app.slam.online.process import ProcessBackEnd
+    from stream_recon.app.run.back_end import RunBackEnd
 
 MIN_SHARE = 0.02
 """Share done of a step from which its time left is estimated."""
@@ -108,9 +106,9 @@ class TerminalObserver(RunObserver):
     def __init__(
         self, out: Console, err: Console, view: RunView | None = None, terminal: Terminal | None = None
     ) -> None:
-        self.back_end: OnlineBackEnd | ProcessBackEnd | OntoBackEnd | None = None
+        self.back_end: RunBackEnd | None = None
         """Its map is shown in the viewer."""
-        self._out, self._err, self._view = out, err, view
+        self._out, self._err, self.view = out, err, view
         self._shown_map: object = None
         self._bar: _Bars | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -126,7 +124,7 @@ class TerminalObserver(RunObserver):
 
     @property
     def paused(self) -> bool:
-        return self._view is not None and self._view.paused
+        return self.view is not None and self.view.paused
 
     def expect(self, total: int | None, *, on_gpu: bool = False, stages: int = 1) -> None:
         """Show the number of frames to come: the first ones take longest, most of all on a GPU.
@@ -146,9 +144,9 @@ class TerminalObserver(RunObserver):
         self._note(text)
         self._status(f"{self._stage}{_counted(progress.frames, progress.frame_hint)} frames{left}; {text}")
         sparse = None if self.back_end is None else self.back_end.sparse
-        if self._view is not None and sparse is not None and sparse is not self._shown_map:
+        if self.view is not None and sparse is not None and sparse is not self._shown_map:
             self._shown_map = sparse
-            self._view.show_map(sparse.points, sparse.loops)
+            self.view.show_map(sparse.points, sparse.loops)
 
     def on_stage(self, name: str, number: int, count: int) -> None:
         self.stop()
@@ -174,8 +172,8 @@ class TerminalObserver(RunObserver):
     def on_verdict(self, verdict: Verdict) -> None:
         self.stop()
         self._out.print(verdict_text(verdict, "verdict: "))
-        if self._view is not None:
-            self._view.show_verdict(verdict.level, verdict.explanation)
+        if self.view is not None:
+            self.view.show_verdict(verdict.level, verdict.explanation)
 
     def on_message(self, line: str, *, warning: bool = False) -> None:
         self.stop()
@@ -224,8 +222,8 @@ class TerminalObserver(RunObserver):
             self._bar.note = text
 
     def _status(self, text: str) -> None:
-        if self._view is not None:
-            self._view.status(text)
+        if self.view is not None:
+            self.view.status(text)
 
 
 def _counted(done: int, total: int | None) -> str:

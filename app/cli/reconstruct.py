@@ -1,14 +1,25 @@
 """Command ``reconstruct``, the default one: a source reconstructed into a folder, with a live viewer."""
 
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import typer
 
 from stream_recon.app.cli import options as shared
-from stream_recon.app.cli.console import Terminal, reported
-from stream_recon.app.cli.reconstruct_job import ReconstructJob, at_terminal, may_exist
+from stream_recon.app.cli.console import INTERRUPTED, Terminal, reported
 from stream_recon.app.cli.view import ViewerChoice
+
+if TYPE_CHECKING:
+    from stream_recon.app.result.verdict import Level
+    from stream_recon.app.run.options import RunJob
+
+MAX_NAME = 80
+"""Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,7 +131,7 @@ def reconstruct_command(
 ) -> int:
     """Reconstruct camera poses, depth and a 3D point cloud from a video, frame by frame."""
     from stream_recon.app.engine.model_choice import ModelChoice
-    from stream_recon.app.run.options import RunOptions
+    from stream_recon.app.run.options import RunJob, RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = shared.source_camera(intrinsics)
@@ -143,15 +154,66 @@ def reconstruct_command(
         publish_token=token,
     )
     view = ViewerChoice(host, port, keep_open or at_terminal(), token, public_address) if viewer else None
-    terminal = Terminal(as_json, progress, log_level)
-    return run_job(ReconstructJob(source, options, view, output, overwrite, resume, terminal, fail_on))
+    folder = output or default_output(source, overwrite or resume)
+    job = RunJob(source, options, folder, overwrite, resume)
+    return run_job(job, view, Terminal(as_json, progress, log_level), fail_on)
 
 
-def run_job(job: ReconstructJob) -> int:
-    """Reconstruct a source; returns the exit code. Raises StreamReconError."""
-    if may_exist(job.spec) and not job.resume:
+def run_job(
+    job: "RunJob",
+    view: ViewerChoice | None,
+    terminal: Terminal = Terminal(),  # noqa: B008 - immutable
+    fail_on: "Level | None" = None,
+    on_finished: Callable[[Path], None] = lambda folder: None,
+) -> int:
+    """Reconstruct a source; returns the exit code. Raises StreamReconError.
+
+    Args:
+        fail_on: verdict from which on the exit code is 1; None: none.
+        on_finished: called with the complete result, before the viewer stays open.
+    """
+    if _may_exist(job.spec) and not job.resume:
         # Imports and weights take seconds: a user should see at once that something happens.
-        job.terminal.consoles()[0].print("loading the network")
-    from stream_recon.app.cli.reconstruct_run import reconstruct_source
+        terminal.consoles()[0].print("loading the network")
+    from stream_recon.app.cli.reconstruct_run import TerminalRun, end_code
+    from stream_recon.app.stages.source_run import reconstruct_source
 
-    return reconstruct_source(job)
+    if not reconstruct_source(TerminalRun(job, view, terminal, on_finished)):
+        return INTERRUPTED
+    return end_code(job.folder, terminal, fail_on)
+
+
+def at_terminal() -> bool:
+    """Whether a user can press Ctrl-C. Service managers close stdin."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
+def default_output(spec: str, overwrite: bool) -> Path:
+    """``NAME-recon`` in the current folder; where it exists, the next free number unless ``overwrite`` is set."""
+    if "://" in spec:
+        name = urlsplit(spec).hostname or "stream"
+    elif spec.isdecimal() and not Path(spec).exists():
+        name = f"camera-{spec}"
+    else:
+        path = Path(spec).expanduser().resolve()
+        name = path.name if _is_folder(path) else path.stem
+    base = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:MAX_NAME] or "stream"
+    folder, number = Path(f"{base}-recon"), 1
+    while folder.exists() and not overwrite:
+        number += 1
+        folder = Path(f"{base}-recon-{number}")
+    return folder
+
+
+def _may_exist(spec: str) -> bool:
+    """Whether a source is worth loading the network for; found out without imports."""
+    with suppress(OSError, RuntimeError):  # such as a name that is too long, or an unknown user
+        return "://" in spec or spec.isdecimal() or Path(spec).expanduser().exists()
+    return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name that is too long
+        return False

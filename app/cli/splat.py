@@ -50,7 +50,7 @@ def splat_command(
     Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.cli.reconstruct_job import at_terminal
+    from stream_recon.app.cli.reconstruct import at_terminal
     from stream_recon.app.export.target import check_target
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.stages.chain import RunPlan, run_stages

@@ -83,3 +83,15 @@ class RunOptions:
                 del frames[name]
         sky = {"mask_sky": True} if self.mask_sky else {}
         return {"source": source, **frames, "keyframes": self.model.keyframes, **sky}
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """A source, the options of its run, and where the result goes."""
+
+    spec: str
+    """The source; see `open_source`."""
+    options: RunOptions
+    folder: Path
+    overwrite: bool = False
+    resume: bool = False

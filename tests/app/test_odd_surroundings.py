@@ -189,9 +189,9 @@ def test_a_result_of_nan_is_an_error(
 def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from stream_recon.app.cli import reconstruct_run
     from stream_recon.app.sources.live import LiveReader
     from stream_recon.app.sources.source import Source
+    from stream_recon.app.stages import source_run
     from stream_recon.configs.errors import InputError
     from tests.app.sources.test_live import Camera, images
 
@@ -201,7 +201,7 @@ def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
     def opened(*_: Any, reconnect: float, **__: Any) -> Source:
         return Source(LiveReader(Camera(images(10)), "cam", gone, reconnect))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reconstruct_run, "open_source", opened)
+    monkeypatch.setattr(source_run, "open_source", opened)
     assert run("0", "-o", "lost", "--no-viewer", "--reconnect", "0.5") == 2
     assert "cam was lost after" in capfd.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "lost" / "run.json").read_text())

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from stream_recon.app.cli import evaluate
-from stream_recon.app.cli import reconstruct_job as commands
 from stream_recon.app.cli.main import COMMANDS
-from stream_recon.app.cli.reconstruct_job import default_output
+from stream_recon.app.cli.reconstruct import default_output
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.run.options import RunOptions
@@ -167,7 +166,7 @@ def test_options_reach_source_and_engine(run: Run, tmp_path: Path, loaded: list[
 
 def test_fps_and_preset_options(run: Run, tmp_path: Path, loaded: list[ModelChoice]) -> None:
     write_video(tmp_path / "a.mp4", 30)
-    shutil.copy(Path(commands.__file__).parents[2] / "configs" / "small.toml", tmp_path / "own.toml")
+    shutil.copy(Path(evaluate.__file__).parents[2] / "configs" / "small.toml", tmp_path / "own.toml")
     assert run("a.mp4", "-o", "out", "--no-viewer", "--fps", "2", "--preset", "own.toml", "--keyframes", "every") == 0
     assert [r.index for r in read_result(tmp_path / "out")] == [0, 5, 10, 15, 20, 25]
     assert (loaded[0].preset, loaded[0].keyframes) == ("own.toml", "every")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.cli.publish import publishing
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.publishing import mcap_sink
 from stream_recon.app.run.options import RunOptions
+from stream_recon.app.run.publish import publishing
 from stream_recon.app.stages.mesh import MeshStage
 from tests.app.fake_engine import FakeEngine
 from tests.app.media import write_video

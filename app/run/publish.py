@@ -1,11 +1,10 @@
 """Option ``--publish`` of a run."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import PlainConsole
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def publishing(
-    options: "RunOptions", source: "Source", points: "PointsConfig", out: PlainConsole
+    options: "RunOptions", source: "Source", points: "PointsConfig", on_message: Callable[[str], None]
 ) -> Iterator["ResultPublisher | None"]:
     """A publisher to all addresses of ``--publish`` within the block; None where there is none.
 
-    Raises ConfigError, ResourceError or OutputError before the block where one cannot be opened; OutputError after it
-    where publishing ended early.
+    ``on_message`` gets a line for each address. Raises ConfigError, ResourceError or OutputError before the block where
+    one cannot be opened; OutputError after it where publishing ended early.
     """
     if not options.publish:
         yield None
@@ -40,7 +39,7 @@ def publishing(
         open_sinks(parsed, token=options.publish_token), PublisherOptions(points, clock, mount)
     ) as publisher:
         for sink in publisher.sinks:
-            out.print(f"publishing: {sink.address}")
+            on_message(f"publishing: {sink.address}")
         yield publisher
     if publisher.failures:
         raise OutputError(f"publishing ended early: {'; '.join(publisher.failures)}")

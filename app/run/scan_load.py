@@ -8,12 +8,16 @@ some hundred times in a step.
 
 import dataclasses
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
+from stream_recon.app.core.process import memory_errors
+from stream_recon.app.core.types import FrameEngine
+
 if TYPE_CHECKING:
-    from stream_recon.app.cli.reconstruct_job import ReconstructJob
-    from stream_recon.app.run.options import RunOptions
-    from stream_recon.app.run.session import EarlierRun
+    from stream_recon.app.run.earlier import EarlierRun
+    from stream_recon.app.run.options import RunJob, RunOptions
     from stream_recon.app.sources.source import Source
 
 CORES = 4
@@ -37,6 +41,17 @@ class RunLoad:
         """Whether there is less work for each frame than was asked for."""
         return self.threads is not None
 
+    def load_engine(self) -> FrameEngine:
+        """The network, as these options want it. Raises StreamReconError."""
+        if self.options.mapping != "off":
+            # Beside the network's weights, which are read and packed without Python.
+            Thread(target=import_module, args=("stream_recon.app.slam.online.back_end",), daemon=True).start()
+        with memory_errors():
+            engine = self.options.model.load()
+        if self.threads is not None:
+            engine.threads = min(engine.threads, self.threads)
+        return engine
+
 
 def run_load(options: "RunOptions", source: "Source") -> RunLoad:
     """All that was asked for, but less work for each frame of a scan where this machine needs it (imports torch)."""
@@ -54,7 +69,7 @@ def run_load(options: "RunOptions", source: "Source") -> RunLoad:
     return RunLoad(dataclasses.replace(options, model=model, mapping="off", onto=None), max(1, cores - 1))
 
 
-def begins_again(job: "ReconstructJob", source: "Source", earlier: "EarlierRun") -> bool:
+def begins_again(job: "RunJob", source: "Source", earlier: "EarlierRun") -> bool:
     """Whether the earlier result is that of a scan that is over and had less work for each frame."""
     from stream_recon.app.sources.scan_folder import is_scan
 

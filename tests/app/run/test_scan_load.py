@@ -7,13 +7,12 @@ from typing import cast
 
 import pytest
 
-from stream_recon.app.cli.reconstruct_job import ReconstructJob
-from stream_recon.app.cli.scan_load import PATCHES, begins_again, run_load
 from stream_recon.app.core import cores as core_numbers
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.folder import RUN_NAME
-from stream_recon.app.run.options import RunOptions
-from stream_recon.app.run.session import EarlierRun
+from stream_recon.app.run.earlier import EarlierRun
+from stream_recon.app.run.options import RunJob, RunOptions
+from stream_recon.app.run.scan_load import PATCHES, begins_again, run_load
 from stream_recon.app.sources.scan_folder import FRAMES_NAME
 from stream_recon.app.sources.source import Source
 from tests.app.result.test_writer import DONE, write_run
@@ -59,7 +58,7 @@ def test_a_scan_that_had_less_work_begins_again_once_it_is_over(
     (folder / RUN_NAME).write_text(json.dumps(record))
     earlier = EarlierRun.find(folder, resume=True, overwrite=False)
     assert (earlier.record is not None) is finish and (earlier.partial is None) is finish
-    job = ReconstructJob(str(scan), RunOptions())
+    job = RunJob(str(scan), RunOptions(), folder)
     assert not begins_again(job, cast(Source, SimpleNamespace(live=True)), earlier)
     assert begins_again(job, cast(Source, SimpleNamespace(live=False)), earlier) is again
     frames.unlink()

@@ -1,0 +1,67 @@
+"""The back end of a run: SLAM by the options, in the world of another result where they name one."""
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.types import FrameEngine
+from stream_recon.app.result.resume import PartialResult
+from stream_recon.app.run.options import RunOptions
+from stream_recon.app.slam.mode import make_back_end
+
+if TYPE_CHECKING:
+    from stream_recon.app.run.live_onto import OntoBackEnd
+    from stream_recon.app.slam.online.back_end import OnlineBackEnd
+    from stream_recon.app.slam.online.map import MapState
+    from stream_recon.app.slam.online.process import ProcessBackEnd
+
+    RunBackEnd: TypeAlias = OnlineBackEnd | ProcessBackEnd | OntoBackEnd
+
+PROCESS_CORES = 4
+"""CPU cores from which the back end runs in a separate process next to a GPU. On a CPU the network needs all cores."""
+
+
+def run_back_end(
+    options: RunOptions, engine: FrameEngine, partial: PartialResult | None, *, live: bool, process_allowed: bool
+) -> "RunBackEnd | None":
+    """The back end of a run of ``engine``; None where the options ask for none.
+
+    Args:
+        partial: the interrupted result that the run continues.
+        live: the source does not wait.
+        process_allowed: it may run in a separate process, which imports the main module again.
+    """
+    back_end = make_back_end(
+        options.mapping,
+        # A resumed run gets single results from the start, in the coordinate frame of the earlier ones.
+        1 if partial is not None else engine.preset.stream.scale_frames,
+        live=live,
+        known_intrinsics=options.known_intrinsics,
+        map_state=_map_state(partial) if partial is not None else None,
+        separate_process=process_allowed and engine.device != "cpu" and usable_cores() >= PROCESS_CORES,
+    )
+    if options.onto is None or back_end is None:
+        return back_end
+    from stream_recon.app.localization.localize import LocalizationMap
+    from stream_recon.app.run.live_onto import OntoBackEnd
+
+    return OntoBackEnd(
+        back_end,
+        LocalizationMap.open(options.onto),
+        live=live,
+        known_intrinsics=options.known_intrinsics,
+        earlier=() if partial is None else partial.cameras,
+    )
+
+
+def _map_state(partial: PartialResult) -> "MapState":
+    """State of the map at the last finished frame."""
+    from stream_recon.app.slam.online.map import MapState
+
+    last, network = partial.last, partial.last.as_network
+    return MapState(
+        last.T_world_camera,
+        network.T_world_camera,
+        last.depth_scale / network.depth_scale,
+        last.intrinsics.fx,
+        last.segment,
+    )
