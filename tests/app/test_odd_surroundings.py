@@ -202,7 +202,7 @@ def test_a_source_that_is_lost_has_an_exit_code_of_its_own_kind(
         return Source(LiveReader(Camera(images(10)), "cam", gone, reconnect))  # type: ignore[arg-type]
 
     monkeypatch.setattr(source_run, "open_source", opened)
-    assert run("0", "-o", "lost", "--no-viewer", "--reconnect", "0.5") == 2
+    assert run("0", "-o", "lost", "--no-viewer", "--reconnect", "0.5") == 3
     assert "cam was lost after" in capfd.readouterr().err.splitlines()[-1]
     record = json.loads((tmp_path / "lost" / "run.json").read_text())
     assert record["interrupted"] and record["source_lost"]
