@@ -113,7 +113,7 @@ def commands() -> str:
     from stream_recon.app.cli.main import app
 
     group: Any = typer.main.get_command(app)
-    return "\n\n".join(_command(word, command) for word, command in group.commands.items())
+    return "\n\n".join([group.epilog, *(_command(word, command) for word, command in group.commands.items())])
 
 
 def _command(word: str, command: Any) -> str:
