@@ -98,33 +98,37 @@ class DenseStereo:
         return self._advanced(is_last=True)
 
     def _advanced(self, *, is_last: bool) -> list[DenseDepth]:
+        """The maps that the stages complete with the keyframes so far."""
+        completed, depths = self._done[-1], list[DenseDepth]()
+        self._run_stages(is_last=is_last)
+        while completed < self._done[-1]:
+            numbers = self._of_one_size(range(completed, min(completed + self._arrays.views_at_once, self._done[-1])))
+            depths += self._output(numbers)
+            completed = numbers.stop
+        self._forget()
+        return depths
+
+    def _run_stages(self, *, is_last: bool) -> None:
         available = self._pushed
-        before = self._done[-1]
         with ThreadPoolExecutor(self._workers, "stereo") as pool:
             for number, stage in enumerate(self._stages):
                 # A stage needs the last one's results of the whole window, and waits for a group.
                 ready = available if is_last else max(available - self._window, 0)
                 while ready > self._done[number] and (is_last or ready - self._done[number] >= self._group):
-                    some = range(self._done[number], min(self._done[number] + self._group, ready))
+                    group = range(self._done[number], min(self._done[number] + self._group, ready))
                     if self._workers > 1:
-                        list(pool.map(lambda one, stage=stage: stage([one]), some))
+                        list(pool.map(lambda one, stage=stage: stage([one]), group))
                     else:
-                        some = self._of_one_size(some)
-                        stage(list(some))
-                    self._done[number] = some.stop
+                        group = self._of_one_size(group)
+                        stage(list(group))
+                    self._done[number] = group.stop
                 available = self._done[number]
-        found = list[DenseDepth]()
-        while before < self._done[-1]:
-            some = self._of_one_size(range(before, min(before + self._arrays.views_at_once, self._done[-1])))
-            found += self._output(some)
-            before = some.stop
-        for number in [n for n in self._views if n < self._done[0] - self._window]:
-            del self._views[number]
-        for number in [n for n in self._frames if n < self._done[-1] - self._window]:
-            del self._frames[number]
-        for key in [key for key in self._levels if key[0] not in self._views]:
-            del self._levels[key]
-        return found
+
+    def _forget(self) -> None:
+        """Drop what no later keyframe needs."""
+        self._views = {n: view for n, view in self._views.items() if n >= self._done[0] - self._window}
+        self._frames = {n: frame for n, frame in self._frames.items() if n >= self._done[-1] - self._window}
+        self._levels = {key: level for key, level in self._levels.items() if key[0] in self._views}
 
     def _sweep(self, numbers: Sequence[int]) -> None:
         """Stage 1: the prior corrected by triangulated points, and depth measured by plane sweeps."""

@@ -5,6 +5,7 @@ It starts from the map's points, so few iterations suffice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,40 +155,31 @@ def _initial_state(
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
 
-    def gathered(arrays: Sequence[NDArray[np.floating]]) -> FloatArray:
-        return np.concatenate([array[row] for array, row in zip(arrays, rows, strict=True)]).astype(np.float64)
+    def of_tracks(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(keyframe, name)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
 
-    depths = gathered([keyframe.depths for keyframe in keyframes])
-    mapped = np.isfinite(gathered([keyframe.z for keyframe in keyframes]))
-    xyz = gathered([keyframe.points(lens) for keyframe in keyframes])
+    def of_keyframes(name: str) -> NDArray[Any]:
+        return np.array([getattr(keyframe, name) for keyframe in keyframes])
+
+    depths = of_tracks("depths")
     known = np.isfinite(depths)
-    weight = np.where(known, np.where(mapped, 100.0, 1.0) / np.where(known, depths, 1.0), 0.0)
-    tracks, track = np.unique(
-        np.concatenate([keyframe.track[row] for keyframe, row in zip(keyframes, rows, strict=True)]),
-        return_inverse=True,
-    )
+    weight = np.where(known, np.where(np.isfinite(of_tracks("z")), 100.0, 1.0) / np.where(known, depths, 1.0), 0.0)
+    tracks, track = np.unique(of_tracks("track"), return_inverse=True)
     total = np.bincount(track, weight, len(tracks))
     # Points without any depth have no initial position.
-    sure = ~np.array([keyframe.dynamic for keyframe in keyframes])[camera]
-    usable = (np.bincount(track, sure)[track] >= 2) & (total[track] > 0) & sure
+    is_static = ~of_keyframes("dynamic")[camera]
+    usable = (np.bincount(track, is_static)[track] >= 2) & (total[track] > 0) & is_static
     if usable.sum() < config.window.min_observations:
         return None
     used, point = np.unique(track[usable], return_inverse=True)
-    sums = [np.bincount(track, weight * np.where(known, xyz[:, k], 0.0), len(tracks)) for k in range(3)]
+    xyz = np.concatenate([keyframe.points(lens)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
+    sums = [np.bincount(track, weight * np.where(known, axis, 0.0), len(tracks)) for axis in xyz.T]
     points = np.stack([each[used] / total[used] for each in sums], axis=1)
-    trusted = np.array([keyframe.trusted for keyframe in keyframes])[camera]
-    observations = Observations(
-        camera[usable],
-        point,
-        gathered([keyframe.uv for keyframe in keyframes])[usable],
-        (
-            np.where(trusted, 1.0, config.network_motion.untrusted)
-            * gathered([keyframe.sigma for keyframe in keyframes])
-        )[usable],
-        (gathered([keyframe.z_network for keyframe in keyframes]) * np.exp(prior_scale[camera]))[usable],
-    )
-    T = np.array([keyframe.T_world_camera for keyframe in keyframes])
-    scene = BAScene(T, points, lens, np.array([keyframe.log_scale for keyframe in keyframes]) - prior_scale)
+    sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted) * of_tracks("sigma")
+    depth = of_tracks("z_network").astype(np.float64) * np.exp(prior_scale[camera])
+    uv = of_tracks("uv").astype(np.float64)
+    observations = Observations(camera[usable], point, uv[usable], sigma[usable], depth[usable])
+    scene = BAScene(of_keyframes("T_world_camera"), points, lens, of_keyframes("log_scale") - prior_scale)
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 

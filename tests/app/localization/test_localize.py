@@ -20,7 +20,7 @@ from stream_recon.app.result.feature_map import MAP_NAME, read_map
 from stream_recon.app.result.folder import read_result
 from stream_recon.configs.errors import InputError, OutputError
 from tests.app.localization.places import to_truth, write_refined
-from tests.app.slam.room import FOCAL, SIZE, TEXTURES, picture, pose, walk
+from tests.app.slam.room import FOCAL, ROOM, SIZE, picture, pose, walk
 
 WALK = walk(16)
 KNOWN = Intrinsics(FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2)
@@ -66,7 +66,7 @@ def test_a_picture_of_another_size_and_field_of_view(place: tuple[LocalizationMa
 def test_other_places_are_refused(place: tuple[LocalizationMap, Similarity, Path]) -> None:
     here, _, _ = place
     for seed in range(6):
-        foreign = np.asarray(cv2.resize(TEXTURES[seed][:, ::-1], SIZE), np.uint8)
+        foreign = np.asarray(cv2.resize(ROOM.textures[seed][:, ::-1], SIZE), np.uint8)
         assert isinstance(here.localize(np.repeat(foreign[..., None], 3, axis=2)), NotLocalized)
     blank = here.localize(np.full((SIZE[1], SIZE[0], 3), 128, np.uint8))
     assert isinstance(blank, NotLocalized) and "texture" in blank.reason

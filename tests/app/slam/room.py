@@ -1,7 +1,7 @@
 """Synthetic box room with noise textures, and results of a network that drifts."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,6 @@ FloatArray = NDArray[np.float64]
 
 SIZE = (320, 240)
 FOCAL = 260.0
-HALF = np.array([2.5, 1.6, 3.0])
 
 
 def _texture(seed: int) -> NDArray[np.float32]:
@@ -32,7 +31,16 @@ def _texture(seed: int) -> NDArray[np.float32]:
     return np.clip(128 + picture, 0, 255)
 
 
-TEXTURES = [_texture(seed) for seed in range(6)]
+@dataclass(frozen=True)
+class Room:
+    """A box about the origin."""
+
+    half: FloatArray  # [3], half its sides
+    textures: Sequence[NDArray[np.float32]]
+    """Of the walls in the directions -x, x, -y, y, -z and z."""
+
+
+ROOM = Room(np.array([2.5, 1.6, 3.0]), [_texture(seed) for seed in range(6)])
 
 
 def pose(position: Sequence[float], yaw: float, pitch: float = 0.0, roll: float = 0.0) -> FloatArray:
@@ -63,13 +71,13 @@ def look_down(count: int) -> FloatArray:
     )
 
 
-def picture(T: FloatArray, draw: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def picture(T: FloatArray, draw: int = 0, room: Room = ROOM) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """What a camera sees: rgb [h, w, 3], with another noise for each ``draw``, and depth [h, w]."""
     width, height = SIZE
     u, v = np.meshgrid(np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2)
     rays = np.stack([u / FOCAL, v / FOCAL, np.ones_like(u)], axis=-1) @ T[:3, :3].T
     rays = np.where(np.abs(rays) < 1e-9, 1e-9, rays)
-    walls = np.where(rays > 0, HALF - T[:3, 3], -HALF - T[:3, 3]) / rays
+    walls = np.where(rays > 0, room.half - T[:3, 3], -room.half - T[:3, 3]) / rays
     axis, depth = walls.argmin(axis=-1), walls.min(axis=-1)
     hit = T[:3, 3] + depth[..., None] * rays
     grey = np.zeros(depth.shape, np.float32)
@@ -77,7 +85,7 @@ def picture(T: FloatArray, draw: int = 0) -> tuple[NDArray[np.uint8], NDArray[np
         a, b = (hit[..., m] for m in range(3) if m != k)
         for side in (0, 1):
             place = ((a + 4) * 120).astype(np.float32), ((b + 4) * 120).astype(np.float32)
-            seen = cv2.remap(TEXTURES[2 * k + side], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+            seen = cv2.remap(room.textures[2 * k + side], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
             grey = np.where((axis == k) & ((rays[..., k] > 0) == bool(side)), seen, grey)
     # By the pose and the draw alone, so that a test sees the same whatever ran before it.
     noise = np.random.default_rng([draw, *np.frombuffer(np.ascontiguousarray(T, np.float64).tobytes(), np.uint32)])
@@ -124,13 +132,14 @@ class Video:
         focal: float = 1.08 * FOCAL,
         scale_noise: float = 0.05,
         draw: int = 0,
+        room: Room = ROOM,
     ) -> None:
         self.truth = truth
         random = np.random.default_rng(5)
         self.scale = Scale.from_source_size(SIZE)
         self.pictures, self.results = [], []
         for index, (T, guess) in enumerate(zip(truth, guessed, strict=True)):
-            rgb, depth = picture(T, draw)
+            rgb, depth = picture(T, draw, room)
             wrong = depth * np.exp(random.normal(0, scale_noise))
             self.pictures.append(rgb)
             self.results.append(network_result(index, guess, focal, rgb, wrong))

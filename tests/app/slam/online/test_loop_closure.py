@@ -17,9 +17,8 @@ from stream_recon.app.slam.online.keyframe_features import PlaceDescriptor
 from stream_recon.app.slam.online.loop_closure import Loop, LoopCorrection, thinned
 from stream_recon.app.slam.online.place_recognition import KeyframeDatabase, PlaceQuery, QueryResult
 from stream_recon.app.slam.online.process import ProcessBackEnd
-from tests.app.slam import room
 from tests.app.slam.online.test_back_end import Heard, ate
-from tests.app.slam.room import FOCAL, Video, drifting, pose
+from tests.app.slam.room import FOCAL, ROOM, Room, Video, drifting, pose
 
 FloatArray = NDArray[np.float64]
 
@@ -97,9 +96,8 @@ def test_nor_on_threads_or_processes(again: tuple[Video, OnlineBackEnd, Heard]) 
 
 
 @pytest.mark.slow
-def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "HALF", np.array([1.5, 1.6, 40.0]))
-    monkeypatch.setattr(room, "TEXTURES", [np.tile(texture[:256, :256], (4, 4)) for texture in room.TEXTURES])
+def test_a_corridor_that_repeats_is_no_loop() -> None:
+    corridor = Room(np.array([1.5, 1.6, 40.0]), [np.tile(texture[:256, :256], (4, 4)) for texture in ROOM.textures])
     looked: list[int] = []
 
     class Watched(KeyframeDatabase):
@@ -112,7 +110,7 @@ def test_a_corridor_that_repeats_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> 
     back_end = OnlineBackEnd(
         prefill=4, workers=(ThreadWorker(GlobalBA(), "global-ba"), ThreadWorker(Watched(), "loops"))
     )
-    Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), focal=FOCAL), back_end)
+    Heard(Video(truth, drifting(truth, turn_deg=0.2, move=0.05), FOCAL, room=corridor), back_end)
     assert sum(looked) > 3, "places look alike there"
     assert not len(back_end.sparse.loops)
 
