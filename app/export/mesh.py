@@ -41,7 +41,8 @@ def write_mesh(job: ExportJob, path: Path) -> ExportReport:
         planes = job.box_planes(axes)
         write_glb(path, [cut_primitive(part, planes) for part in primitives(drawn, axes)], PROGRAM)
         summary += f", with textures of {drawn.views} frames."
-        colours = f"Triangles have textures without lighting; {len(drawn.rest.faces)} that no frame shows, colours."
+        untextured = len(drawn.untextured.faces)
+        colours = f"Triangles have textures without lighting; {untextured} that no frame shows, colours."
         notes = [colours, gltf_note(axes)]
     else:
         mesh = _cut(mesh, job.box_planes())

@@ -13,8 +13,8 @@ FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Place of each patch in the atlas, and the part of its view's image that it shows."""
+class Packing:
+    """Position of each patch in the atlas, and the part of its view's image that it shows."""
 
     image: NDArray[np.intp]  # [P] number of the atlas's image
     corner: NDArray[np.intp]  # [P, 2] upper left corner in it
@@ -26,8 +26,8 @@ class Placement:
     """Width and height of each image of the atlas."""
 
 
-def place_patches(low: FloatArray, high: FloatArray, config: AtlasConfig) -> Placement:
-    """Place patches with bounding boxes from ``low`` to ``high`` [P, 2] in pixels of their views."""
+def pack_patches(low: FloatArray, high: FloatArray, config: AtlasConfig) -> Packing:
+    """Pack patches with bounding boxes from ``low`` to ``high`` [P, 2] in pixels of their views."""
     scale = config.scale
     room = config.fill * config.max_images * config.max_side**2
     while True:
@@ -37,7 +37,7 @@ def place_patches(low: FloatArray, high: FloatArray, config: AtlasConfig) -> Pla
         if (size <= config.max_side).all() and size.prod(axis=1).sum() <= room:
             image, corner, sizes = _packed(size, config)
             if len(sizes) <= config.max_images:
-                return Placement(image, corner, size, (origin / scale).astype(np.float32), scale, sizes)
+                return Packing(image, corner, size, (origin / scale).astype(np.float32), scale, sizes)
         scale *= 0.9
 
 
@@ -66,19 +66,19 @@ def _packed(
 
 
 def copy_patches(
-    atlas: Sequence[NDArray[np.uint8]], placement: Placement, patches: NDArray[np.intp], image: NDArray[np.uint8]
+    atlas: Sequence[NDArray[np.uint8]], packing: Packing, patches: NDArray[np.intp], image: NDArray[np.uint8]
 ) -> None:
     """Copy the crops of these patches from the image [H, W, 3] of their view into the atlas."""
     for patch in patches.tolist():
-        (x, y), (w, h) = placement.corner[patch].tolist(), placement.size[patch].tolist()
-        left, top = placement.origin[patch].tolist()
-        scale = placement.scale
+        (x, y), (w, h) = packing.corner[patch].tolist(), packing.size[patch].tolist()
+        left, top = packing.origin[patch].tolist()
+        scale = packing.scale
         # A pixel's centre in the atlas, in pixels of the view as OpenCV counts them.
         matrix = np.array([[1 / scale, 0, left + 0.5 / scale - 0.5], [0, 1 / scale, top + 0.5 / scale - 0.5]])
         crop = cv2.warpAffine(
             image, matrix, (w, h), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE
         )
-        atlas[int(placement.image[patch])][y : y + h, x : x + w] = crop
+        atlas[int(packing.image[patch])][y : y + h, x : x + w] = crop
 
 
 def jpeg_of(image: NDArray[np.uint8], quality: int) -> bytes:

@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float32]
 class Texels:
     """Pixels of an image of the atlas that show triangles, and the sums of their colours."""
 
-    place: NDArray[np.int32]  # [K] row * width + column
+    pixel: NDArray[np.int32]  # [K] row * width + column
     triangle: NDArray[np.int32]  # [K] number in the mesh
     xyz: FloatArray  # [K, 3]
     sums: FloatArray  # [K, 3] weighted colours
@@ -36,7 +36,7 @@ def image_texels(
     """The pixels of an image of this width and height.
 
     Args:
-        pixels: [N, 2] place of each vertex in the image.
+        pixels: [N, 2] of each vertex in the image.
         faces: [M, 3] triangles of the image.
         xyz: [N, 3] position of each vertex.
         numbers: [M] the triangles' numbers in the mesh.
@@ -50,8 +50,8 @@ def image_texels(
     for k in range(3):
         points += shares[:, k, None] * xyz[corners[:, k]]
     zeros = np.zeros(len(rows), np.float32)
-    place = (rows * size[0] + columns).astype(np.int32)
-    return Texels(place, numbers[local].astype(np.int32), points, np.zeros_like(points), zeros)
+    pixel = (rows * size[0] + columns).astype(np.int32)
+    return Texels(pixel, numbers[local].astype(np.int32), points, np.zeros_like(points), zeros)
 
 
 def view_gains(
@@ -117,7 +117,7 @@ def add_view(
 def blend(image: NDArray[np.uint8], texels: Texels, padding: int) -> None:
     """Replace the image's pixels by their means, and move the ``padding`` pixels around them by as much."""
     some = np.flatnonzero(texels.weight > 0)
-    rows, columns = np.divmod(texels.place[some], image.shape[1])
+    rows, columns = np.divmod(texels.pixel[some], image.shape[1])
     difference = np.zeros(image.shape, np.float32)
     difference[rows, columns] = texels.sums[some] / texels.weight[some, None] - image[rows, columns]
     known = np.zeros(image.shape[:2], np.float32)

@@ -65,13 +65,16 @@ def with_texture(
 
 def primitives(mesh: TexturedMesh, axes: NDArray[np.float64]) -> list[Primitive]:
     """The mesh for a GLB file, rotated by ``axes`` [3, 3]: a primitive for each image, and one without a texture."""
-    turned = [np.asarray(part.xyz @ axes.T, np.float32) for part in mesh.parts]
+
+    def turned(xyz: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(xyz @ axes.T, np.float32)
+
     parts = [
-        Primitive(xyz, part.faces, uv=part.uv, texture=part.jpeg, name=f"mesh{number}")
-        for number, (xyz, part) in enumerate(zip(turned, mesh.parts, strict=True))
+        Primitive(turned(part.xyz), part.faces, uv=part.uv, texture=part.jpeg, name=f"mesh{number}")
+        for number, part in enumerate(mesh.parts)
     ]
-    rest = mesh.rest
-    return [*parts, Primitive(np.asarray(rest.xyz @ axes.T, np.float32), rest.faces, rest.rgb, name="untextured")]
+    plain = mesh.untextured
+    return [*parts, Primitive(turned(plain.xyz), plain.faces, plain.rgb, name="untextured")]
 
 
 @dataclass(frozen=True)

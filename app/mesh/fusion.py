@@ -109,7 +109,7 @@ def _volumes(
     factors = [config.level_factor**level for level in range(config.volumes)]
     volumes = [Volume(voxel * factor, truncation * voxel * factor, config.max_blocks) for factor in factors]
     views, missing = list[FusionView](), 0
-    kept = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
+    kept_numbers = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
     for done, camera in enumerate(cameras, start=1):
         report(done / len(cameras))
         try:
@@ -118,7 +118,7 @@ def _volumes(
             missing += 1
             continue
         weight = pixel_weights(frame, result.points, config)
-        if done - 1 in kept:
+        if done - 1 in kept_numbers:
             kept_view = depth_view(frame, weight)
             depth = kept_view.depth.astype(np.float16)
             views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None))
@@ -161,10 +161,10 @@ def _nested(meshes: Sequence[Mesh], volumes: Sequence[Volume], disagree: bool, c
     for mesh, volume in zip(meshes[1:], volumes[1:], strict=True):
         if len(mesh.faces) and len(total.faces):
             near = cKDTree(total.xyz).query(mesh.xyz, distance_upper_bound=config.fusion.away * volume.voxel)[0]
-            kept = ~np.isfinite(near)
+            is_far = ~np.isfinite(near)
             for _ in range(config.fusion.rings if disagree else 0):
-                kept[mesh.faces[kept[mesh.faces].any(axis=1)]] = True
-            mesh = subset(mesh, kept[mesh.faces].any(axis=1))
+                is_far[mesh.faces[is_far[mesh.faces].any(axis=1)]] = True
+            mesh = subset(mesh, is_far[mesh.faces].any(axis=1))
         total = joined(total, without_floaters(mesh, config.min_part))
     return total
 

@@ -39,10 +39,10 @@ def closed_holes(
     for (border, inner, rgb, triangles), through in zip(fillings, free, strict=True):
         if through.mean() > visibility.free_share:
             continue
-        names = np.concatenate([border, np.arange(count, count + len(inner))])
+        numbers = np.concatenate([border, np.arange(count, count + len(inner))])
         vertices.append(inner.astype(np.float32))
         colours.append(rgb)
-        faces.append(names[triangles].astype(np.int32))
+        faces.append(numbers[triangles].astype(np.int32))
         count += len(inner)
         closed += 1
     return Mesh(np.concatenate(vertices), np.concatenate(colours), np.concatenate(faces)), closed
@@ -60,8 +60,8 @@ def borders(faces: NDArray[np.int32], config: HoleConfig) -> list[NDArray[np.int
     edges, count = np.arange(len(begin)), int(begin.max()) + 1
     codes, reverse = begin * count + end, end * count + begin
     order = np.argsort(codes, kind="stable")
-    place = np.searchsorted(codes[order], reverse).clip(0, len(codes) - 1)
-    twin = np.where(codes[order][place] == reverse, order[place], -1)
+    row = np.searchsorted(codes[order], reverse).clip(0, len(codes) - 1)
+    twin = np.where(codes[order][row] == reverse, order[row], -1)
     following = 3 * (edges // 3) + (edges + 1) % 3
     # From an open edge around its end through all triangles there, to the open edge that leaves it: borders that meet
     # in a vertex stay apart.
@@ -161,28 +161,28 @@ def _triangulated(polygon: FloatArray, inner: FloatArray) -> NDArray[np.intp] | 
 
     points = np.concatenate([polygon, inner])
     try:
-        found: NDArray[np.intp] = Delaunay(points).simplices.astype(np.intp)
+        triangles: NDArray[np.intp] = Delaunay(points).simplices.astype(np.intp)
     except (QhullError, ValueError):
         return None
-    a, b, c = (points[found[:, k]] for k in range(3))
+    a, b, c = (points[triangles[:, k]] for k in range(3))
     u, v = b - a, c - a
     turned = u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0] < 0
-    found[turned] = found[turned][:, [0, 2, 1]]
-    found = found[_inside(points[found].mean(axis=1), polygon)]
-    edges = found[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2)
+    triangles[turned] = triangles[turned][:, [0, 2, 1]]
+    triangles = triangles[_inside(points[triangles].mean(axis=1), polygon)]
+    edges = triangles[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2)
     count = len(points)
     codes = edges[:, 0] * count + edges[:, 1]
     reverse = edges[:, 1] * count + edges[:, 0]
     outer = codes[~np.isin(codes, reverse)]
-    wanted = np.arange(len(polygon)) * count + np.roll(np.arange(len(polygon)), -1)
-    if len(outer) != len(wanted) or not np.isin(wanted, outer).all():
+    border = np.arange(len(polygon)) * count + np.roll(np.arange(len(polygon)), -1)
+    if len(outer) != len(border) or not np.isin(border, outer).all():
         return None
-    return found
+    return triangles
 
 
 def ears(polygon: FloatArray) -> NDArray[np.intp] | None:
     """Triangles [K - 2, 3] of a counter-clockwise polygon [K, 2] by ear clipping; None where it crosses itself."""
-    left, found = list(range(len(polygon))), []
+    left, triangles = list(range(len(polygon))), []
     position = 0
     failed = 0
     while len(left) > 3:
@@ -191,7 +191,7 @@ def ears(polygon: FloatArray) -> NDArray[np.intp] | None:
         position %= len(left)
         a, b, c = left[position - 1], left[position], left[(position + 1) % len(left)]
         if _is_ear(polygon, left, (a, b, c)):
-            found.append((a, b, c))
+            triangles.append((a, b, c))
             del left[position]
             # The next ear is looked for elsewhere, so that triangles do not become a fan.
             position += 1
@@ -202,7 +202,7 @@ def ears(polygon: FloatArray) -> NDArray[np.intp] | None:
     a, b, c = (polygon[vertex] for vertex in left)
     if _turn(a, b, c[None])[0] <= _flat(polygon):
         return None
-    return np.array([*found, tuple(left)], np.intp)
+    return np.array([*triangles, tuple(left)], np.intp)
 
 
 def _is_ear(polygon: FloatArray, left: list[int], corner: tuple[int, int, int]) -> bool:

@@ -52,8 +52,8 @@ def view_labels(
     cost += config.outlier_cost * _outliers(colours, views, score > 0, config.outlier_levels)
     pairs, length = neighbours(mesh)
     shown = best[:, 0] > 0
-    kept = shown[pairs].all(axis=1)
-    pairs, length = pairs[kept], length[kept]
+    both_shown = shown[pairs].all(axis=1)
+    pairs, length = pairs[both_shown], length[both_shown]
     choice = _propagate(cost, views, pairs, config.seam_cost * length.clip(0.2, 4), config)
     labels[shown] = views[np.arange(len(views)), choice][shown]
     for _ in range(3):
@@ -88,8 +88,8 @@ def _propagate(
     reverse = np.concatenate([np.arange(edges) + edges, np.arange(edges)])
     # Number of the target's candidate among the source's, -1 where it is none of them.
     same = views[source][:, :, None] == views[target][:, None, :]  # [2E, source, target]
-    place = np.where(same.any(axis=1), same.argmax(axis=1), -1)
-    is_common, place = place >= 0, place.clip(0)
+    candidate = np.where(same.any(axis=1), same.argmax(axis=1), -1)
+    is_common, candidate = candidate >= 0, candidate.clip(0)
     del same
     messages = np.zeros((len(source), views.shape[1]), np.float32)
     order = np.argsort(target, kind="stable")
@@ -106,7 +106,7 @@ def _propagate(
         out = beliefs()[source] - messages[reverse]
         least = out.min(axis=1, keepdims=True)
         other = least + seam
-        sent = np.where(is_common, np.minimum(np.take_along_axis(out, place, axis=1), other), other) - least
+        sent = np.where(is_common, np.minimum(np.take_along_axis(out, candidate, axis=1), other), other) - least
         messages = np.float32(config.damping) * messages + np.float32(1 - config.damping) * sent
     return np.asarray(beliefs().argmin(axis=1), np.intp)
 

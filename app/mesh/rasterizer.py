@@ -95,8 +95,8 @@ def rasterize(
         members = np.flatnonzero(key == kind)
         for start in range(0, len(members), max(FRAGMENTS // (w * h), 1)):
             chunk = members[start : start + max(FRAGMENTS // (w * h), 1)]
-            found = _fragments(projection, faces[number[chunk]], first[chunk], count[chunk], (w, h))
-            fragments.append((found[0] @ np.array([1, width]), number[chunk][found[1]].astype(np.int32), found[2]))
+            pixels, local, depth = _fragments(projection, faces[number[chunk]], first[chunk], count[chunk], (w, h))
+            fragments.append((pixels @ np.array([1, width]), number[chunk][local].astype(np.int32), depth))
     for pixel, _, depth in fragments:
         np.maximum.at(inverse, pixel, depth)
     for pixel, triangle, depth in fragments:
@@ -159,5 +159,5 @@ def sampled(image: NDArray[np.uint8], pixels: FloatArray) -> NDArray[np.uint8]:
     rows = 1 + len(pixels) // MAP_WIDTH
     xy = np.zeros((rows * MAP_WIDTH, 2), np.float32)
     xy[: len(pixels)] = pixels - np.float32(0.5)
-    found = cv2.remap(image, xy.reshape(rows, MAP_WIDTH, 2), None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    return np.asarray(found.reshape(-1, 3)[: len(pixels)], np.uint8)
+    colours = cv2.remap(image, xy.reshape(rows, MAP_WIDTH, 2), None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(colours.reshape(-1, 3)[: len(pixels)], np.uint8)

@@ -41,13 +41,13 @@ def extract(volume: Volume, min_frames: int) -> Mesh:
         inside = distance < 0
         if known.any() and (inside & known).any() and (~inside & known).any():
             try:
-                found, faces, _, _ = marching_cubes(
+                vertices, faces, _, _ = marching_cubes(
                     distance, 0.0, mask=_complete_cells(known), gradient_direction="descent"
                 )
             except (ValueError, RuntimeError):  # no surface within the mask
                 pass
             else:
-                xyz = found.astype(np.float64)
+                xyz = vertices.astype(np.float64)
                 parts.append((xyz + corner * CHUNK * BLOCK, faces.astype(np.int64) + count, _colours(rgb, xyz)))
                 count += len(xyz)
     if not parts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.mesh.atlas import Placement, copy_patches, jpeg_of, place_patches
+from stream_recon.app.mesh.atlas import Packing, copy_patches, jpeg_of, pack_patches
 from stream_recon.app.mesh.blending import add_view, blend, image_texels, levelled_image, view_gains
 from stream_recon.app.mesh.config import AtlasConfig, TextureConfig
 from stream_recon.app.mesh.fusion import Report, source_view
@@ -35,14 +35,14 @@ class TexturedMesh:
     """A mesh whose triangles have an image where a frame shows them, and else colours at vertices."""
 
     parts: list[TexturedPart]
-    rest: Mesh
+    untextured: Mesh
     """Triangles that no frame shows."""
     views: int
     """Number of frames whose images are used."""
 
     @property
     def triangles(self) -> int:
-        return sum(len(part.faces) for part in self.parts) + len(self.rest.faces)
+        return sum(len(part.faces) for part in self.parts) + len(self.untextured.faces)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Part:
     """The textured triangles on one image of the atlas."""
 
     image: int
-    place: FloatArray  # [K, 2] pixel in the image
+    pixel: FloatArray  # [K, 2] pixel in the image
     xyz: FloatArray  # [K, 3]
     faces: NDArray[np.int32]  # [M, 3] of these vertices
     numbers: NDArray[np.intp]  # [M] the triangles' numbers in the mesh
@@ -87,30 +87,28 @@ def textured(
     labels = view_labels(mesh, scores, levelled, config.labels)
     report(0.8)
     shown = labels >= 0
-    rest = subset(mesh, ~shown)
+    untextured = subset(mesh, ~shown)
     if not shown.any():
-        return TexturedMesh([], rest, 0)
+        return TexturedMesh([], untextured, 0)
     patches = _patches(subset_faces(mesh, shown), labels[shown], len(mesh.xyz))
     used = [scored.cameras[number] for number in chosen]
     pixels = _pixels(result, used, mesh, patches)
-    placement = _placement(patches, pixels, config.atlas)
-    atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in placement.sizes]
-    parts = _parts(mesh, patches, placement, pixels, np.flatnonzero(shown))
-    texels = [
-        image_texels(placement.sizes[part.image], part.place, part.faces, part.xyz, part.numbers) for part in parts
-    ]
+    packing = _packing(patches, pixels, config.atlas)
+    atlas = [np.full((height, width, 3), 127, np.uint8) for width, height in packing.sizes]
+    parts = _parts(mesh, patches, packing, pixels, np.flatnonzero(shown))
+    texels = [image_texels(packing.sizes[part.image], part.pixel, part.faces, part.xyz, part.numbers) for part in parts]
     for number, camera in enumerate(scored.cameras):
         report(0.8 + 0.18 * number / len(scored.cameras))
         view = source_view(result, camera)
         image = levelled_image(view, mesh, scored.scores[number] > 0, config.blend)
         if number in chosen:
-            copy_patches(atlas, placement, np.flatnonzero(patches.view == chosen.index(number)), image)
+            copy_patches(atlas, packing, np.flatnonzero(patches.view == chosen.index(number)), image)
         add_view(texels, view, image, scored.scores[number], config.blend)
     for part, some in zip(parts, texels, strict=True):
         blend(atlas[part.image], some, config.atlas.padding)
     textured_parts = [_textured_part(part, atlas[part.image], config.atlas.jpeg_quality) for part in parts]
     report(1.0)
-    return TexturedMesh(textured_parts, rest, len(np.unique(patches.view)))
+    return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)))
 
 
 def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
@@ -140,30 +138,30 @@ def _pixels(result: ResultFolder, used: Sequence[FrameCamera], mesh: Mesh, patch
     return pixels
 
 
-def _placement(patches: _Patches, pixels: FloatArray, config: AtlasConfig) -> Placement:
+def _packing(patches: _Patches, pixels: FloatArray, config: AtlasConfig) -> Packing:
     low = np.full((len(patches.view), 2), np.inf, np.float32)
     high = np.full((len(patches.view), 2), -np.inf, np.float32)
     np.minimum.at(low, patches.owner, pixels)
     np.maximum.at(high, patches.owner, pixels)
-    return place_patches(low, high, config)
+    return pack_patches(low, high, config)
 
 
 def _parts(
-    mesh: Mesh, patches: _Patches, placement: Placement, pixels: FloatArray, numbers: NDArray[np.intp]
+    mesh: Mesh, patches: _Patches, packing: Packing, pixels: FloatArray, numbers: NDArray[np.intp]
 ) -> list[_Part]:
     """The parts of the mesh on the images of the atlas. ``numbers``: [M] of the triangles in the mesh."""
-    place = placement.corner[patches.owner] + (pixels - placement.origin[patches.owner]) * np.float32(placement.scale)
+    pixel = packing.corner[patches.owner] + (pixels - packing.origin[patches.owner]) * np.float32(packing.scale)
     parts = []
-    for image in range(len(placement.sizes)):
-        some = np.flatnonzero(placement.image[patches.patch] == image)
+    for image in range(len(packing.sizes)):
+        some = np.flatnonzero(packing.image[patches.patch] == image)
         if len(some):
             vertices, local = np.unique(patches.faces[some], return_inverse=True)
             faces: NDArray[np.int32] = local.reshape(-1, 3).astype(np.int32)
             xyz = mesh.xyz[patches.source[vertices]]
-            parts.append(_Part(image, place[vertices].astype(np.float32), xyz, faces, numbers[some]))
+            parts.append(_Part(image, pixel[vertices].astype(np.float32), xyz, faces, numbers[some]))
     return parts
 
 
 def _textured_part(part: _Part, image: NDArray[np.uint8], quality: int) -> TexturedPart:
-    uv = part.place / np.array([image.shape[1], image.shape[0]], np.float32)
+    uv = part.pixel / np.array([image.shape[1], image.shape[0]], np.float32)
     return TexturedPart(part.xyz, part.faces, np.asarray(uv, np.float32), jpeg_of(image, quality))

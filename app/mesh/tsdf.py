@@ -127,15 +127,15 @@ class Volume:
             cells = np.floor((rays * (z + offset)[:, None] + T[:3, 3]) / side).astype(np.int64)
             near = (np.abs(cells) < 1 << (BITS - 1)).all(axis=1)
             keys.append(np.unique(_keys(cells[near])))
-        wanted = np.unique(np.concatenate(keys))
-        slots = np.array([self._slots.get(key, -1) for key in wanted.tolist()], np.intp)
-        new = wanted[slots < 0]
+        near_blocks = np.unique(np.concatenate(keys))
+        slots = np.array([self._slots.get(key, -1) for key in near_blocks.tolist()], np.intp)
+        new = near_blocks[slots < 0]
         room = self._max_blocks - len(self._slots)
         if len(new) > room:
             self.full, new = True, new[:room]
         if len(new):
             self._allocate(new)
-            slots = np.array([self._slots.get(key, -1) for key in wanted.tolist()], np.intp)
+            slots = np.array([self._slots.get(key, -1) for key in near_blocks.tolist()], np.intp)
         return slots[slots >= 0]
 
     def _allocate(self, keys: NDArray[np.int64]) -> None:

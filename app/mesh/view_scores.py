@@ -107,14 +107,14 @@ def visible_vertices(
     chosen = np.flatnonzero(visible)
     column, row = (xy[chosen] * np.float32(factor)).astype(np.intp).T
     nearest = 1 / np.maximum(inverse[row.clip(0, size[1] - 1), column.clip(0, size[0] - 1)], 1e-12)
-    kept = z[chosen] < nearest * (1 + config.tolerance) + margin
+    unhidden = z[chosen] < nearest * (1 + config.tolerance) + margin
     rows, columns = view.depth.shape
     column = (xy[chosen, 0] * (columns / width)).astype(np.intp).clip(0, columns - 1)
     row = (xy[chosen, 1] * (rows / height)).astype(np.intp).clip(0, rows - 1)
     depth = view.depth[row, column]
-    kept &= (depth == 0) | (z[chosen] < depth * (1 + config.in_front) + margin)
-    kept &= ~view.masked[row, column]
-    visible[chosen] = kept
+    unhidden &= (depth == 0) | (z[chosen] < depth * (1 + config.in_front) + margin)
+    unhidden &= ~view.masked[row, column]
+    visible[chosen] = unhidden
     return np.asarray(visible)
 
 

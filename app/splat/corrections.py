@@ -69,11 +69,11 @@ class Corrections(torch.nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """Corrections and the state of their optimizer, by name."""
-        found = {name: value.detach() for name, value in self.named_parameters()}
+        tensors = {name: value.detach() for name, value in self.named_parameters()}
         for name, value in self.named_parameters():
             for key, moment in self.optimizer.state.get(value, {}).items():
-                found[f"{name}.{key}"] = torch.as_tensor(moment)
-        return found
+                tensors[f"{name}.{key}"] = torch.as_tensor(moment)
+        return tensors
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
@@ -95,11 +95,11 @@ def neighbours(trained: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np
     """For each image [n] the trained ones before and after it, and the share of the later one; itself if trained."""
     rows = np.flatnonzero(trained)
     at = np.arange(len(trained))
-    place = np.searchsorted(rows, at)
-    after = rows[place.clip(0, len(rows) - 1)]
-    before = rows[(place - 1).clip(0, len(rows) - 1)]
-    before = np.where(trained, at, np.where(place == 0, after, before))
-    after = np.where(trained, at, np.where(place == len(rows), before, after))
+    following = np.searchsorted(rows, at)
+    after = rows[following.clip(0, len(rows) - 1)]
+    before = rows[(following - 1).clip(0, len(rows) - 1)]
+    before = np.where(trained, at, np.where(following == 0, after, before))
+    after = np.where(trained, at, np.where(following == len(rows), before, after))
     span = np.maximum(after - before, 1)
     return before.astype(np.int64), after.astype(np.int64), (at - before) / span * (after > before)
 

@@ -91,15 +91,15 @@ def divided(opacity: Tensor, parts: Tensor, max_parts: int) -> tuple[Tensor, Ten
     Together they let as much through at the centre as the one, and their integral along a line through it is the same.
     """
     n = parts.clamp(1, max_parts).double()
-    whole = opacity.double().clamp(1e-6, 1 - 1e-6)
-    part = 1 - (1 - whole) ** (1 / n)
-    total = torch.zeros_like(whole)
+    total_opacity = opacity.double().clamp(1e-6, 1 - 1e-6)
+    part = 1 - (1 - total_opacity) ** (1 / n)
+    total = torch.zeros_like(total_opacity)
     for i in range(1, int(n.max().item()) + 1):
-        row = torch.zeros_like(whole)
+        row = torch.zeros_like(total_opacity)
         for k in range(i):
             row += math.comb(i - 1, k) * (-1) ** k / math.sqrt(k + 1) * part ** (k + 1)
         total += torch.where(n >= i, row, 0.0)
-    return part.to(opacity.dtype), (whole / total.clamp_min(1e-12)).clamp(0.05, 1.0).to(opacity.dtype)
+    return part.to(opacity.dtype), (total_opacity / total.clamp_min(1e-12)).clamp(0.05, 1.0).to(opacity.dtype)
 
 
 def rotations(quats: Tensor) -> Tensor:

@@ -13,15 +13,15 @@ MIN_DEPTH = 1e-3
 """Depth below which nothing is measured, in the trainer's unit."""
 
 
-def image_loss(drawn: Tensor, wanted: Tensor, kept: Tensor | None, ssim_share: float) -> Tensor:
+def image_loss(drawn: Tensor, photograph: Tensor, kept: Tensor | None, ssim_share: float) -> Tensor:
     """L1 and 1 - SSIM, by their share, of images [h, w, 3] from 0 to 1, at the pixels ``kept`` [h, w]; None: at all."""
     if kept is not None:
         # Black in both, so that windows across its border say nothing of what is left out either.
-        drawn, wanted = drawn * kept[..., None], wanted * kept[..., None]
+        drawn, photograph = drawn * kept[..., None], photograph * kept[..., None]
         share = kept.float().mean().clamp_min(1e-3)
     else:
         share = torch.ones((), device=drawn.device)
-    different = (1 - ssim_share) * F.l1_loss(drawn, wanted) + ssim_share * (1 - ssim(drawn, wanted))
+    different = (1 - ssim_share) * F.l1_loss(drawn, photograph) + ssim_share * (1 - ssim(drawn, photograph))
     return different / share
 
 
@@ -47,8 +47,8 @@ def depth_loss(drawn: Tensor, depth: Tensor, certainty: Tensor, config: LossConf
     Inverse depth: an error far away moves the image less than one nearby.
     """
     weight = _certainty_weights(config.certainty_weights, drawn.device)[certainty.long()] * (depth > MIN_DEPTH)
-    wanted = depth.clamp_min(MIN_DEPTH)
-    different = (wanted / drawn.clamp_min(MIN_DEPTH) - 1).abs().clamp_max(1.0)
+    target = depth.clamp_min(MIN_DEPTH)
+    different = (target / drawn.clamp_min(MIN_DEPTH) - 1).abs().clamp_max(1.0)
     return (weight * different).sum() / weight.sum().clamp_min(1.0)
 
 

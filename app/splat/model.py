@@ -96,11 +96,11 @@ class SplatModel:
 
     def state(self) -> dict[str, Tensor]:
         """All parameters and the state of their optimizers, by name."""
-        found = {name: value.detach() for name, value in self.gaussians.items()}
+        tensors = {name: value.detach() for name, value in self.gaussians.items()}
         for name, optimizer in self.optimizers.items():
             for key, value in optimizer.state.get(self.gaussians[name], {}).items():
-                found[f"{name}.{key}"] = torch.as_tensor(value)
-        return found
+                tensors[f"{name}.{key}"] = torch.as_tensor(value)
+        return tensors
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], device: torch.device, config: ModelConfig) -> "SplatModel":

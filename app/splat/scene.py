@@ -78,8 +78,8 @@ def shell_points(scene: TrainingScene, config: ShellConfig) -> tuple[NDArray[np.
         return np.empty((0, 3), np.float32), np.empty((0, 3), np.uint8)
     view, row, column = np.nonzero(without)
     rng = np.random.default_rng(0)
-    kept = rng.permutation(len(view))[: 4 * config.max_points]
-    view, row, column = view[kept], row[kept], column[kept]
+    chosen = rng.permutation(len(view))[: 4 * config.max_points]
+    view, row, column = view[chosen], row[chosen], column[chosen]
     height, width = without.shape[1:]
     x = (column + 0.5) * scene.size[0] / width
     y = (row + 0.5) * scene.size[1] / height
@@ -151,13 +151,13 @@ def scene_of(
         depth = np.zeros((small.size[1], small.size[0]), np.float32)
         certainty = np.zeros(depth.shape, np.uint8)
         with suppress(OutputError):
-            found = result.surface_of(camera)
-            depth = np.asarray(small.from_map(found.depth, found, cv2.INTER_NEAREST), np.float32)
-            levels = found.certainty
+            frame = result.surface_of(camera)
+            depth = np.asarray(small.from_map(frame.depth, frame, cv2.INTER_NEAREST), np.float32)
+            levels = frame.certainty
             if levels is None:
-                known = confidence_levels(found) >= CONFIDENCE_LEVELS["low"]
-                levels = np.where(known & (found.depth > 0), Certainty.NETWORK, Certainty.NONE).astype(np.uint8)
-            certainty = np.asarray(small.from_map(levels, found, cv2.INTER_NEAREST), np.uint8)
+                known = confidence_levels(frame) >= CONFIDENCE_LEVELS["low"]
+                levels = np.where(known & (frame.depth > 0), Certainty.NETWORK, Certainty.NONE).astype(np.uint8)
+            certainty = np.asarray(small.from_map(levels, frame, cv2.INTER_NEAREST), np.uint8)
         depths.append(np.where(certainty > 0, depth, 0).astype(np.float16))
         certainties.append(np.where(depth > 0, certainty, 0).astype(np.uint8))
         if has_masks(job):

@@ -167,15 +167,15 @@ class Trainer:
         psnr: dict[int, float] = {}
         similar = []
         for number in np.flatnonzero(self.scene.held_out).tolist():
-            drawn, wanted = self.drawn(number), self.image(number)
+            drawn, photograph = self.drawn(number), self.image(number)
             if self._kept is not None:
-                kept = self._kept[number][..., None]
-                drawn, wanted = drawn * kept, wanted * kept
-            error = F.mse_loss(drawn, wanted)
+                mask = self._kept[number][..., None]
+                drawn, photograph = drawn * mask, photograph * mask
+            error = F.mse_loss(drawn, photograph)
             if self._kept is not None:
                 error = error / self._kept[number].float().mean().clamp_min(1e-3)
             psnr[int(self.scene.frames[number])] = -10 * math.log10(max(error.item(), 1e-12))
-            similar.append(ssim(drawn, wanted, padding=0).item())
+            similar.append(ssim(drawn, photograph, padding=0).item())
         self.held_out = HeldOut()
         if psnr:
             self.held_out = HeldOut(float(np.mean(list(psnr.values()))), float(np.mean(similar)), psnr)
@@ -194,10 +194,10 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """All that `load` needs to go on."""
-        found = {f"model.{name}": value for name, value in self.model.state().items()}
-        found |= {f"corrections.{name}": value for name, value in self.corrections.state().items()}
-        found["step"] = torch.tensor([float(self.step), self.seconds], dtype=torch.float64)
-        return found
+        tensors = {f"model.{name}": value for name, value in self.model.state().items()}
+        tensors |= {f"corrections.{name}": value for name, value in self.corrections.state().items()}
+        tensors["step"] = torch.tensor([float(self.step), self.seconds], dtype=torch.float64)
+        return tensors
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from a `state`. Raises KeyError, ValueError or RuntimeError where it does not fit."""

@@ -30,7 +30,7 @@ def drawables(mesh: TexturedMesh) -> list[Drawable]:
     parts = [
         Drawable(part.xyz, part.faces, uv=part.uv, image=_decoded(part.jpeg)) for part in mesh.parts if len(part.faces)
     ]
-    return [*parts, Drawable(mesh.rest.xyz, mesh.rest.faces, mesh.rest.rgb)]
+    return [*parts, Drawable(mesh.untextured.xyz, mesh.untextured.faces, mesh.untextured.rgb)]
 
 
 def draw(

@@ -110,7 +110,7 @@ class Arrays(Protocol):
     def rows(self, chosen: Array, margin: int) -> slice:
         """Rows of images [n, h, w] with all ``chosen`` pixels and ``margin`` rows around them; all rows on a GPU."""
 
-    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+    def padded_rows(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
         """An array with the shape of ``like`` that is ``part`` in some rows, an index, and else ``value``."""
 
     def box(self, image: Array, radius: int) -> Array:
@@ -142,10 +142,10 @@ class NumpyArrays(Arrays):
     def where(self, condition: Array, a: Array | float, b: Array | float) -> Array:
         if not (_is_image(condition, np.bool_) and all(_fits(value, condition.shape) for value in (a, b))):
             return np.where(condition, _single(a), _single(b))
-        found = np.array(b) if isinstance(b, np.ndarray) else np.full(condition.shape, b, np.float32)
+        out = np.array(b) if isinstance(b, np.ndarray) else np.full(condition.shape, b, np.float32)
         source = a if isinstance(a, np.ndarray) else np.full(condition.shape, a, np.float32)
-        cv2.copyTo(_flat(source), _flat(condition.view(np.uint8)), _flat(found))
-        return found
+        cv2.copyTo(_flat(source), _flat(condition.view(np.uint8)), _flat(out))
+        return out
 
     def minimum(self, a: Array, b: Array | float) -> Array:
         if _is_image(a) and isinstance(b, float | int):
@@ -189,29 +189,29 @@ class NumpyArrays(Arrays):
         def one(image: Array, u: Array, v: Array) -> Array:
             return cv2.remap(image, u, v, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
 
-        found = [[one(images[n], x[n, k], y[n, k]) for k in range(x.shape[1])] for n in range(len(images))]
-        return found[0][0][None, None] if x.shape[:2] == (1, 1) else np.array(found)
+        sampled = [[one(images[n], x[n, k], y[n, k]) for k in range(x.shape[1])] for n in range(len(images))]
+        return sampled[0][0][None, None] if x.shape[:2] == (1, 1) else np.array(sampled)
 
     def take(self, images: Array, x: Array, y: Array) -> Array:
         half = np.float32(0.5)
-        found = [
+        taken = [
             cv2.remap(image, u - half, v - half, cv2.INTER_NEAREST, None, cv2.BORDER_CONSTANT, 0)
             for image, u, v in zip(images, x, y, strict=True)
         ]
-        return found[0][None] if len(found) == 1 else np.array(found)
+        return taken[0][None] if len(taken) == 1 else np.array(taken)
 
     def rows(self, chosen: Array, margin: int) -> slice:
-        found = np.flatnonzero(chosen.any(axis=(0, 2)))
-        if not len(found):
+        used = np.flatnonzero(chosen.any(axis=(0, 2)))
+        if not len(used):
             return slice(0, 2 * margin + 1)
-        return slice(max(int(found[0]) - margin, 0), int(found[-1]) + margin + 1)
+        return slice(max(int(used[0]) - margin, 0), int(used[-1]) + margin + 1)
 
-    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+    def padded_rows(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
         if part.shape == like.shape:
             return part
-        found = np.full(like.shape, value, np.float32)
-        found[rows] = part
-        return found
+        out = np.full(like.shape, value, np.float32)
+        out[rows] = part
+        return out
 
     def box(self, image: Array, radius: int) -> Array:
         kernel = np.full(2 * radius + 1, 1 / (2 * radius + 1), np.float32)

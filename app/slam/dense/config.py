@@ -99,7 +99,7 @@ class OtherSurfaceConfig:
     """Log ratio of a point's depth to that of its surroundings, from which it is on another surface."""
     surroundings: int = 4
     """Pixels on either side whose median is the depth of a point's surroundings."""
-    reach: float = 12.0
+    radius: float = 12.0
     """Pixels about a point on another surface at which stereo tries its depth."""
     companion_log_ratio: float = 0.1
     """Log ratio of the depths of two points up to which they may be on the same surface: a wrong point is alone."""
@@ -230,7 +230,7 @@ class PlaneConfig:
     """Bounds of that weight."""
     unreached_weight: float = 0.3
     """Further weight of it where no measurement is on the same surface."""
-    reach: float = 10.0
+    reach_smoothness: float = 10.0
     reach_damping: float = 1e-3
     """Smoothness and damping of the question how far a measurement reaches: about 100 pixels."""
     min_measured: int = 50

@@ -12,8 +12,8 @@ class Neighbours:
     """Depth maps of k other views for each of n views of one size, and the `pixel_transfers` between them."""
 
     depths: Sequence[Array]  # k arrays [n, h', w'], 0 where unknown
-    there: Array  # [n, k, 3, 4]
-    back: Array  # [n, k, 3, 4]
+    forward: Array  # [n, k, 3, 4]
+    backward: Array  # [n, k, 3, 4]
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,29 @@ def support(arrays: Arrays, depth: Array, neighbours: Neighbours, bounds: Bounds
         none = arrays.zeros_like(depth)
         return Support(none, none, depth)
 
-    def found(depth: Array, bound: Array, there: Array, back: Array, *others: Array) -> tuple[Array, ...]:
+    def compared(depth: Array, bound: Array, forward: Array, backward: Array, *others: Array) -> tuple[Array, ...]:
         x, y = pixel_centres(arrays, size)
         x, y = x[:1], y[:, :1]
         known = depth > 0
         agreeing, contradicting = arrays.zeros_like(depth), arrays.zeros_like(depth)
         total = 1 / arrays.maximum(depth, 1e-9)
         for number, other in enumerate(others):
-            column, row, expected = _project(arrays, there[:, number], x, y, depth)
+            column, row, expected = _project(arrays, forward[:, number], x, y, depth)
             # The other map's depth is that of its pixel's centre.
             centre = arrays.floor(column) + 0.5, arrays.floor(row) + 0.5
             z = arrays.take(other, *centre)
-            x_back, y_back, z_back = _project(arrays, back[:, number], *centre, z)
+            x_back, y_back, z_back = _project(arrays, backward[:, number], *centre, z)
             dx, dy, dz = x_back - x, y_back - y, z_back - depth
-            seen = known & (z > 0) & (expected > 0)
-            agrees = seen & (dx * dx + dy * dy < bounds.pixels**2) & (dz * dz < bound * bound)
+            comparable = known & (z > 0) & (expected > 0)
+            agrees = comparable & (dx * dx + dy * dy < bounds.pixels**2) & (dz * dz < bound * bound)
             agreeing = agreeing + arrays.to_float(agrees)
             total = total + arrays.where(agrees, 1 / arrays.maximum(z_back, 1e-9), 0.0)
-            contradicting = contradicting + arrays.to_float(seen & (z > expected * bounds.free_space))
+            contradicting = contradicting + arrays.to_float(comparable & (z > expected * bounds.free_space))
         return agreeing, contradicting, arrays.where(known, (agreeing + 1) / total, 0.0)
 
     key, bound = ("support", bounds.pixels, bounds.free_space), depth * bounds.relative
-    return Support(*arrays.batched(key, found, depth, bound, neighbours.there, neighbours.back, *neighbours.depths))
+    inputs = depth, bound, neighbours.forward, neighbours.backward, *neighbours.depths
+    return Support(*arrays.batched(key, compared, *inputs))
 
 
 def _project(arrays: Arrays, P: Array, x: Array, y: Array, depth: Array) -> tuple[Array, Array, Array]:

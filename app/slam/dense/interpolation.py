@@ -91,13 +91,13 @@ class Interpolator:
             weight = halved(arrays, fine.weight)
             ratio = halved(arrays, fine.ratio * fine.weight) / arrays.maximum(weight, 1e-9)
             pyramid.append(Measured(ratio, weight * 4))
-        found: Array | None = None
+        solution: Array | None = None
         for level, data in zip(self.levels[::-1], pyramid[::-1], strict=True):
             size = data.ratio.shape[-1], data.ratio.shape[-2]
-            start = arrays.zeros_like(data.ratio) if found is None else arrays.enlarged(found, size)
-            found = self._solved(start, data, level, damping)
-        assert found is not None
-        return found
+            start = arrays.zeros_like(data.ratio) if solution is None else arrays.enlarged(solution, size)
+            solution = self._solved(start, data, level, damping)
+        assert solution is not None
+        return solution
 
     def spread_robustly(self, measured: Measured, outlier: Array | float = 1.0) -> Array:
         """`spread` in two rounds; the second one gives measurements that differ from their surroundings less weight.

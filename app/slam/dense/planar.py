@@ -40,7 +40,7 @@ def flattened(arrays: Arrays, grey: Array, depth: Array, error: Array, anchors: 
     grey, present = halved(arrays, grey), halved(arrays, unit / depth)
     # Ratios, not depths: four pixels at an edge have different depths.
     value = present * halved(arrays, anchors.weight * depth / arrays.maximum(anchors.depth, 1e-9))
-    spreading = replace(config.interpolation, smoothness=planes.reach, min_link=planes.min_link)
+    spreading = replace(config.interpolation, smoothness=planes.reach_smoothness, min_link=planes.min_link)
     interpolator = Interpolator(arrays, grey, unit / present, spreading)
     is_known = arrays.where(weight > 0, 1.0, 0.0)
     reached = interpolator.spread(Measured(is_known, weight * 4), planes.reach_damping)
@@ -120,8 +120,8 @@ class _System:
         yield self.links[1], self.bends[1], 2, (..., first, every), (..., last, every)
 
     def applied(self, x: Array) -> Array:
-        parts, found = _parts(x), self.arrays.zeros_like(x)
-        totals, q = _parts(found), parts[0]
+        parts, product = _parts(x), self.arrays.zeros_like(x)
+        totals, q = _parts(product), parts[0]
         totals[0][...] = self.weight * q
         for link, bend, number, i, j in self._directions():
             along, across = parts[number], parts[3 - number]
@@ -135,7 +135,7 @@ class _System:
             change = bend * (across[j] - across[i])
             totals[3 - number][i] -= change
             totals[3 - number][j] += change
-        return found
+        return product
 
     def diagonal(self) -> Array:
         """The diagonal of the matrix [..., 3 h, w]."""

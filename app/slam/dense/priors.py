@@ -91,7 +91,7 @@ def _of_each(
 def _other_depth(
     view: StereoView, prior: NDArray[np.float32], config: OtherSurfaceConfig, max_log_ratio: float
 ) -> NDArray[np.float32]:
-    """Depth [h, w] of the nearest triangulated point whose surroundings have another depth; 0 out of reach."""
+    """Depth [h, w] of the nearest triangulated point whose surroundings have another depth; 0 elsewhere."""
     height, width = prior.shape
     column, row, inside = _cells(view, width, height)
     if not len(row):
@@ -107,7 +107,7 @@ def _other_depth(
         return np.zeros_like(prior)
     column, row, depth = column[is_other], row[is_other], depth[is_other]
     # Only the rectangle that the points reach is searched.
-    margin = int(config.reach) + 1
+    margin = int(config.radius) + 1
     top, left = max(int(row.min()) - margin, 0), max(int(column.min()) - margin, 0)
     reached = np.s_[top : int(row.max()) + margin + 1, left : int(column.max()) + margin + 1]
     empty = np.ones(prior.shape, np.uint8)[reached]
@@ -115,9 +115,9 @@ def _other_depth(
     distance, label = cv2.distanceTransformWithLabels(empty, cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL)
     of_label = np.zeros(len(row) + 1, np.float32)
     of_label[label[row - top, column - left]] = depth
-    found = np.zeros_like(prior)
-    found[reached] = np.where(distance <= config.reach, of_label[label], np.float32(0))
-    return found
+    nearest = np.zeros_like(prior)
+    nearest[reached] = np.where(distance <= config.radius, of_label[label], np.float32(0))
+    return nearest
 
 
 def _has_companion(
@@ -125,7 +125,7 @@ def _has_companion(
 ) -> NDArray[np.bool_]:
     """Which of the points [N] have another one near them at nearly the same depth: wrong points are alone."""
     pixels = np.stack([column, row], axis=1)
-    near = np.square(pixels[:, None] - pixels).sum(axis=2) < (2 * config.reach) ** 2
+    near = np.square(pixels[:, None] - pixels).sum(axis=2) < (2 * config.radius) ** 2
     near &= np.abs(np.log(depth[:, None] / depth)) < config.companion_log_ratio
     return np.asarray(near.sum(axis=1) >= 2)
 
@@ -151,8 +151,8 @@ def _log_ratios(
     cell, number = np.unique(cell[usable], return_inverse=True)
     weight = np.bincount(number, weights[usable], minlength=len(cell))
     total = np.bincount(number, weights[usable] * ratio[usable], minlength=len(cell))
-    found = np.zeros((2, height * width), np.float32)
-    found[0, cell] = total / np.maximum(weight, 1e-9)
-    found[1, cell] = np.minimum(weight, 2)
-    mean, least = found.reshape(2, height, width)
+    tables = np.zeros((2, height * width), np.float32)
+    tables[0, cell] = total / np.maximum(weight, 1e-9)
+    tables[1, cell] = np.minimum(weight, 2)
+    mean, least = tables.reshape(2, height, width)
     return mean, least

@@ -139,14 +139,14 @@ class DenseStereo:
         # This is the CPU's work while a GPU is at the priors.
         sources = [self._sources(number) for number in numbers]
         others = other_surfaces(arrays, views, priors, self._config)
-        for place, number in enumerate(numbers):
-            prior, other, (grey, camera) = priors[place], others[place], images[place]
+        for row, number in enumerate(numbers):
+            prior, other, (grey, camera) = priors[row], others[row], images[row]
             matched, step = arrays.zeros_like(prior.depth), prior.depth[0, 0] * 0
-            if sources[place]:
-                result = self._sweeps(number, sources[place], prior.depth, other)
+            if sources[row]:
+                result = self._sweeps(number, sources[row], prior.depth, other)
                 is_matched = (result.cost < bounds.max_cost) & (result.margin > bounds.min_margin) & prior.is_valid
                 matched, step = arrays.where(is_matched, 1 / result.inverse_depth, 0.0), result.step
-            self._frames[number] = _Keyframe(views[place], camera, grey, prior, other, sources[place], matched, step)
+            self._frames[number] = _Keyframe(views[row], camera, grey, prior, other, sources[row], matched, step)
 
     def _sources(self, number: int) -> list[int]:
         """Numbers of a view's source views, best first."""
@@ -167,11 +167,11 @@ class DenseStereo:
 
     def _level(self, number: int, side: int) -> tuple[Array, Intrinsics]:
         """Image of a view with a longer side of at most ``side``, and its camera."""
-        found = self._levels.get((number, side))
-        if found is None:
+        level = self._levels.get((number, side))
+        if level is None:
             grey, camera = self._views[number].level(side)
-            found = self._levels[number, side] = self._arrays.array(grey), camera
-        return found
+            level = self._levels[number, side] = self._arrays.array(grey), camera
+        return level
 
     def _sweeps(self, number: int, sources: Sequence[int], prior: Array, other: Array) -> SweepResult:
         """Sweeps of a view against source views, from coarse to fine.
@@ -188,15 +188,15 @@ class DenseStereo:
             inputs += [grey, *(image for image, _ in others)]
         length, config = 2 + len(sources), self._config
 
-        def found(prior: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
-            levels = [rest[first : first + length] for first in range(0, len(rest), length)]
+        def sweep_levels(prior: Array, other: Array, *flat: Array) -> tuple[Array, ...]:
+            levels = [flat[first : first + length] for first in range(0, len(flat), length)]
             compared = [(grey, Sources(images, P)) for P, grey, *images in levels]
             result = swept(arrays, prior, compared, config.sweep)
             if config.other_surfaces.is_enabled:
                 result = with_other(arrays, *compared[-1], result, other, config)
             return result.inverse_depth, result.cost, result.margin, result.step
 
-        return SweepResult(*arrays.replayed(("sweeps", config), found, *inputs))
+        return SweepResult(*arrays.replayed(("sweeps", config), sweep_levels, *inputs))
 
     def _support(self, frames: list[_Keyframe], depth: Array, name: str, bounds: Bounds) -> Support:
         """Support of keyframes' depth by their source views' maps, the field ``name``."""
@@ -204,7 +204,7 @@ class DenseStereo:
         count = max(len(frame.sources) for frame in frames)
         # A map without depth stands for a source view that is missing.
         nothing = arrays.zeros_like(depth[0])
-        maps, there, back = list[list[Array]](), list[NDArray[np.float32]](), list[NDArray[np.float32]]()
+        maps, forward, backward = list[list[Array]](), list[NDArray[np.float32]](), list[NDArray[np.float32]]()
         for frame in frames:
             others = [self._frames[n] for n in frame.sources]
             missing = count - len(others)
@@ -213,10 +213,10 @@ class DenseStereo:
             others += [frame] * missing
             poses = np.array([other.view.T_world_camera for other in others]).reshape(-1, 4, 4)
             cameras = np.array([other.camera.matrix for other in others]).reshape(-1, 3, 3)
-            there.append(pixel_transfers(T, K, poses, cameras))
-            back.append(pixel_transfers(poses, cameras, T, K))
+            forward.append(pixel_transfers(T, K, poses, cameras))
+            backward.append(pixel_transfers(poses, cameras, T, K))
         depths = [arrays.stack([row[k] for row in maps]) for k in range(count)]
-        neighbours = Neighbours(depths, arrays.array(np.array(there)), arrays.array(np.array(back)))
+        neighbours = Neighbours(depths, arrays.array(np.array(forward)), arrays.array(np.array(backward)))
         return support(arrays, depth, neighbours, bounds)
 
     def _stacked(self, frames: list[_Keyframe], *names: str) -> list[Array]:
@@ -244,14 +244,14 @@ class DenseStereo:
         support = self._measured_support(frames, matched, step)
 
         def confirmed(grey: Array, prior: Array, is_valid: Array, other: Array, *rest: Array) -> tuple[Array, ...]:
-            point_ratio, point_weight, matched, agreeing, found = rest
+            point_ratio, point_weight, matched, agreeing, mean_depth = rest
             count = arrays.minimum(agreeing, float(len(confirmation.weights) - 1))
             weight = arrays.zeros_like(prior)
             for number, value in enumerate(confirmation.weights):
                 weight = arrays.where(count == number, value, weight)
             is_measured = (matched > 0) & is_valid
             weight = arrays.where(is_measured, weight, 0.0)
-            ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(found, 1e-9) / prior), 0.0)
+            ratio = arrays.where(weight > 0, arrays.log(arrays.maximum(mean_depth, 1e-9) / prior), 0.0)
             if config.reflections.is_enabled:
                 # Near a triangulated point on another surface there are two surfaces, and no reflection.
                 alone = without_reflections(arrays, Measured(ratio, weight), config.reflections)
@@ -264,10 +264,10 @@ class DenseStereo:
             depth = prior * arrays.exp(interpolator.spread_robustly(Measured(ratio, total), outlier))
             is_confirmed = (agreeing >= confirmation.confirming) & is_measured
             # Smoothness would mix what points and stereo measure on another surface, such as a pole, with the prior.
-            from_point = abs(arrays.log(arrays.maximum(found, 1e-9) / arrays.maximum(other, 1e-9)))
+            from_point = abs(arrays.log(arrays.maximum(mean_depth, 1e-9) / arrays.maximum(other, 1e-9)))
             is_other = is_confirmed & (abs(ratio) > others.min_prior_log_ratio)
             is_other = is_other & (from_point < others.max_point_log_ratio)
-            depth = arrays.where(is_other, found, depth)
+            depth = arrays.where(is_other, mean_depth, depth)
             return depth, arrays.where(is_confirmed, depth, 0.0), is_confirmed, count
 
         inputs = grey, prior, is_valid, other, *points, matched, support.agreeing, support.depth
@@ -285,16 +285,16 @@ class DenseStereo:
         spreading = replace(config.interpolation, smoothness=fill.smoothness)
 
         def filled(grey: Array, depth: Array, is_confirmed: Array, count: Array, *support: Array) -> tuple[Array, ...]:
-            agreeing, contradicting, found = support
+            agreeing, contradicting, mean_depth = support
             is_contradicted = (contradicting >= free_space.contradicting) & (agreeing == 0) & ~is_confirmed
             weight = arrays.where(is_confirmed, count * 0.5, 0.0)
             if fill.is_enabled:
                 is_new = (agreeing > 0) & ~is_confirmed
-                ratio = arrays.where(is_new, arrays.log(arrays.maximum(found, 1e-9) / depth), 0.0)
+                ratio = arrays.where(is_new, arrays.log(arrays.maximum(mean_depth, 1e-9) / depth), 0.0)
                 weight = arrays.where(is_new, agreeing * fill.weight, weight)
                 interpolator = Interpolator(arrays, grey, depth, spreading)
                 depth = depth * arrays.exp(interpolator.spread(Measured(ratio, weight)))
-            return depth, arrays.where(is_confirmed, depth, found), weight, is_contradicted
+            return depth, arrays.where(is_confirmed, depth, mean_depth), weight, is_contradicted
 
         inputs = grey, depth, is_confirmed, count, support.agreeing, support.contradicting, support.depth
         for frame, *values in zip(frames, *arrays.batched(("filled", config), filled, *inputs), strict=True):
@@ -317,8 +317,8 @@ class DenseStereo:
             return (arrays.where(is_confirmed, depth, plane),)
 
         (depth,) = arrays.batched(("flat", self._config), flat, *inputs)
-        for frame, found in zip(frames, depth, strict=True):
-            frame.depth = found
+        for frame, values in zip(frames, depth, strict=True):
+            frame.depth = values
 
     def _output(self, numbers: Sequence[int]) -> list[DenseDepth]:
         arrays, frames = self._arrays, [self._frames[number] for number in numbers]
@@ -337,7 +337,7 @@ class DenseStereo:
         depths = arrays.numpy(arrays.where(known, depth, 0.0)).astype(np.float32)
         certainties = arrays.numpy(arrays.where(known, certainty, float(Certainty.NONE))).astype(np.uint8)
         indices = [frame.view.index for frame in frames]
-        return [DenseDepth(*found) for found in zip(indices, depths, certainties, strict=True)]
+        return [DenseDepth(*values) for values in zip(indices, depths, certainties, strict=True)]
 
 
 def arrays_for(device: str) -> Arrays:

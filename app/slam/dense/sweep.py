@@ -73,14 +73,14 @@ def sweep(
         best: list[Array] = []
         inside: Array | None = None
         for group, start in zip(groups, at_prior, strict=True):
-            there = group.positions(arrays, [axis[rows] for axis in start], change)
-            score, visible = _scores(arrays, part, group, there, config)
+            positions = group.positions(arrays, [axis[rows] for axis in start], change)
+            score, visible = _scores(arrays, part, group, positions, config)
             for number in range(score.shape[0]):
                 inside = visible[number] if inside is None else inside + visible[number]
                 best = _sorted_in(arrays, best, score[number], config.best_views)
         assert inside is not None
         cost = OUTSIDE - arrays.to_float(within[rows]) * _mean_of_best(arrays, best, inside, config.best_views)
-        costs.append(arrays.placed(cost, rows, within, OUTSIDE))
+        costs.append(arrays.padded_rows(cost, rows, within, OUTSIDE))
     return _winner(arrays, arrays.concatenate(costs), prior_inverse, step, search, config.min_cost)
 
 
@@ -170,12 +170,12 @@ def _scores(
 
 def _sorted_in(arrays: Arrays, best: list[Array], score: Array, count: int) -> list[Array]:
     """The ``count`` highest scores in descending order, with one more view's scores."""
-    found = []
-    for kept in best:
-        found.append(arrays.maximum(kept, score))
-        if len(found) < count:
-            score = arrays.minimum(kept, score)
-    return found if len(found) == count else [*found, score]
+    highest = []
+    for earlier in best:
+        highest.append(arrays.maximum(earlier, score))
+        if len(highest) < count:
+            score = arrays.minimum(earlier, score)
+    return highest if len(highest) == count else [*highest, score]
 
 
 def _mean_of_best(arrays: Arrays, best: Sequence[Array], inside: Array, count: int) -> Array:
@@ -242,13 +242,13 @@ def with_other(
 ) -> SweepResult:
     """The result with another depth [h, w], 0 where unknown, where images agree clearly better with it."""
     about = arrays.where(other > 0, 1 / arrays.maximum(other, 1e-9), result.inverse_depth)
-    found = sweep(arrays, grey, sources, about, config.other_surfaces.sweep, config.sweep)
-    is_better = (other > 0) & (found.cost < result.cost - config.other_surfaces.min_gain)
-    is_better = is_better & (abs(found.inverse_depth - result.inverse_depth) > 2 * result.step)
-    gain = (result.cost - found.cost) / arrays.maximum(found.cost, config.sweep.min_cost)
+    candidate = sweep(arrays, grey, sources, about, config.other_surfaces.sweep, config.sweep)
+    is_better = (other > 0) & (candidate.cost < result.cost - config.other_surfaces.min_gain)
+    is_better = is_better & (abs(candidate.inverse_depth - result.inverse_depth) > 2 * result.step)
+    gain = (result.cost - candidate.cost) / arrays.maximum(candidate.cost, config.sweep.min_cost)
     return SweepResult(
-        arrays.where(is_better, found.inverse_depth, result.inverse_depth),
-        arrays.where(is_better, found.cost, result.cost),
+        arrays.where(is_better, candidate.inverse_depth, result.inverse_depth),
+        arrays.where(is_better, candidate.cost, result.cost),
         arrays.where(is_better, gain, result.margin),
         result.step,
     )
@@ -256,7 +256,7 @@ def with_other(
 
 def sides(side: int, coarse_side: int) -> list[int]:
     """Longer sides of the sweeps' images, from about ``coarse_side`` to ``side``, each at most twice the last one."""
-    found = [side]
-    while found[0] > coarse_side * 1.2:
-        found.insert(0, max((found[0] + 1) // 2, coarse_side))
-    return found
+    lengths = [side]
+    while lengths[0] > coarse_side * 1.2:
+        lengths.insert(0, max((lengths[0] + 1) // 2, coarse_side))
+    return lengths

@@ -65,7 +65,7 @@ class TorchArrays(Arrays):
             return self.replayed(key, function, *inputs)
         # One recording serves for groups of all sizes.
         full = [torch.cat([values, values[-1:].expand(missing, *values.shape[1:])]) for values in inputs]
-        return tuple(found[:-missing] for found in self.replayed(key, function, *full))
+        return tuple(output[:-missing] for output in self.replayed(key, function, *full))
 
     def _recorded(self, function: Callable[..., tuple[Array, ...]], inputs: tuple[Array, ...]) -> "_Recording":
         own = [values.clone() for values in inputs]
@@ -119,10 +119,10 @@ class TorchArrays(Arrays):
         count, height, width = images.shape
         grid = torch.stack([x * (2 / width) + (1 / width - 1), y * (2 / height) + (1 / height - 1)], dim=-1)
         flat = grid.reshape(count, -1, grid.shape[-2], 2)
-        found = torch.nn.functional.grid_sample(
+        sampled = torch.nn.functional.grid_sample(
             images[:, None], flat, mode="bilinear", padding_mode="border", align_corners=False
         )
-        return found.reshape(x.shape)
+        return sampled.reshape(x.shape)
 
     def take(self, images: Array, x: Array, y: Array) -> Array:
         count, height, width = images.shape
@@ -135,7 +135,7 @@ class TorchArrays(Arrays):
         # The number of rows would have to be read from the GPU.
         return slice(None)
 
-    def placed(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
+    def padded_rows(self, part: Array, rows: tuple[Any, ...], like: Array, value: float) -> Array:
         return part
 
     def box(self, image: Array, radius: int) -> Array:
@@ -151,8 +151,8 @@ class TorchArrays(Arrays):
 
     def _resized(self, image: Array, size: tuple[int, int], **how: Any) -> Array:
         flat = image.reshape(-1, 1, *image.shape[-2:])
-        found = torch.nn.functional.interpolate(flat, size=size[::-1], **how)
-        return found.reshape(*image.shape[:-2], *size[::-1])
+        resized = torch.nn.functional.interpolate(flat, size=size[::-1], **how)
+        return resized.reshape(*image.shape[:-2], *size[::-1])
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class _Recording:
     outputs: tuple[torch.Tensor, ...]
 
     def results(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        for own, given in zip(self.inputs, inputs, strict=True):
-            own.copy_(given)
+        for own, values in zip(self.inputs, inputs, strict=True):
+            own.copy_(values)
         self.graph.replay()
         return tuple(found.clone() for found in self.outputs)

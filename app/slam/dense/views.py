@@ -97,13 +97,13 @@ def source_views(views: Sequence[StereoView], reference: int, config: SourceConf
         x = cameras[:, 0, None] * local[..., 0] / front + cameras[:, 2, None]
         y = cameras[:, 1, None] * local[..., 1] / front + cameras[:, 3, None]
         width, height = view.size
-        seen = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-    overlap = seen.mean(axis=1)
+        visible = (x >= 0) & (y >= 0) & (x < width) & (y < height)
+    overlap = visible.mean(axis=1)
     away = points - view.T_world_camera[:3, 3]
     along = rays[..., 0] * away[:, 0] + rays[..., 1] * away[:, 1] + rays[..., 2] * away[:, 2]
     cosine = along / (_lengths(away) * np.maximum(_lengths(rays), 1e-12))
-    angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), seen), 1e-3)
-    zoom = _medians(z / depth, seen)
+    angle = np.maximum(_medians(np.degrees(np.arccos(cosine.clip(-1, 1))), visible), 1e-3)
+    zoom = _medians(z / depth, visible)
     preference = (np.log(angle / config.best_angle_deg) / config.angle_spread) ** 2
     preference += (np.log(zoom) / config.zoom_spread) ** 2
     score = np.where(overlap >= config.min_overlap, overlap * np.exp(-0.5 * preference), 0.0)
@@ -128,8 +128,8 @@ def _medians(values: FloatArray, chosen: NDArray[np.bool_]) -> FloatArray:
     """Median [V] of the chosen values of each row of ``values`` [V, N]; 1 where none is chosen."""
     ordered = np.sort(np.where(chosen, values, np.inf), axis=1)
     count = chosen.sum(axis=1)
-    found = np.take_along_axis(ordered, (np.maximum(count, 1) // 2)[:, None].clip(max=values.shape[1] - 1), axis=1)
-    return np.where(count > 0, found[:, 0], 1.0)
+    middle = np.take_along_axis(ordered, (np.maximum(count, 1) // 2)[:, None].clip(max=values.shape[1] - 1), axis=1)
+    return np.where(count > 0, middle[:, 0], 1.0)
 
 
 def _probe_points(view: StereoView, probes: tuple[int, int]) -> tuple[FloatArray, FloatArray]:

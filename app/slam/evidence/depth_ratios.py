@@ -83,19 +83,19 @@ class DepthMaps:
             at = np.rint((pixel - self.origin[b, None]) / self.step[b, None])
             inside = ((at >= 0) & (at < self.shape[b, None])).all(axis=-1) & (depth > 0)
             cell = np.where(inside, at[..., 1] * self.shape[b, :1] + at[..., 0], 0).astype(np.intp)
-            seen = np.where(inside, self.z[b[:, None], cell], 0.0)
-            ratios = np.log(np.where(inside, depth, 1.0) / np.where(seen > 0, seen, 1.0))
-            return np.asarray(np.where(seen > 0, ratios, np.nan))
+            shown = np.where(inside, self.z[b[:, None], cell], 0.0)
+            ratios = np.log(np.where(inside, depth, 1.0) / np.where(shown > 0, shown, 1.0))
+            return np.asarray(np.where(shown > 0, ratios, np.nan))
 
     def common_log_ratios(
         self, lens: CameraModel, T: FloatArray, pairs: Pairs, config: EdgeConfig = EDGES
     ) -> list[FloatArray]:
         """`log_ratios` of pairs at their common cells alone."""
-        chosen, found = np.array([*pairs], np.intp).reshape(-1, 2), []
+        chosen, ratios = np.array([*pairs], np.intp).reshape(-1, 2), []
         for begin in range(0, len(chosen), config.pairs_at_once):
             rows = self.log_ratios(lens, T, *chosen[begin : begin + config.pairs_at_once].T)
-            found += [row[np.isfinite(row)] for row in rows]
-        return found
+            ratios += [row[np.isfinite(row)] for row in rows]
+        return ratios
 
 
 def measure_edges(
@@ -109,20 +109,20 @@ def measure_edges(
     """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
     chosen = np.array(sorted(pairs), np.intp).reshape(-1, 2)
     maps = DepthMaps.of(lens, grids, [np.exp(each) for each in log_scale])
-    found = []
+    rows = []
     for begin in range(0, len(chosen), config.pairs_at_once):
         i, j = chosen[begin : begin + config.pairs_at_once].T
-        (there, enough), (back, enough_back) = (
+        (forward, enough), (backward, enough_back) = (
             _medians(maps.log_ratios(lens, T, *each), config=config) for each in ((i, j), (j, i))
         )
-        spread = 1.4826 * np.maximum(there[1], back[1])
+        spread = 1.4826 * np.maximum(forward[1], backward[1])
         # Occlusion makes both medians positive; it cancels.
         excess, sigma = (
-            0.5 * (there[0] - back[0]),
+            0.5 * (forward[0] - backward[0]),
             np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma),
         )
-        found.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
-    table = np.concatenate([np.zeros((0, 4)), *found])
+        rows.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
+    table = np.concatenate([np.zeros((0, 4)), *rows])
     return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
 
 

@@ -95,19 +95,19 @@ def shrunk(value: FloatArray, variance: FloatArray) -> FloatArray:
 def parallax_px(fit: BAState) -> FloatArray:
     """Parallax [O]: change of a point's pixels if its depth were e times larger, root of the sum of squares about the
     mean over its keyframes."""
-    seen, points = fit.observations, fit.scene.points
-    centres, count = fit.scene.T_world_camera[seen.camera, :3, 3], len(points)
-    away = points[seen.point] - centres
+    observations, points = fit.observations, fit.scene.points
+    centres, count = fit.scene.T_world_camera[observations.camera, :3, 3], len(points)
+    away = points[observations.point] - centres
     distance = np.maximum(np.linalg.norm(away, axis=1), 1e-12)
-    views = np.maximum(np.bincount(seen.point, minlength=count), 1)[:, None]
+    views = np.maximum(np.bincount(observations.point, minlength=count), 1)[:, None]
 
     def mean(values: FloatArray) -> FloatArray:
-        return np.stack([np.bincount(seen.point, column, count) for column in values.T], axis=1) / views
+        return np.stack([np.bincount(observations.point, column, count) for column in values.T], axis=1) / views
 
     axis = mean(away / distance[:, None])
     axis /= np.maximum(np.linalg.norm(axis, axis=1, keepdims=True), 1e-12)
-    offset = centres - mean(centres)[seen.point]
-    along = (offset * axis[seen.point]).sum(axis=1)
+    offset = centres - mean(centres)[observations.point]
+    along = (offset * axis[observations.point]).sum(axis=1)
     across = np.maximum((offset**2).sum(axis=1) - along**2, 0.0)
-    extent = np.sqrt(np.bincount(seen.point, across, count))
-    return np.asarray(fit.scene.lens.focal * extent[seen.point] / distance)
+    extent = np.sqrt(np.bincount(observations.point, across, count))
+    return np.asarray(fit.scene.lens.focal * extent[observations.point] / distance)

@@ -87,14 +87,14 @@ class HeldOutError:
         config: HeldOutConfig = HELD_OUT,
     ) -> "HeldOutError":
         """Errors of a candidate by held-out matches."""
-        found = {}
+        losses = {}
         for (i, j), matches in held_out.items():
             a, b = features[i], features[j]
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
             uv_a, uv_b = a.uv[matches[:, 0]], b.uv[matches[:, 1]]
             z = a.z[matches[:, 0]].astype(np.float64) * side.depth_scale[i]
-            there, _ = reproject(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
-            error = np.linalg.norm(there - uv_b, axis=1)
+            projected, _ = reproject(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
+            error = np.linalg.norm(projected - uv_b, axis=1)
             lines = epipolar_px(side.lens, uv_a, uv_b, T)
             part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / config.parts), axis=0, return_inverse=True)[
                 1
@@ -103,8 +103,8 @@ class HeldOutError:
             errors = np.stack([lines / config.epipolar_px, np.nan_to_num(error, nan=1e3) / config.reprojection_px])
             if len(matches) >= config.min_matches:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
-                found[i, j] = medians**2 / (1 + medians**2)
-        return cls(found)
+                losses[i, j] = medians**2 / (1 + medians**2)
+        return cls(losses)
 
 
 def image_parts(lens: CameraModel, config: HeldOutConfig = HELD_OUT) -> int:
@@ -137,8 +137,8 @@ def depth_agreement(
     for side in (network, mapped):
         maps = DepthMaps.of(side.lens, grids, side.depth_scale)
         both_ways = [[(i, j) for i, j in pairs], [(j, i) for i, j in pairs]]
-        there, back = (maps.common_log_ratios(side.lens, side.T_world_camera, some) for some in both_ways)
-        errors.append([[np.abs(one) for one in both] for both in zip(there, back, strict=True)])
+        forward, backward = (maps.common_log_ratios(side.lens, side.T_world_camera, some) for some in both_ways)
+        errors.append([[np.abs(one) for one in both] for both in zip(forward, backward, strict=True)])
     differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
     close = np.array(config.close) * (float(np.median(differences)) if len(differences) else 0.0)
 

@@ -132,11 +132,11 @@ class Evidence:
         ``size``: number of keyframes, and of the parts of an image, with or without matches.
         """
         matches, lost, won = cls.by_matches(network, mapped, size, False, config)
-        depth, seen = np.zeros((2, size[0]))
+        depth, count = np.zeros((2, size[0]))
         for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
             depth[list(pair)] += step
-            seen[list(pair)] += 1
-        return cls(matches, depth / np.maximum(seen, 1), lost, won, config=config)
+            count[list(pair)] += 1
+        return cls(matches, depth / np.maximum(count, 1), lost, won, config=config)
 
     @classmethod
     def by_lines(
@@ -201,14 +201,14 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
     if total.mean() <= least:
         return Selection(every, _against(evidence, every))
     worse = worse_runs(evidence) | cut_off
-    rest = ~worse
-    if rest.mean() < evidence.config.majority:
+    remaining = ~worse
+    if remaining.mean() < evidence.config.majority:
         return Selection(every, _in_words(evidence, worse))
-    if total[rest].mean() <= least:
-        return Selection(every, _against(evidence, rest))
-    lost = evidence.lost_share(rest)
+    if total[remaining].mean() <= least:
+        return Selection(every, _against(evidence, remaining))
+    lost = evidence.lost_share(remaining)
     if lost > evidence.config.max_lost:
-        won = evidence.won[rest].mean()
+        won = evidence.won[remaining].mean()
         why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
         return Selection(every, f"{why}: it may follow a moving object")
     return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
@@ -271,13 +271,13 @@ def beyond_breaks(
     # By kind of pair, since fewer matches are explained between distant keyframes than between neighbours.
     near = max((j - i for i, j in mapped.pairs), default=1)
     fits, of = np.zeros((2, 2, part[-1] + 1, part[-1] + 1))
-    for (i, j), (kept, every) in explained.items():
+    for (i, j), (agreeing, every) in explained.items():
         kind = int(j - i <= near)
-        fits[kind, part[i], part[j]] += kept
+        fits[kind, part[i], part[j]] += agreeing
         of[kind, part[i], part[j]] += every
-    found, usual = fits.sum(axis=0), fits.sum() / max(of.sum(), 1.0)
-    expected = sum(_usual(kept, every, usual, config=config) * every for kept, every in zip(fits, of, strict=True))
-    tied = (found >= config.min_ties) & (found >= config.tied * expected)
+    total, usual = fits.sum(axis=0), fits.sum() / max(of.sum(), 1.0)
+    expected = sum(_usual(fit, every, usual, config=config) * every for fit, every in zip(fits, of, strict=True))
+    tied = (total >= config.min_ties) & (total >= config.tied * expected)
     _, label = connected_components(tied, directed=False)
     group = label[part]
     return np.asarray(group != np.bincount(group).argmax())
@@ -286,9 +286,9 @@ def beyond_breaks(
 def _loose(explained: Explained, steps: int, config: JudgeConfig = JUDGE) -> NDArray[np.bool_]:
     """Mask [K - 1] of steps across which few matches of close keyframes are explained, as where an object appears."""
     across = np.zeros(steps)
-    for (i, j), (kept, _) in explained.items():
+    for (i, j), (agreeing, _) in explained.items():
         if j - i <= config.close_by:
-            across[i:j] += kept
+            across[i:j] += agreeing
     return (
         np.asarray(across < min(config.loose * float(np.median(across)), config.min_ties))
         if steps
@@ -296,10 +296,10 @@ def _loose(explained: Explained, steps: int, config: JudgeConfig = JUDGE) -> NDA
     )
 
 
-def _usual(kept: FloatArray, every: FloatArray, otherwise: float, config: JudgeConfig = JUDGE) -> float:
+def _usual(agreeing: FloatArray, every: FloatArray, otherwise: float, config: JudgeConfig = JUDGE) -> float:
     """Share of explained matches within parts, from tables [P, P]; ``otherwise``: with too few matches."""
     inside = float(np.trace(every))
-    return float(np.trace(kept)) / inside if inside >= config.min_ties else otherwise
+    return float(np.trace(agreeing)) / inside if inside >= config.min_ties else otherwise
 
 
 def motion_angle_deg(T_first: FloatArray, T_second: FloatArray) -> float:

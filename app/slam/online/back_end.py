@@ -221,9 +221,9 @@ class OnlineBackEnd:
         self._apply_global_ba(tracker, wait=True)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:
-        found = self._global_ba.collect(tracker.map.keyframes[-1].number, wait=wait)
-        if found is not None:
-            tracker.apply_global_ba(*found)
+        adjustment = self._global_ba.collect(tracker.map.keyframes[-1].number, wait=wait)
+        if adjustment is not None:
+            tracker.apply_global_ba(*adjustment)
             self.sparse = replace(self.sparse, points=tracker.map.points())
 
     def _apply_loop_correction(self, tracker: Tracker, *, wait: bool = False) -> bool:

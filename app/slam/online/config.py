@@ -54,7 +54,7 @@ class DescriptorConfig:
     """Whether keyframes with few tracks are matched by descriptors."""
     min_tracks: int = 60
     """Tracks of a new keyframe below which descriptors are matched, too."""
-    max_rest: int = 8
+    max_pause: int = 8
     """Keyframes without descriptor matching after failures; the number doubles with each failure."""
     unguided: int = 2
     """Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
@@ -122,7 +122,7 @@ class ResectioningConfig:
     """Divisor of the points' information, since errors of neighbouring points are correlated; it grows with the square
     of their uncertainty."""
     has_network_motion: bool = True
-    """Whether the pose by points is fused with the network's motion since the keyframe."""
+    """Whether the pose by points is combined with the network's motion since the keyframe."""
     rotation_sigma: float = float(np.radians(1.0))
     """Of that motion."""
     translation_sigma: float = 0.3
@@ -314,7 +314,7 @@ class LoopConfig:
     """Loop gap, as a share of the depth, that is corrected at once."""
     growth: float = 1.1
     """Growth of the map until smaller gaps are corrected."""
-    rest: int = 10
+    min_interval: int = 10
     """Least number of keyframes between two corrections."""
     rotation_sigma: float = float(np.radians(0.2))
     """Of the map between keyframes; grows with the square root of their number."""

@@ -48,8 +48,8 @@ class GlobalBA:
         if keyframes[fixed].number == 0:
             free_focal = len(keyframes) >= self._config.global_ba.focal_keyframes and not known_intrinsics
             options = SolveOptions(free_focal, None, should_stop)
-            found = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
-            return None if found is None else found.aligned(keyframes, self._config.window)
+            adjusted = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
+            return None if adjusted is None else adjusted.aligned(keyframes, self._config.window)
         stays = np.arange(len(keyframes)) < fixed + 2
         options = SolveOptions(not known_intrinsics, stays, should_stop)
         return adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
@@ -154,11 +154,11 @@ class GlobalBAScheduler:
             return None
         self._job = None
         try:
-            found = job.task.future.result()
+            adjusted = job.task.future.result()
         except (SingularError, np.linalg.LinAlgError):
             logger.exception("global bundle adjustment of %d keyframes failed", len(job.numbers))
             return None
-        return None if found is None else (found, job.numbers)
+        return None if adjusted is None else (adjusted, job.numbers)
 
     def close(self) -> None:
         """End the worker after its last task."""

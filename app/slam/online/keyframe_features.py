@@ -136,10 +136,10 @@ def consistent_tracks(
     """Mask [P] of the tracks ``row`` [P], found at ``second_uv``, that one motion explains; all if there is none."""
     a, b = (Features(uv, NO_DESCRIPTORS, np.zeros(len(uv), np.float32)) for uv in (first.uv[row], second_uv))
     rows = np.arange(len(row), dtype=np.int32)
-    kept = verify(a, b, np.stack([rows, rows], axis=1), config.min_guided, config)
-    if not len(kept):
+    consistent = verify(a, b, np.stack([rows, rows], axis=1), config.min_guided, config)
+    if not len(consistent):
         return np.ones(len(row), bool)
-    return np.asarray(np.isin(rows, kept[:, 0]))
+    return np.asarray(np.isin(rows, consistent[:, 0]))
 
 
 def match_keyframes(
@@ -149,14 +149,14 @@ def match_keyframes(
     config, matching = new.config.descriptors, new.config.matching.descriptors
     for back, old in enumerate(reversed(earlier)):
         ends = old.descriptor(), new.descriptor()
-        kept = _guided_matches(*ends, lens, max(new.image.shape), matching)
-        if back < config.unguided and len(kept) < 3 * matching.min_unguided:
+        matches = _guided_matches(*ends, lens, max(new.image.shape), matching)
+        if back < config.unguided and len(matches) < 3 * matching.min_unguided:
             # The predicted pose may be wrong.
-            here, there = (end.features for end in ends)
-            found = match(here, there, config=matching)
-            unguided = verify(here, there, found, matching.min_unguided, matching)
-            kept = unguided if len(unguided) > len(kept) else kept
-        merge_tracks(*ends, kept, track_ids)
+            first, second = (end.features for end in ends)
+            candidates = match(first, second, config=matching)
+            unguided = verify(first, second, candidates, matching.min_unguided, matching)
+            matches = unguided if len(unguided) > len(matches) else matches
+        merge_tracks(*ends, matches, track_ids)
 
 
 def match_entries(
@@ -180,18 +180,18 @@ def _guided_matches(
     old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int, config: DescriptorMatchConfig
 ) -> Matches:
     """Verified matches of two keyframes near where the map's poses and the network's depth predict them."""
-    here, there = old.features, new.features
+    first, second = old.features, new.features
     T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
-    z = np.where(here.z > 0, here.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
-    predicted, _ = reproject(lens, here.uv, z, T)
-    found = match(here, there, predicted, config.guided_radius * side, config)
-    return verify(here, there, found, config.min_guided, config)
+    z = np.where(first.z > 0, first.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
+    predicted, _ = reproject(lens, first.uv, z, T)
+    candidates = match(first, second, predicted, config.guided_radius * side, config)
+    return verify(first, second, candidates, config.min_guided, config)
 
 
 def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, track_ids: TrackIds) -> set[int]:
     """Put matched features of two keyframes into common tracks, existing or new ones; returns the track ids."""
     ends = old, new
-    seen = [set(end.keyframe.track.tolist()) for end in ends]
+    known_tracks = [set(end.keyframe.track.tolist()) for end in ends]
     added: tuple[list[int], list[int]] = ([], [])
     merged = set()
     for pair in matches.tolist():
@@ -204,8 +204,8 @@ def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, t
         merged.add(track)
         for side in (0, 1):
             # Of several features of one image, the first one gets the track.
-            if track not in seen[side]:
-                seen[side].add(track)
+            if track not in known_tracks[side]:
+                known_tracks[side].add(track)
                 ends[side].tracks[pair[side]] = track
                 added[side].append(pair[side])
     for end, chosen in zip(ends, added, strict=True):
@@ -228,7 +228,7 @@ def pose_from_tracks(
         return None
     starts, middle = [new.T_world_camera], points.mean(axis=0)
     # In normalized coordinates, so that no camera matrix or distortion is needed.
-    found, rotation, translation, _ = cv2.solvePnPRansac(
+    is_solved, rotation, translation, _ = cv2.solvePnPRansac(
         points - middle,
         lens.unproject(uv)[:, :2].copy(),
         np.eye(3),
@@ -237,7 +237,7 @@ def pose_from_tracks(
         reprojectionError=config.pnp_px / lens.focal,
         flags=cv2.SOLVEPNP_SQPNP,
     )
-    if found:
+    if is_solved:
         T = np.eye(4)
         T[:3, :3] = cv2.Rodrigues(rotation)[0]
         T[:3, 3] = translation[:, 0]

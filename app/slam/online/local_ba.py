@@ -101,7 +101,7 @@ def adjust_window(
         priors = replace(priors, depth_sigma=depth_sigma)
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= config.window.min_observations:
-        focal = fused_focal(fitted, focal_network, options.fixed, config.window)
+        focal = combined_focal(fitted, focal_network, options.fixed, config.window)
         scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
         fitted = robust_ba.with_errors(scene, fitted.observations, fitted.feature)
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
@@ -131,7 +131,7 @@ def _consistent_scales(keyframes: Sequence[Keyframe], config: OnlineConfig) -> F
     return np.asarray(np.linalg.solve(normal, right))
 
 
-def fused_focal(
+def combined_focal(
     fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None, config: WindowConfig = DEFAULT_ONLINE.window
 ) -> float:
     """Mean of the network's and the adjustment's focal length, weighted by their information."""

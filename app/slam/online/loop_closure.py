@@ -100,12 +100,12 @@ class LoopCorrection:
         share = (number - known[right - 1]) / (known[right] - known[right - 1])
         log_scale, R = np.log(np.cbrt(np.linalg.det(S[:, :3, :3]))), _rotation(S[:, :3, :3])
         step = so3.log(R[right - 1].transpose(0, 2, 1) @ R[right])
-        found = np.tile(np.eye(4), (len(number), 1, 1))
+        interpolated = np.tile(np.eye(4), (len(number), 1, 1))
         scale = np.exp(np.interp(number, known, log_scale))
-        found[:, :3, :3] = R[right - 1] @ so3.exp(share[:, None] * step) * scale[:, None, None]
+        interpolated[:, :3, :3] = R[right - 1] @ so3.exp(share[:, None] * step) * scale[:, None, None]
         for axis in range(3):
-            found[:, axis, 3] = np.interp(number, known, S[:, axis, 3])
-        return found
+            interpolated[:, axis, 3] = np.interp(number, known, S[:, axis, 3])
+        return interpolated
 
 
 @dataclass(frozen=True)
@@ -197,31 +197,31 @@ class LoopCloser:
     def _due(self, started: int, task: Task, newest: int, wait: bool) -> bool:
         return wait or (newest >= started + self._config.loops.delay if self._waits else task.future.done())
 
-    def _loops_of(self, new: KeyframeImages, found: QueryResult | None) -> list[Loop]:
+    def _loops_of(self, new: KeyframeImages, result: QueryResult | None) -> list[Loop]:
         """Loop constraints of a new entry."""
-        if found is None:
+        if result is None:
             return []
-        second = self._descriptors[new.keyframe.number] = new.descriptor(found.features)
-        if found.removed is not None:
-            self._descriptors.pop(found.removed, None)
+        second = self._descriptors[new.keyframe.number] = new.descriptor(result.features)
+        if result.removed is not None:
+            self._descriptors.pop(result.removed, None)
         return [
             Loop(self._descriptors[each.number], second, each.matches, each.S_first_second, each.inliers)
-            for each in found.revisits
+            for each in result.revisits
             if each.number in self._descriptors
         ]
 
     def _correction_due(self, newest: int) -> bool:
-        if newest < self._last_correction + self._config.loops.rest:
+        if newest < self._last_correction + self._config.loops.min_interval:
             return False
         return (
             newest > self._config.loops.growth * self._last_correction
             or self._largest_gap > self._config.loops.large_gap
         )
 
-    def _confirm(self, found: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
+    def _confirm(self, loops: Sequence[Loop], keyframes: Sequence[Keyframe]) -> None:
         """Accept constraints that agree with another one."""
         config = self._config.loops
-        for loop in found:
+        for loop in loops:
             if not _plausible(loop, keyframes, self._config):
                 continue
             confirmed = [other for other in self._unconfirmed if other.agrees(loop, config)]
@@ -233,16 +233,16 @@ class LoopCloser:
             self._unconfirmed = [other for other in self._unconfirmed if other not in confirmed]
             self._confirmed = thinned([*self._confirmed, *confirmed, loop], config.max_edges)
             self._largest_gap = max(self._largest_gap, *(each.gap() for each in (*confirmed, loop)))
-        if found:
-            newest = found[-1].second.keyframe.number
+        if loops:
+            newest = loops[-1].second.keyframe.number
             recent = [loop for loop in self._unconfirmed if newest - loop.ends[1] <= config.unconfirmed]
             self._unconfirmed = recent
 
     def _start_correction(self, keyframes: Sequence[Keyframe]) -> _PendingCorrection:
         new, self._confirmed, self._largest_gap = self._confirmed, [], 0.0
         gap = max(loop.gap() for loop in new)
-        kept = [*self.closed, *(loop.without_features() for loop in new)]
-        self.closed = thinned(kept, self._config.loops.max_edges)
+        closed = [*self.closed, *(loop.without_features() for loop in new)]
+        self.closed = thinned(closed, self._config.loops.max_edges)
         newest = self._last_correction = keyframes[-1].number
         numbers = {0, newest, *self._nodes, *(end for loop in self.closed for end in loop.ends)}
         known = np.array(sorted(number for number in numbers if number <= newest), np.intp)

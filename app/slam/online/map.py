@@ -86,7 +86,7 @@ class Map:
 
     def scale_jumps(self) -> list[tuple[int, float]]:
         """Source frames at which depth maps of neighbours contradict the map's scale, and by which factor."""
-        found = []
+        jumps = []
         for keyframe in self.keyframes[1:]:
             last = self.keyframes[keyframe.number - 1]
             edge = next((edge for edge in keyframe.scale_edges if edge.earlier == last.number), None)
@@ -94,8 +94,8 @@ class Map:
                 continue
             change = keyframe.log_scale - last.log_scale - edge.difference
             if abs(change) > max(np.log1p(self._config.map.min_jump), self._config.scale_edges.min_sigmas * edge.sigma):
-                found.append((keyframe.attached[0].index, float(np.exp(change))))
-        return found
+                jumps.append((keyframe.attached[0].index, float(np.exp(change))))
+        return jumps
 
     def refine_attached(self, keyframes: Sequence[Keyframe]) -> None:
         """Refine the poses of attached frames by the present points."""
@@ -117,13 +117,13 @@ class Map:
                     frame.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
 
-    def apply_global_ba(self, found: BAResult, numbers: list[int]) -> None:
+    def apply_global_ba(self, adjusted: BAResult, numbers: list[int]) -> None:
         """Apply a global adjustment of keyframes ``numbers``; later keyframes follow the last one of these."""
         count = numbers[-1] + 1
         last = self.keyframes[count - 1]
         inverse_before, log_scale_before = invert_pose(last.T_world_camera), last.log_scale
-        found.apply([self.keyframes[number] for number in numbers])
-        self.lens = found.lens
+        adjusted.apply([self.keyframes[number] for number in numbers])
+        self.lens = adjusted.lens
         growth = last.log_scale - log_scale_before
         for keyframe in self.keyframes[count:]:
             relative = inverse_before @ keyframe.T_world_camera

@@ -57,18 +57,18 @@ class DynamicSceneTest:
         self.positive |= rejected
         return rejected
 
-    def update(self, last: Keyframe, found: TrackingResult, T_network: FloatArray, side: float) -> None:
+    def update(self, last: Keyframe, tracking: TrackingResult, T_network: FloatArray, side: float) -> None:
         """Add a new keyframe.
 
         ``T_network``: [4, 4], the network's motion since the ``last`` one; ``side``: longer side of the image.
         """
         config = self._config
-        if not config.is_enabled or found.T_tracks is None or not found.good:
+        if not config.is_enabled or tracking.T_tracks is None or not tracking.good:
             # Where most tracks contradict any pose they are lost, as between distant frames.
             return
-        significant = len(found.row) > config.min_tracked * found.attempted
-        share = moving_share(found.uv, found.residuals, side, config) if significant else 0.0
-        self._steps.append((invert_pose(last.T_world_camera) @ found.T_tracks, T_network, share))
+        significant = len(tracking.row) > config.min_tracked * tracking.attempted
+        share = moving_share(tracking.uv, tracking.residuals, side, config) if significant else 0.0
+        self._steps.append((invert_pose(last.T_world_camera) @ tracking.T_tracks, T_network, share))
         if len(self._steps) < config.min_window:
             return
         contradicted = self._moving() > config.moving_also
@@ -89,8 +89,8 @@ def moving_share(
 ) -> float:
     """Share of the image's parts whose tracks at ``uv`` [N, 2] have similar, large ``residuals`` [N, 2] in pixels."""
     part = np.unique(uv // (side / HELD_OUT.parts), axis=0, return_inverse=True)[1].reshape(-1)
-    seen = np.isfinite(residuals).all(axis=1)
-    part, residuals = part[seen], residuals[seen]
+    known = np.isfinite(residuals).all(axis=1)
+    part, residuals = part[known], residuals[known]
     used, part, count = np.unique(part, return_inverse=True, return_counts=True)
     if not len(used):
         return 0.0

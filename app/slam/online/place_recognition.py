@@ -75,7 +75,7 @@ class KeyframeDatabase:
         """Add a keyframe and return its revisits."""
         features, matching = query.features(self._config), self._config.matching
         removed = self._add(query.number, features)
-        found = []
+        revisits = []
         for number, old in self._similar(query.number) if self._config.loops.is_enabled else ():
             matches = match(old, features, config=matching.descriptors)
             matches = verify(old, features, matches, matching.descriptors.min_unguided, matching.descriptors)
@@ -85,8 +85,8 @@ class KeyframeDatabase:
                 (0, 1)
             )
             if edge is not None:
-                found.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
-        return QueryResult(features, removed, found)
+                revisits.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
+        return QueryResult(features, removed, revisits)
 
     def loop_correction(self, _: StopTest, nodes: FloatArray, edges: Edges) -> FloatArray:
         """Similarities [N, 4, 4] of the world that take nodes to their poses in the solved pose graph."""

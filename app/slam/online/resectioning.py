@@ -63,10 +63,10 @@ def track_frame(
     keyframe, predicted = last.keyframe, prior.T_predicted
     points = keyframe.points(lens)
     row = np.flatnonzero(np.isfinite(points[:, 0]))
-    uv, found = track_klt(
+    uv, is_tracked = track_klt(
         last.image, image, keyframe.uv[row], project_world(lens, predicted, points[row]), online.matching.klt
     )
-    attempted, row, uv = len(row), row[found], uv[found]
+    attempted, row, uv = len(row), row[is_tracked], uv[is_tracked]
     moved = np.linalg.norm(uv - keyframe.uv[row], axis=1)
     displacement = float(np.median(moved)) / max(image.shape) if len(moved) else 1.0
     error = np.nan_to_num(np.linalg.norm(project_world(lens, predicted, points[row]) - uv, axis=1), nan=np.inf)
@@ -85,7 +85,7 @@ def track_frame(
     if not agrees.any():
         return lost
     depth = float(np.median(keyframe.depths[row[used[agrees]]]))
-    T, covariance = _fused_with_network(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
+    T, covariance = _with_network_motion(keyframe, estimate, prior.T_network, prior.scale_ratio, depth, config)
     if not np.isfinite(T).all():
         return lost
 
@@ -122,11 +122,11 @@ def refine_attached_pose(
     agrees = estimate.distances < config.agreeing_px * sigma
     if agrees.sum() < max(config.min_points, config.min_agreeing * len(used)):
         return T_keyframe_frame
-    T, _ = _fused_with_network(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth, config)
+    T, _ = _with_network_motion(keyframe, estimate, tracked.T_network, scale_ratio, keyframe.median_depth, config)
     return np.asarray(invert_pose(keyframe.T_world_camera) @ T) if np.isfinite(T).all() else T_keyframe_frame
 
 
-def _fused_with_network(
+def _with_network_motion(
     keyframe: Keyframe,
     estimate: PoseEstimate,
     T_network: FloatArray,
@@ -134,7 +134,7 @@ def _fused_with_network(
     depth: float,
     config: ResectioningConfig,
 ) -> tuple[FloatArray, FloatArray]:
-    """An estimate fused with the network's motion since the keyframe, and its covariance [6, 6].
+    """An estimate combined with the network's motion since the keyframe, and its covariance [6, 6].
 
     Motion since the last frame would count errors of the points once more with each frame.
     """
@@ -145,7 +145,7 @@ def _fused_with_network(
     motion = invert_pose(keyframe.T_network) @ T_network
     motion[:3, 3] *= scale_ratio
     length = max(float(np.linalg.norm(motion[:3, 3])), config.min_motion * depth)
-    T = fused_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length, config)
+    T = combined_pose(estimate.T_world_camera, information, keyframe.T_world_camera @ motion, length, config)
     return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
 
 
@@ -160,7 +160,7 @@ def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
     return np.diag([config.rotation_sigma**-2] * 3 + [(config.translation_sigma * length) ** -2] * 3)
 
 
-def fused_pose(
+def combined_pose(
     T: FloatArray,
     information: FloatArray,
     prior: FloatArray,

@@ -87,7 +87,7 @@ class Tracker:
         """The scale comes from an earlier map."""
         self._sharpness: deque[float] = deque(maxlen=config.tracker.sharpness_window)
         self._dynamic = DynamicSceneTest(config.dynamic)
-        self._failed = self._resting = 0
+        self._failed = self._paused = 0
         """Recent failures of descriptor matching, and keyframes until it is tried again."""
 
     def resume(self, T_network: FloatArray, focal: float) -> None:
@@ -127,14 +127,14 @@ class Tracker:
         focal = self.map.lens.focal / self.scale.factor
         return Intrinsics(focal, focal, *self._centre)
 
-    def apply_global_ba(self, found: BAResult, numbers: list[int]) -> None:
+    def apply_global_ba(self, adjusted: BAResult, numbers: list[int]) -> None:
         """Apply a global adjustment of keyframes ``numbers``, unless it jumps in scale because of a moving object."""
         last = self.map.keyframes[numbers[-1]]
         # An adjustment of more keyframes may correct real drift of the scale.
         few = numbers[-1] < self._config.local_ba.window
-        if few and self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
+        if few and self._dynamic.rejects_scale_jump(adjusted.scale_jump(last), last.median_depth_network):
             return
-        self.map.apply_global_ba(found, numbers)
+        self.map.apply_global_ba(adjusted, numbers)
         self._follow_map()
 
     def apply_loop_correction(self, correction: LoopCorrection) -> None:
@@ -181,14 +181,14 @@ class Tracker:
     def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
         """Track a frame against the last keyframe; returns its pose."""
         trusted = self.newest.keyframe.trusted
-        found = track_frame(self.newest, image, self.map.lens, prior, self._config)
-        T = found.T_world_camera if found.good and trusted else prior.T_predicted
+        tracking = track_frame(self.newest, image, self.map.lens, prior, self._config)
+        T = tracking.T_world_camera if tracking.good and trusted else prior.T_predicted
         config = self._config.tracker
-        near = found.good and found.displacement < config.keyframe_step
-        if near and len(found.row) >= config.min_tracked * found.attempted:
-            tracked = TrackedPoints(found.row, found.uv, prior.T_network)
-            return self._attach(result.index, T, tracked if trusted else None, found.covariance if trusted else None)
-        return self._insert(result, image, T, found)
+        near = tracking.good and tracking.displacement < config.keyframe_step
+        if near and len(tracking.row) >= config.min_tracked * tracking.attempted:
+            tracked = TrackedPoints(tracking.row, tracking.uv, prior.T_network)
+            return self._attach(result.index, T, tracked if trusted else None, tracking.covariance if trusted else None)
+        return self._insert(result, image, T, tracking)
 
     def _attach(
         self, index: int, T: FloatArray, tracked: TrackedPoints | None = None, covariance: FloatArray | None = None
@@ -199,12 +199,12 @@ class Tracker:
         last.attached.append(AttachedFrame(index, relative, last.log_scale, None, tracked, covariance))
         return T
 
-    def _insert(self, result: FrameResult, image: Grey, T: FloatArray, found: TrackingResult | None) -> FloatArray:
+    def _insert(self, result: FrameResult, image: Grey, T: FloatArray, tracking: TrackingResult | None) -> FloatArray:
         """Make a frame a keyframe, unless it has too few tracks; returns its pose."""
         new = self._new_keyframe(result, image, T)
         keyframe = new.keyframe
-        if found is not None:
-            self._take_tracks(new, found)
+        if tracking is not None:
+            self._take_tracks(new, tracking)
         config = self._config.descriptors
         if config.is_enabled and self._recent and len(keyframe.track) < config.min_tracks:
             self._match_descriptors(new)
@@ -233,25 +233,25 @@ class Tracker:
         keyframe = Keyframe(number, T_network, focal, T, self.log_scale, attached=attached, config=self._config.map)
         return KeyframeImages(keyframe, image, DepthReader.from_result(result, self.scale), config=self._config)
 
-    def _take_tracks(self, new: KeyframeImages, found: TrackingResult) -> None:
+    def _take_tracks(self, new: KeyframeImages, tracking: TrackingResult) -> None:
         """Give a new keyframe the tracks that were found in it, and update the test for moving objects."""
         last, keyframe = self.map.keyframes[-1], new.keyframe
-        if found.good:
-            keyframe.attached[0].covariance = found.covariance
-            kept = consistent_tracks(last, found.uv, found.row, self._config.matching.descriptors)
-            kept &= found.distance < 2 * self._config.resectioning.agreeing_px
+        if tracking.good:
+            keyframe.attached[0].covariance = tracking.covariance
+            kept = consistent_tracks(last, tracking.uv, tracking.row, self._config.matching.descriptors)
+            kept &= tracking.distance < 2 * self._config.resectioning.agreeing_px
             # Held-out tracks must not be selected by the pose that they test.
-            kept |= last.held_out[found.row]
-            row, uv = found.row[kept], found.uv[kept]
+            kept |= last.held_out[tracking.row]
+            row, uv = tracking.row[kept], tracking.uv[kept]
             keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv), new.quality.sigma(uv))
-            keyframe.displacement = found.displacement
+            keyframe.displacement = tracking.displacement
         motion = invert_pose(last.T_network) @ keyframe.T_network
-        self._dynamic.update(last, found, motion, max(self.scale.size))
+        self._dynamic.update(last, tracking, motion, max(self.scale.size))
 
     def _match_descriptors(self, new: KeyframeImages) -> None:
         """Match a keyframe with few tracks by descriptors, and set its pose by PnP."""
-        if self._resting:
-            self._resting -= 1
+        if self._paused:
+            self._paused -= 1
             return
         match_keyframes(new, self._recent, self.map.lens, self.map.track_ids)
         pose = pose_from_tracks(
@@ -260,7 +260,7 @@ class Tracker:
         if pose is not None:
             new.keyframe.T_world_camera = pose
         self._failed = self._failed + 1 if pose is None else 0
-        self._resting = min(2 ** max(self._failed - 1, 0), self._config.descriptors.max_rest) - 1
+        self._paused = min(2 ** max(self._failed - 1, 0), self._config.descriptors.max_pause) - 1
 
     def _adjust_and_check(self, new: Keyframe) -> None:
         """Local adjustment; then the network's motion instead, where tests prefer it."""
@@ -285,16 +285,16 @@ class Tracker:
             return
         fixed = max(len(window) - config.free, 1)
         options = SolveOptions(False, np.arange(len(window)) < fixed)
-        found = adjust_window(window, self.map.lens, config.rounds, options, config=self._config)
-        if found is not None:
+        adjusted = adjust_window(window, self.map.lens, config.rounds, options, config=self._config)
+        if adjusted is not None:
             last = window[-1]
-            if self._dynamic.rejects_scale_jump(found.scale_jump(last), last.median_depth_network):
+            if self._dynamic.rejects_scale_jump(adjusted.scale_jump(last), last.median_depth_network):
                 return
             if fixed == 1 and not self._continues:
-                found = found.aligned(window, self._config.window)
-            found.apply(window)
+                adjusted = adjusted.aligned(window, self._config.window)
+            adjusted.apply(window)
             self.map.changed |= {keyframe.number for keyframe in window}
-            self.counts.tracks, self.counts.error_px = found.tracks, found.error_px
+            self.counts.tracks, self.counts.error_px = adjusted.tracks, adjusted.error_px
 
     def _fall_back_by_held_out(self, new: Keyframe) -> None:
         """Follow the network to a keyframe where held-out tracks prefer it."""
@@ -345,9 +345,9 @@ def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: C
     T = np.array([images.keyframe.T_world_camera for images in every])
     scale = np.array([images.keyframe.log_scale for images in every])
     last = len(every) - 1
-    found = measure_edges(lens, T, [images.grid for images in every], scale, [(k, last) for k in range(last)])
+    measured = measure_edges(lens, T, [images.grid for images in every], scale, [(k, last) for k in range(last)])
     edges = []
-    for k, excess, sigma in zip(found.first.tolist(), found.excess, found.sigma, strict=True):
+    for k, excess, sigma in zip(measured.first.tolist(), measured.excess, measured.sigma, strict=True):
         difference = scale[last] - scale[k] + excess
         # Small differences are errors of single depth maps, which would add up.
         sure = abs(difference) > new.config.scale_edges.min_sigmas * sigma

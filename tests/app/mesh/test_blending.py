@@ -43,7 +43,7 @@ def test_the_mean_of_views_has_less_noise_than_one() -> None:
     xyz = np.concatenate([rays, np.ones((4, 1))], axis=1).astype(np.float32)
     faces = np.array([[0, 1, 2], [0, 2, 3]], np.int32)
     texels = image_texels((WIDTH, HEIGHT), corners, faces, xyz, np.arange(2))
-    assert len(texels.place) == WIDTH * HEIGHT
+    assert len(texels.pixel) == WIDTH * HEIGHT
     for seed in range(9):
         add_view([texels], view(stripes(20, seed)), stripes(20, seed), np.ones(2), BlendConfig())
     add_view([texels], view(stripes(20, 9)), np.full((HEIGHT, WIDTH, 3), 255, np.uint8), np.zeros(2), BlendConfig())

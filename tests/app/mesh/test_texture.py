@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.mesh.atlas import copy_patches, place_patches
+from stream_recon.app.mesh.atlas import copy_patches, pack_patches
 from stream_recon.app.mesh.blending import view_gains
 from stream_recon.app.mesh.config import TextureConfig
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
@@ -75,16 +75,16 @@ def test_patches_do_not_overlap_and_stay_within_images() -> None:
     random = np.random.default_rng(3)
     low = random.uniform(0, 500, (2000, 2)).astype(np.float32)
     high = low + random.exponential(60, (2000, 2)).astype(np.float32)
-    placement = place_patches(low, high, CONFIG.atlas)
-    used = [np.zeros((height, width), np.uint8) for width, height in placement.sizes]
-    for image, (x, y), (w, h) in zip(placement.image, placement.corner, placement.size, strict=True):
+    packing = pack_patches(low, high, CONFIG.atlas)
+    used = [np.zeros((height, width), np.uint8) for width, height in packing.sizes]
+    for image, (x, y), (w, h) in zip(packing.image, packing.corner, packing.size, strict=True):
         area = used[image][y : y + h, x : x + w]
         assert area.shape == (h, w)
         area += 1
     assert max(int(image.max()) for image in used) == 1
     assert np.mean([image.mean() for image in used]) > 0.7
-    assert max(max(size) for size in placement.sizes) <= 4096
-    huge = place_patches(np.zeros((40, 2), np.float32), np.full((40, 2), 4000, np.float32), CONFIG.atlas)
+    assert max(max(size) for size in packing.sizes) <= 4096
+    huge = pack_patches(np.zeros((40, 2), np.float32), np.full((40, 2), 4000, np.float32), CONFIG.atlas)
     assert huge.scale < 1 and len(huge.sizes) <= 3
 
 
@@ -92,12 +92,12 @@ def test_a_patch_shows_its_part_of_the_image() -> None:
     image = np.zeros((60, 80, 3), np.uint8)
     image[..., 0], image[..., 1] = np.arange(80), np.arange(60)[:, None]
     low, high = np.array([[10.0, 20.0]], np.float32), np.array([[50.0, 44.0]], np.float32)
-    placement = place_patches(low, high, CONFIG.atlas)
-    assert placement.scale == CONFIG.atlas.scale
-    width, height = placement.sizes[0]
+    packing = pack_patches(low, high, CONFIG.atlas)
+    assert packing.scale == CONFIG.atlas.scale
+    width, height = packing.sizes[0]
     atlas = [np.zeros((height, width, 3), np.uint8)]
-    copy_patches(atlas, placement, np.array([0]), image)
-    place = (np.array([[12.5, 21.5], [48.5, 40.5]]) - placement.origin[0]) * placement.scale + placement.corner[0]
+    copy_patches(atlas, packing, np.array([0]), image)
+    place = (np.array([[12.5, 21.5], [48.5, 40.5]]) - packing.origin[0]) * packing.scale + packing.corner[0]
     for (x, y), pixel in zip(np.floor(place).astype(int), ((12, 21), (48, 40)), strict=True):
         assert np.abs(atlas[0][y, x, :2].astype(int) - pixel).max() <= 1
 

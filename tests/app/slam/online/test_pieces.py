@@ -24,7 +24,7 @@ from stream_recon.app.slam.online.keyframe_features import CornerQuality
 from stream_recon.app.slam.online.local_ba import BAResult, adjust_window, network_motion_priors
 from stream_recon.app.slam.online.map import Map
 from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
-from stream_recon.app.slam.online.resectioning import TrackingResult, fused_pose, refine_attached_pose
+from stream_recon.app.slam.online.resectioning import TrackingResult, combined_pose, refine_attached_pose
 from tests.app.slam.room import pose
 
 FloatArray = NDArray[np.float64]
@@ -180,7 +180,7 @@ def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
 @pytest.mark.parametrize("firm", [True, False])
 def test_fusion_weights_poses_by_information(firm: bool) -> None:
     T, guess = pose((0, 0, 0), 0), pose((0.1, 0, 0), 0.01)
-    found = fused_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
+    found = combined_pose(T, np.eye(6) * (1e8 if firm else 1e-3), guess, 0.1)
     assert np.allclose(found, T if firm else guess, atol=1e-3)
 
 
