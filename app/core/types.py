@@ -101,6 +101,11 @@ class NetworkEstimate:
     depth_scale: float = 1.0
     """Factor from the result's depth to the network's depth."""
 
+    @property
+    def map_scale(self) -> float:
+        """Length in the result per length in the network's world."""
+        return 1 / self.depth_scale
+
 
 class Certainty(IntEnum):
     """How a pixel's depth in a dense depth map was found."""

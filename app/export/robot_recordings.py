@@ -87,13 +87,10 @@ def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameC
 
 def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None) -> Tracked:
     """A frame's final pose and the network's motion, in the result's unit."""
-    network = camera.as_network
     depth = 1.0 if result is None else Tracked.of(result, 0).depth
-    # Depth files have one unit, to which both depth scales refer.
-    scale = camera.depth_scale / network.depth_scale
     return Tracked(
-        camera.index, stamp_ns, camera.T_world_camera, network.T_world_camera, scale, depth, camera.segment,
-        camera.health, None, camera.is_keyframe,
+        camera.index, stamp_ns, camera.T_world_camera, camera.as_network.T_world_camera, camera.map_scale, depth,
+        camera.segment, camera.health, None, camera.is_keyframe,
     )  # fmt: skip
 
 

@@ -30,10 +30,7 @@ def neighbours(mesh: Mesh) -> tuple[NDArray[np.intp], FloatArray]:
 
 
 def view_labels(
-    mesh: Mesh,
-    scores: NDArray[np.float16],
-    colours: NDArray[np.uint8] | NDArray[np.float32],
-    config: LabelConfig,
+    mesh: Mesh, scores: NDArray[np.float16], colours: NDArray[np.uint8] | NDArray[np.float32], config: LabelConfig
 ) -> NDArray[np.int32]:
     """View of each triangle [M], -1 where none shows it.
 

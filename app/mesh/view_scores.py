@@ -9,14 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.mesh.config import ViewConfig
 from stream_recon.app.mesh.fusion import Report, SourceView, source_view
-from stream_recon.app.mesh.rasterizer import (
-    Projection,
-    of_all,
-    of_two,
-    project_vertices,
-    rasterize,
-    signed_areas,
-)
+from stream_recon.app.mesh.rasterizer import Projection, of_all, of_two, project_vertices, rasterize, signed_areas
 from stream_recon.app.mesh.surface import Mesh
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder

@@ -67,7 +67,7 @@ class Tracked:
             stamp_ns,
             np.asarray(result.T_world_camera, np.float64),
             np.asarray(result.T_world_camera if network is None else network.T_world_camera, np.float64),
-            1.0 if network is None else 1 / network.depth_scale,
+            1.0 if network is None else network.map_scale,
             float(np.median(known)) if len(known) else 1.0,
             result.segment,
             result.health,

@@ -101,6 +101,11 @@ class FrameCamera:
             depth_field=None,
         )
 
+    @property
+    def map_scale(self) -> float:
+        """Length in the final map per length in the network's world."""
+        return self.depth_scale / self.as_network.depth_scale
+
     def moved(self, change: Similarity) -> "FrameCamera":
         """The camera with its final pose and depth in another world and unit; the causal pose stays."""
         pose = change.move_pose(self.T_world_camera)

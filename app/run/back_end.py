@@ -57,11 +57,6 @@ def _map_state(partial: PartialResult) -> "MapState":
     """State of the map at the last finished frame."""
     from stream_recon.app.slam.online.map import MapState
 
-    last, network = partial.last, partial.last.as_network
-    return MapState(
-        last.T_world_camera,
-        network.T_world_camera,
-        last.depth_scale / network.depth_scale,
-        last.intrinsics.fx,
-        last.segment,
-    )
+    last = partial.last
+    T_network = last.as_network.T_world_camera
+    return MapState(last.T_world_camera, T_network, last.map_scale, last.intrinsics.fx, last.segment)

@@ -261,9 +261,7 @@ class Trainer:
 
 
 def train(
-    trainer: Trainer,
-    on_step: Callable[[Trainer], bool] = lambda trainer: True,
-    measure_every: int = 500,
+    trainer: Trainer, on_step: Callable[[Trainer], bool] = lambda trainer: True, measure_every: int = 500
 ) -> HeldOut:
     """Train to the end, or until ``on_step``, which is called after each step, returns False; then measure."""
     while not trainer.is_done:

@@ -154,8 +154,7 @@ def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
     # All frames have one camera.
     focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))
     T = np.array([camera.T_world_camera for camera in cameras])
-    scales = [camera.depth_scale / network.depth_scale for camera, network in ((c, c.as_network) for c in cameras)]
-    return InitialPoses(T, np.array(scales), focal * scale.factor)
+    return InitialPoses(T, np.array([camera.map_scale for camera in cameras]), focal * scale.factor)
 
 
 def _map_of(tracks: SparseTracks | None) -> tuple[NDArray[np.floating], NDArray[np.integer]]:

@@ -38,7 +38,7 @@ class ScaleEdges:
 
     first: NDArray[np.intp]  # [E]
     second: NDArray[np.intp]  # [E]
-    excess: FloatArray  # [E]
+    log_ratio: FloatArray  # [E]
     """Log of the first keyframe's depths over the second one's, at what both see, with given depth scales."""
     sigma: FloatArray  # [E]
 
@@ -117,11 +117,9 @@ def measure_edges(
         )
         spread = 1.4826 * np.maximum(forward[1], backward[1])
         # Occlusion makes both medians positive; it cancels.
-        excess, sigma = (
-            0.5 * (forward[0] - backward[0]),
-            np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma),
-        )
-        rows.append(np.stack([i, j, excess, sigma], axis=1)[enough & enough_back])
+        log_ratio = 0.5 * (forward[0] - backward[0])
+        sigma = np.hypot(spread / np.sqrt(config.points.independent_samples), config.min_sigma)
+        rows.append(np.stack([i, j, log_ratio, sigma], axis=1)[enough & enough_back])
     table = np.concatenate([np.zeros((0, 4)), *rows])
     return ScaleEdges(table[:, 0].astype(np.intp), table[:, 1].astype(np.intp), table[:, 2], table[:, 3])
 

@@ -45,8 +45,8 @@ def keyframe_depth_scales(
 
     Of keyframes with few points: ``otherwise`` [keyframes], else from the adjustment, else interpolated.
     """
-    value, sigma = point_scales(fit, keyframes, config.min_points, config=config)
-    scales, adjusted = np.exp(shrunk(value, sigma**2)), fit.scene.log_depth_scale
+    log_scale, sigma = point_scales(fit, keyframes, config.min_points, config=config)
+    scales, adjusted = np.exp(shrunk(log_scale, sigma**2)), fit.scene.log_depth_scale
     if otherwise is None and adjusted is not None:
         otherwise = np.exp(adjusted)
     if otherwise is not None:
@@ -55,23 +55,23 @@ def keyframe_depth_scales(
 
 
 def point_scales(
-    fit: BAState, keyframes: int, least: int, config: PointConfig = POINTS
+    fit: BAState, keyframes: int, min_points: int, config: PointConfig = POINTS
 ) -> tuple[FloatArray, FloatArray]:
-    """Log ratios [keyframes] of points' depth to the network's, and standard errors; NaN below ``least`` points."""
+    """Log ratios [keyframes] of points' depth to the network's, and standard errors; NaN below ``min_points``."""
     depth = fit.observations.depth
     assert depth is not None
     usable = (fit.errors < config.good_px) & (depth > 0) & (fit.depth > 0)
     usable &= fit.views_of_points[fit.observations.point] >= config.min_views
-    value, sigma = np.full((2, keyframes), np.nan)
+    log_scale, sigma = np.full((2, keyframes), np.nan)
     rows = np.flatnonzero(usable)
     for k, some in enumerate(rows_by(fit.observations.camera[rows], keyframes)):
         mine = rows[some]
-        if len(mine) >= least:
+        if len(mine) >= min_points:
             ratio = np.log(fit.depth[mine] / depth[mine])
-            value[k] = np.median(ratio)
-            spread = _MAD * np.median(np.abs(ratio - value[k]))
+            log_scale[k] = np.median(ratio)
+            spread = _MAD * np.median(np.abs(ratio - log_scale[k]))
             sigma[k] = spread / np.sqrt(min(len(mine), config.independent_samples))
-    return value, sigma
+    return log_scale, sigma
 
 
 def interpolated(positions: Sequence[int], values: FloatArray, count: int) -> FloatArray:

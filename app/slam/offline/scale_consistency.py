@@ -189,7 +189,7 @@ class _Estimate:
             _Rows(
                 self.edges.first,
                 self.edges.second,
-                self.start[self.edges.first] - self.start[self.edges.second] - self.edges.excess,
+                self.start[self.edges.first] - self.start[self.edges.second] - self.edges.log_ratio,
                 self.edges.sigma,
             ),
             _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), self.config.smooth_sigma)),

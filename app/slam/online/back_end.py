@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import (
-    FrameResult,
-    FrameRevision,
-    Intrinsics,
-    NetworkEstimate,
-    PreparedFrame,
-    Revision,
-)
+from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, PreparedFrame, Revision
 from stream_recon.app.core.worker import BackgroundWorker, ThreadWorker
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, OnlineConfig
@@ -268,4 +261,4 @@ def _with_map_pose(
 
 def output_depth(result: FrameResult, network: NetworkEstimate) -> NDArray[np.float32]:
     """Depth map of a network result in the map's scale."""
-    return np.asarray(result.depth * np.float32(1 / network.depth_scale), np.float32)
+    return np.asarray(result.depth * np.float32(network.map_scale), np.float32)

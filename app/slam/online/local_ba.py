@@ -90,11 +90,11 @@ def adjust_window(
     """
     if not config.window.is_robust:
         rounds = [replace(each, loss_px=NOT_ROBUST_PX, drop_px=None) for each in rounds]
-    prior_scale = _consistent_scales(keyframes, config)
-    start = _initial_state(keyframes, lens, prior_scale, config)
+    prior_log_scale = _consistent_scales(keyframes, config)
+    start = _initial_state(keyframes, lens, prior_log_scale, config)
     if start is None:
         return None
-    motions = network_motion_priors(keyframes, prior_scale, config)
+    motions = network_motion_priors(keyframes, prior_log_scale, config)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = replace(config.window.priors, focal=focal_network)
     if depth_sigma is not None:
@@ -107,7 +107,7 @@ def adjust_window(
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
     if len(fitted.observations) < config.window.min_observations or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
-    return _result(keyframes, fitted, prior_scale, config.window)
+    return _result(keyframes, fitted, prior_log_scale, config.window)
 
 
 def _consistent_scales(keyframes: Sequence[Keyframe], config: OnlineConfig) -> FloatArray:
@@ -146,11 +146,11 @@ def combined_focal(
 
 
 def _initial_state(
-    keyframes: Sequence[Keyframe], lens: CameraModel, prior_scale: FloatArray, config: OnlineConfig
+    keyframes: Sequence[Keyframe], lens: CameraModel, prior_log_scale: FloatArray, config: OnlineConfig
 ) -> BAState | None:
     """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
-    ``prior_scale``: [K], log factor of the network's lengths, apart from the depth scales.
+    ``prior_log_scale``: see `network_motion_priors`; depth scales are relative to it.
     """
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
@@ -176,19 +176,19 @@ def _initial_state(
     sums = [np.bincount(track, weight * np.where(known, axis, 0.0), len(tracks)) for axis in xyz.T]
     points = np.stack([each[used] / total[used] for each in sums], axis=1)
     sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted) * of_tracks("sigma")
-    depth = of_tracks("z_network").astype(np.float64) * np.exp(prior_scale[camera])
+    depth = of_tracks("z_network").astype(np.float64) * np.exp(prior_log_scale[camera])
     uv = of_tracks("uv").astype(np.float64)
     observations = Observations(camera[usable], point, uv[usable], sigma[usable], depth[usable])
-    scene = BAScene(of_keyframes("T_world_camera"), points, lens, of_keyframes("log_scale") - prior_scale)
+    scene = BAScene(of_keyframes("T_world_camera"), points, lens, of_keyframes("log_scale") - prior_log_scale)
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 
 def network_motion_priors(
-    keyframes: Sequence[Keyframe], prior_scale: FloatArray, online: OnlineConfig = DEFAULT_ONLINE
+    keyframes: Sequence[Keyframe], prior_log_scale: FloatArray, online: OnlineConfig = DEFAULT_ONLINE
 ) -> RelativePoses:
     """Priors of the network's motion between keyframes, over longer intervals where tracks are uncertain.
 
-    ``prior_scale``: [K], log of length in the map per length in the network's world.
+    ``prior_log_scale``: [K], log of length in the map per length in the network's world.
     """
     config = online.network_motion
     uncertainty = np.array([keyframe.uncertainty for keyframe in keyframes])
@@ -205,7 +205,7 @@ def network_motion_priors(
     first, second = pairs.T
     T = np.array([keyframe.T_network for keyframe in keyframes])
     relative = np.asarray(invert_pose(T[first]) @ T[second])
-    relative[:, :3, 3] *= np.exp(0.5 * (prior_scale[first] + prior_scale[second]))[:, None]
+    relative[:, :3, 3] *= np.exp(0.5 * (prior_log_scale[first] + prior_log_scale[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     sigmas, share = online.window.adjustment, config.firmer * np.where(trusted[second], 1.0, 1 / config.untrusted)
     share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / config.uncertain, 1.0)
@@ -213,10 +213,12 @@ def network_motion_priors(
     return RelativePoses(first, second, relative, rotation, sigmas.translation_sigma * share)
 
 
-def _result(keyframes: Sequence[Keyframe], fitted: BAState, prior_scale: FloatArray, config: WindowConfig) -> BAResult:
+def _result(
+    keyframes: Sequence[Keyframe], fitted: BAState, prior_log_scale: FloatArray, config: WindowConfig
+) -> BAResult:
     good = fitted.errors < config.max_point_px
     assert fitted.scene.log_depth_scale is not None
-    log_scale = fitted.scene.log_depth_scale + prior_scale
+    log_scale = fitted.scene.log_depth_scale + prior_log_scale
     z = []
     for k, keyframe in enumerate(keyframes):
         mine = np.flatnonzero(good & (fitted.observations.camera == k) & (fitted.depth > 0))

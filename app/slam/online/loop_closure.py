@@ -284,11 +284,7 @@ def _plausible(loop: Loop, keyframes: Sequence[Keyframe], config: OnlineConfig) 
 
 
 def _edges(
-    known: NDArray[np.intp],
-    nodes: FloatArray,
-    keyframes: Sequence[Keyframe],
-    loops: Sequence[Loop],
-    config: LoopConfig,
+    known: NDArray[np.intp], nodes: FloatArray, keyframes: Sequence[Keyframe], loops: Sequence[Loop], config: LoopConfig
 ) -> Edges:
     """Edges between consecutive nodes by the map, and loop constraints."""
     steps = np.diff(known)

@@ -82,10 +82,7 @@ class DynamicSceneTest:
 
 
 def moving_share(
-    uv: NDArray[np.floating],
-    residuals: FloatArray,
-    side: float,
-    config: DynamicSceneConfig = DEFAULT_ONLINE.dynamic,
+    uv: NDArray[np.floating], residuals: FloatArray, side: float, config: DynamicSceneConfig = DEFAULT_ONLINE.dynamic
 ) -> float:
     """Share of the image's parts whose tracks at ``uv`` [N, 2] have similar, large ``residuals`` [N, 2] in pixels."""
     part = np.unique(uv // (side / HELD_OUT.parts), axis=0, return_inverse=True)[1].reshape(-1)

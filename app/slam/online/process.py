@@ -129,10 +129,7 @@ def _serve(connection: Connection, options: dict[str, Any], global_ba: Connectio
     messages: SimpleQueue[_Message | EOFError] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, messages), name="receive", daemon=True).start()
     try:
-        workers = (
-            ProcessWorker(global_ba, "global-ba", PROCESS_DIED),
-            ProcessWorker(loops, "loops", PROCESS_DIED),
-        )
+        workers = (ProcessWorker(global_ba, "global-ba", PROCESS_DIED), ProcessWorker(loops, "loops", PROCESS_DIED))
         back_end = OnlineBackEnd(**options, workers=workers)
         more = True
         while more:

@@ -343,12 +343,12 @@ def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: C
     """Edges of a new keyframe to earlier ones whose depth maps overlap with its own."""
     every = [*earlier, new]
     T = np.array([images.keyframe.T_world_camera for images in every])
-    scale = np.array([images.keyframe.log_scale for images in every])
+    log_scale = np.array([images.keyframe.log_scale for images in every])
     last = len(every) - 1
-    measured = measure_edges(lens, T, [images.grid for images in every], scale, [(k, last) for k in range(last)])
+    measured = measure_edges(lens, T, [images.grid for images in every], log_scale, [(k, last) for k in range(last)])
     edges = []
-    for k, excess, sigma in zip(measured.first.tolist(), measured.excess, measured.sigma, strict=True):
-        difference = scale[last] - scale[k] + excess
+    for k, log_ratio, sigma in zip(measured.first.tolist(), measured.log_ratio, measured.sigma, strict=True):
+        difference = log_scale[last] - log_scale[k] + log_ratio
         # Small differences are errors of single depth maps, which would add up.
         sure = abs(difference) > new.config.scale_edges.min_sigmas * sigma
         edges.append(ScaleEdge(every[k].keyframe.number, float(difference) if sure else 0.0, float(sigma)))

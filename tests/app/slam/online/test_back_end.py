@@ -113,7 +113,7 @@ def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -
     scale = last.depth_scale if isinstance(last, FrameRevision) else 1.0
     assert before.network is not None and last.intrinsics is not None
     map_state = MapState(
-        last.T_world_camera, before.network.T_world_camera, scale / before.network.depth_scale, last.intrinsics.fx, 0
+        last.T_world_camera, before.network.T_world_camera, scale * before.network.map_scale, last.intrinsics.fx, 0
     )
     second = Heard(halves[1], OnlineBackEnd(map_state=map_state))
     poses = np.concatenate([first.poses(), second.poses()])
