@@ -90,7 +90,7 @@ def textured(
     untextured = subset(mesh, ~shown)
     if not shown.any():
         return TexturedMesh([], untextured, 0)
-    patches = _patches(subset_faces(mesh, shown), labels[shown], len(mesh.xyz))
+    patches = _patches(Mesh(mesh.xyz, mesh.rgb, mesh.faces[shown]), labels[shown], len(mesh.xyz))
     used = [scored.cameras[number] for number in chosen]
     pixels = _pixels(result, used, mesh, patches)
     packing = _packing(patches, pixels, config.atlas)
@@ -109,11 +109,6 @@ def textured(
     textured_parts = [_textured_part(part, atlas[part.image], config.atlas.jpeg_quality) for part in parts]
     report(1.0)
     return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)))
-
-
-def subset_faces(mesh: Mesh, shown: NDArray[np.bool_]) -> Mesh:
-    """The mesh with some of its triangles and all of its vertices."""
-    return Mesh(mesh.xyz, mesh.rgb, mesh.faces[shown])
 
 
 def _patches(mesh: Mesh, labels: NDArray[np.int32], count: int) -> _Patches:

@@ -5,6 +5,7 @@ Only blocks near surfaces are stored, found by a hash table (Niessner et al., 20
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +127,7 @@ class Volume:
         for offset in np.linspace(-self.truncation, self.truncation, steps):
             cells = np.floor((rays * (z + offset)[:, None] + T[:3, 3]) / side).astype(np.int64)
             near = (np.abs(cells) < 1 << (BITS - 1)).all(axis=1)
-            keys.append(np.unique(_keys(cells[near])))
+            keys.append(np.unique(_key(*cells[near].T)))
         near_blocks = np.unique(np.concatenate(keys))
         slots = np.array([self._slots.get(key, -1) for key in near_blocks.tolist()], np.intp)
         new = near_blocks[slots < 0]
@@ -158,11 +159,7 @@ class Volume:
         return self.blocks[: len(self._slots)]
 
 
-def _keys(cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    shifted = cells + (1 << (BITS - 1))
-    return np.asarray((shifted[:, 0] << (2 * BITS)) | (shifted[:, 1] << BITS) | shifted[:, 2])
-
-
-def _key(x: int, y: int, z: int) -> int:
+def _key(x: Any, y: Any, z: Any) -> Any:
+    """Key of a block, or keys of blocks, with these coordinates."""
     half = 1 << (BITS - 1)
     return ((x + half) << (2 * BITS)) | ((y + half) << BITS) | (z + half)

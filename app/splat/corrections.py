@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stream_recon.app.splat.config import CorrectionConfig
+from stream_recon.app.splat.model import load_moments, training_state
 
 
 class Corrections(torch.nn.Module):
@@ -69,22 +70,18 @@ class Corrections(torch.nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """Corrections and the state of their optimizer, by name."""
-        tensors = {name: value.detach() for name, value in self.named_parameters()}
-        for name, value in self.named_parameters():
-            for key, moment in self.optimizer.state.get(value, {}).items():
-                tensors[f"{name}.{key}"] = torch.as_tensor(moment)
-        return tensors
+        return {
+            key: tensor
+            for name, value in self.named_parameters()
+            for key, tensor in training_state(name, value, self.optimizer).items()
+        }
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
         """Take over what `state` gave. Raises KeyError or RuntimeError where it does not fit."""
         for name, value in self.named_parameters():
             value.copy_(state[name])
-            if f"{name}.step" in state:
-                keys = ("step", "exp_avg", "exp_avg_sq")
-                self.optimizer.state[value] = {key: state[f"{name}.{key}"].clone() for key in keys}
-                for key in keys[1:]:
-                    self.optimizer.state[value][key] = self.optimizer.state[value][key].to(value.device)
+            load_moments(state, name, value, self.optimizer)
 
     def _of(self, values: Tensor, number: int) -> Tensor:
         share = self._share[number]

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.core.splats import Splats, write_splats
 from stream_recon.app.result.files import replace_file, replace_json
 from stream_recon.app.result.folder import CHECKPOINT_NAME, SPLATS_NAME, ResultFolder, read_result, revision_of
 from stream_recon.app.result.run_record import RUN_NAME, SPLATS
-from stream_recon.app.splat.checkpoint import read_checkpoint, write_checkpoint
 from stream_recon.app.splat.rasterizer import Rasterizer, draw_gsplat
 from stream_recon.app.splat.scene import SceneOptions, TrainingScene, scene_of
 from stream_recon.app.splat.trainer import HeldOut, Trainer, TrainOptions, TrainProgress, peak_memory_mb, train
-from stream_recon.configs.errors import ConfigError, ResourceError
+from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
 
 CHECKPOINT_S = 30.0
 """Seconds between two checkpoints."""
@@ -148,12 +149,12 @@ class _Run:
 
     def go(self, began: float) -> SplatReport:
         if self.options.resume:
-            read_checkpoint(self.checkpoint, self.trainer, self.key)
+            self._read_checkpoint()
         before = time.monotonic() - began
         self.next_checkpoint = time.monotonic() + CHECKPOINT_S
         held_out = train(self.trainer, self._after_step)
         if not self.trainer.is_done:
-            write_checkpoint(self.checkpoint, self.trainer, self.key)
+            self._write_checkpoint()
         report = self._report(held_out, before)
         splats = self.trainer.splats
         replace_file(self.result.folder / SPLATS_NAME, lambda file: write_splats(file, splats))
@@ -175,9 +176,30 @@ class _Run:
             took = time.monotonic() - now
             self.next_show = time.monotonic() + max(SHOW_S, took / SHOW_SHARE)
         if now >= self.next_checkpoint:
-            write_checkpoint(self.checkpoint, trainer, self.key)
+            self._write_checkpoint()
             self.next_checkpoint = time.monotonic() + CHECKPOINT_S
         return True
+
+    def _write_checkpoint(self) -> None:
+        """Write the state from which a stopped or killed training goes on. Raises OutputError."""
+        state = {name: value.detach().contiguous().cpu() for name, value in self.trainer.state().items()}
+        content = save(state, {"training": self.key})
+        replace_file(self.checkpoint, lambda file: file.write(content))
+
+    def _read_checkpoint(self) -> None:
+        """Go on from the checkpoint.
+
+        Raises ConfigError where it is of another training, OutputError where it is missing or damaged.
+        """
+        path, again = self.checkpoint, "leave out --resume to begin again"
+        try:
+            with safe_open(path, "pt") as file:
+                if (file.metadata() or {}).get("training") != self.key:
+                    raise ConfigError(f"{path} is of other options, or of other poses: {again}")
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            self.trainer.load(state)
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise OutputError(f"{path} is missing or damaged: {again} ({error})") from error
 
     def _report(self, held_out: HeldOut, before: float) -> SplatReport:
         trainer = self.trainer

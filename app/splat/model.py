@@ -13,6 +13,26 @@ from stream_recon.app.splat.config import ModelConfig, SplatConfig
 from stream_recon.app.splat.rasterizer import Gaussians
 from stream_recon.app.splat.scene import TrainingScene, shell_points
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Adam's names of a parameter's moments."""
+
+
+def training_state(name: str, value: torch.nn.Parameter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """A parameter and the state of its optimizer, by name."""
+    state = optimizer.state.get(value, {})
+    return {name: value.detach(), **{f"{name}.{key}": torch.as_tensor(one) for key, one in state.items()}}
+
+
+def load_moments(
+    state: dict[str, Tensor], name: str, value: torch.nn.Parameter, optimizer: torch.optim.Optimizer
+) -> None:
+    """Let an optimizer go on from a `training_state`. Raises KeyError where something is missing."""
+    if f"{name}.step" in state:
+        # Only fused optimizers count steps on the GPU.
+        step = state[f"{name}.step"].to(value.device if optimizer.defaults["fused"] else "cpu", copy=True)
+        moments = {key: state[f"{name}.{key}"].to(value.device, copy=True) for key in MOMENTS}
+        optimizer.state[value] = {"step": step, **moments}
+
 
 class SplatModel:
     """Gaussians in the trainer's world, and an Adam optimizer for each of their parameters."""
@@ -96,27 +116,23 @@ class SplatModel:
 
     def state(self) -> dict[str, Tensor]:
         """All parameters and the state of their optimizers, by name."""
-        tensors = {name: value.detach() for name, value in self.gaussians.items()}
-        for name, optimizer in self.optimizers.items():
-            for key, value in optimizer.state.get(self.gaussians[name], {}).items():
-                tensors[f"{name}.{key}"] = torch.as_tensor(value)
-        return tensors
+        return {
+            key: tensor
+            for name, value in self.gaussians.items()
+            for key, tensor in training_state(name, value, self.optimizers[name]).items()
+        }
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], device: torch.device, config: ModelConfig) -> "SplatModel":
         """The model of `state`. Raises KeyError where something is missing."""
         model = cls({name: state[name] for name, _ in config.rates}, device, config)
         for name, optimizer in model.optimizers.items():
-            values = model.gaussians[name]
-            if f"{name}.step" in state:
-                optimizer.state[values] = {
-                    key: state[f"{name}.{key}"].to(device) for key in ("step", "exp_avg", "exp_avg_sq")
-                }
+            load_moments(state, name, model.gaussians[name], optimizer)
         return model
 
     def _moments(self, name: str) -> list[Tensor]:
         state = self.optimizers[name].state.get(self.gaussians[name], {})
-        return [state[key] for key in ("exp_avg", "exp_avg_sq") if key in state]
+        return [state[key] for key in MOMENTS if key in state]
 
     def _exchange(self, name: str, change: Callable[[Tensor], Tensor], added: int) -> None:
         """Exchange a parameter; what is ``added`` at its end has no moments."""
@@ -124,7 +140,7 @@ class SplatModel:
         new = self.gaussians[name] = torch.nn.Parameter(change(old.detach()))
         optimizer = self.optimizers[name]
         state = optimizer.state.pop(old, {})
-        for key in ("exp_avg", "exp_avg_sq"):
+        for key in MOMENTS:
             if key in state:
                 state[key] = change(state[key])
                 if added:

@@ -243,9 +243,7 @@ class Trainer:
         schedule = self._tuning.schedule
         if self.options.free_space and (self.step % self._every(schedule.prune_every) == 0 or self.is_done):
             floating = self.floating()
-            if self.is_done:
-                self.model.keep(torch.nonzero(~floating)[:, 0])
-            elif share < schedule.densify_until:
+            if not self.is_done and share < schedule.densify_until:
                 # The next densification moves what shows nothing.
                 self.model.gaussians["opacities"][floating] = -10.0
             else:

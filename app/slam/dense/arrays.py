@@ -56,9 +56,11 @@ class Arrays(Protocol):
     def exp(self, a: Array) -> Array:
         return self.xp.exp(a)
 
-    def log(self, a: Array) -> Array: ...
+    def log(self, a: Array) -> Array:
+        return self.xp.log(a)
 
-    def sqrt(self, a: Array) -> Array: ...
+    def sqrt(self, a: Array) -> Array:
+        return self.xp.sqrt(a)
 
     def floor(self, a: Array) -> Array:
         return self.xp.floor(a)
@@ -92,9 +94,11 @@ class Arrays(Protocol):
 
     def product(self, a: Array, b: Array) -> Array:
         """`total` of ``a`` times ``b``."""
+        return self.total(a * b)
 
     def plus(self, a: Array, factor: Array, b: Array) -> Array:
         """``a`` plus ``factor``, a result of `total`, times ``b``."""
+        return a + factor * b
 
     def to_float(self, a: Array) -> Array: ...
 

@@ -90,12 +90,6 @@ class TorchArrays(Arrays):
     def maximum(self, a: Array, b: Array | float) -> Array:
         return torch.maximum(a, b) if isinstance(b, torch.Tensor) else a.clamp(min=b)
 
-    def log(self, a: Array) -> Array:
-        return torch.log(a)
-
-    def sqrt(self, a: Array) -> Array:
-        return torch.sqrt(a)
-
     def median(self, a: Array) -> Array:
         ordered, count = a.sort(dim=1).values, a.shape[1]
         return (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
@@ -105,12 +99,6 @@ class TorchArrays(Arrays):
 
     def total(self, a: Array) -> Array:
         return a.sum(dim=(-2, -1), keepdim=True)
-
-    def product(self, a: Array, b: Array) -> Array:
-        return self.total(a * b)
-
-    def plus(self, a: Array, factor: Array, b: Array) -> Array:
-        return a + factor * b
 
     def to_float(self, a: Array) -> Array:
         return a.float()

@@ -31,7 +31,7 @@ class SparseMap:
 
 
 class OnlineBackEnd:
-    """`pipeline.listeners.BackEnd` that runs while frames come in.
+    """`run.listeners.BackEnd` that runs while frames come in.
 
     Args:
         prefill: number of first results to output together, as the network returns them.

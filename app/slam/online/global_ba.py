@@ -45,14 +45,12 @@ class GlobalBA:
         The ``fixed`` first ones stay, as they share loop tracks. Where still older keyframes exist, two more stay,
         which fixes the scale.
         """
-        if keyframes[fixed].number == 0:
-            free_focal = len(keyframes) >= self._config.global_ba.focal_keyframes and not known_intrinsics
-            options = SolveOptions(free_focal, None, should_stop)
-            adjusted = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
-            return None if adjusted is None else adjusted.aligned(keyframes, self._config.window)
-        stays = np.arange(len(keyframes)) < fixed + 2
-        options = SolveOptions(not known_intrinsics, stays, should_stop)
-        return adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, self._config)
+        config, is_first = self._config, keyframes[fixed].number == 0
+        free_focal = not known_intrinsics and (not is_first or len(keyframes) >= config.global_ba.focal_keyframes)
+        stays = None if is_first else np.arange(len(keyframes)) < fixed + 2
+        options = SolveOptions(free_focal, stays, should_stop)
+        adjusted = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, config)
+        return adjusted.aligned(keyframes, config.window) if adjusted is not None and is_first else adjusted
 
 
 @dataclass(frozen=True)
