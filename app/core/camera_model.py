@@ -10,7 +10,6 @@ Rays at 90 degrees or more from the optical axis have no pixel.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +70,7 @@ class CameraModel:
         """Distorted coordinates [..., 2] of rays with these coordinates [..., 2] at depth 1."""
         plane = np.asarray(plane, np.float64)
         squared = np.square(plane).sum(axis=-1, keepdims=True)
-        return np.asarray(plane * radial_factor(squared, self.k1, self.k2, self.fisheye))
+        return np.asarray(plane * self.radial_factor(squared))
 
     def undistorted(self, distorted: NDArray[np.floating]) -> FloatArray:
         """Coordinates [..., 2] at depth 1 of rays with these distorted coordinates [..., 2]; inverse of `distorted`.
@@ -105,11 +104,15 @@ class CameraModel:
     def jacobian(self, xyz: NDArray[np.floating]) -> FloatArray:
         """Derivatives [N, 2, 3] of the pixels of points [N, 3], in front of the camera, by the points."""
         plane = xyz[:, :2] / xyz[:, 2:]
-        factor, slope, _, _ = radial_derivatives((plane**2).sum(axis=1), self.k1, self.k2, self.fisheye)
-        bent = np.broadcast_to(factor, len(plane))[:, None, None] * np.eye(2)
-        bent = bent + np.broadcast_to(slope, len(plane))[:, None, None] * plane[:, :, None] * plane[:, None]
-        by_plane = np.concatenate([np.tile(np.eye(2), (len(plane), 1, 1)), -plane[:, :, None]], axis=2)
-        return np.asarray(self.focal * bent @ (by_plane / xyz[:, 2:, None]))
+        xx, xy, yy = self.distortion_derivatives(*plane.T)
+        by_plane = np.stack([xx, xy, xy, yy], axis=1).reshape(-1, 2, 2)
+        plane_by_xyz = np.concatenate([np.tile(np.eye(2), (len(plane), 1, 1)), -plane[:, :, None]], axis=2)
+        return np.asarray(self.focal * by_plane @ (plane_by_xyz / xyz[:, 2:, None]))
+
+    def distortion_derivatives(self, x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Derivatives of distorted coordinates by x, y [N] at depth 1, a symmetric matrix: its xx, xy and yy [N]."""
+        factor, slope, _, _ = self.radial_derivatives(x * x + y * y)
+        return factor + slope * (x * x), slope * (x * y), factor + slope * (y * y)
 
     def field_of_view_deg(self, length: float) -> float:
         """Angle between the rays through the middles of two borders that are ``length`` pixels apart."""
@@ -139,6 +142,28 @@ class CameraModel:
                 break
         return np.asarray(np.tan(x) if self.fisheye else x)
 
+    def radial_factor(self, squared: FloatArray) -> FloatArray:
+        """Distorted radius over radius, of squared radii at depth 1 (an array of any shape)."""
+        if not self.fisheye:
+            return np.asarray(1 + squared * (self.k1 + self.k2 * squared))
+        radius = np.sqrt(np.maximum(squared, SMALL))
+        angle = np.arctan(radius)
+        s = angle * angle
+        return np.asarray(angle * (1 + s * (self.k1 + self.k2 * s)) / radius)
+
+    def radial_derivatives(self, squared: FloatArray) -> tuple[FloatArray, ...]:
+        """Radial factor g, g'(r) / r, and the derivatives of g by k1 and k2, all [O], of squared radii [O]."""
+        k1, k2 = self.k1, self.k2
+        if not self.fisheye:
+            return 1 + squared * (k1 + k2 * squared), 2 * k1 + 4 * k2 * squared, squared, squared * squared
+        squared = np.maximum(squared, SMALL)
+        radius = np.sqrt(squared)
+        angle = np.arctan(radius)
+        s, ratio = angle * angle, angle / radius
+        factor = ratio * (1 + s * (k1 + k2 * s))
+        slope = (1 + s * (3 * k1 + 5 * k2 * s)) / (1 + squared)
+        return factor, (slope - factor) / squared, ratio * s, ratio * s * s
+
 
 def _turning_point(k1: float, k2: float) -> float:
     """Least positive x at which x (1 + k1 x^2 + k2 x^4) stops growing; inf if it always grows."""
@@ -146,26 +171,3 @@ def _turning_point(k1: float, k2: float) -> float:
     squares = roots[np.abs(np.imag(roots)) < 1e-12].real
     squares = squares[squares > 0]
     return float(np.sqrt(squares.min())) if len(squares) else float("inf")
-
-
-def radial_factor(squared: Any, k1: float, k2: float, fisheye: bool) -> Any:
-    """Distorted radius over radius, of squared radii at depth 1 (an array of any shape)."""
-    if not fisheye:
-        return 1 + squared * (k1 + k2 * squared)
-    radius = np.sqrt(np.maximum(squared, SMALL))
-    angle = np.arctan(radius)
-    s = angle * angle
-    return angle * (1 + s * (k1 + k2 * s)) / radius
-
-
-def radial_derivatives(squared: FloatArray, k1: float, k2: float, fisheye: bool) -> tuple[FloatArray, ...]:
-    """Radial factor g, g'(r) / r, and the derivatives of g by k1 and k2, all [O], of squared radii [O] at depth 1."""
-    if not fisheye:
-        return 1 + squared * (k1 + k2 * squared), 2 * k1 + 4 * k2 * squared, squared, squared * squared
-    squared = np.maximum(squared, SMALL)
-    radius = np.sqrt(squared)
-    angle = np.arctan(radius)
-    s, ratio = angle * angle, angle / radius
-    factor = ratio * (1 + s * (k1 + k2 * s))
-    slope = (1 + s * (3 * k1 + 5 * k2 * s)) / (1 + squared)
-    return factor, (slope - factor) / squared, ratio * s, ratio * s * s

@@ -152,6 +152,11 @@ def invert_pose(T: NDArray[np.floating]) -> FloatArray:
     return inverse
 
 
+def transform_each(T: FloatArray, points: FloatArray) -> FloatArray:
+    """Points [N, 3], each transformed by its own matrix [N, 4, 4]."""
+    return np.asarray(np.einsum("nij,nj->ni", T[:, :3, :3], points) + T[:, :3, 3])
+
+
 def transform_points(T: NDArray[np.floating], xyz: NDArray[np.floating]) -> NDArray[np.float32]:
     """Transform points [N, 3] by a rigid or similarity matrix [3, 4] or [4, 4], in float32."""
     if not len(xyz):

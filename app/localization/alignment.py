@@ -1,42 +1,18 @@
 """How one result lies in the world of another: a similarity from features that both maps share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import Similarity, align, invert_pose
-from stream_recon.app.localization.localize import FOCAL_SIGMA, MIN_SHARE, LocalizationMap
-from stream_recon.app.localization.plausibility import MAX_IN_FRONT, missed_views, share_in_front
+from stream_recon.app.core.transforms import Similarity, align, invert_pose, transform_each
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, AlignmentConfig
+from stream_recon.app.localization.localize import LocalizationMap
+from stream_recon.app.localization.plausibility import missed_views, share_in_front
 from stream_recon.app.localization.pose import Correspondences, fit_pose, ransac_pose
 from stream_recon.app.localization.similarity_fit import SharedPixels, fit_pixels
-
-FIRST_TRIED = 24
-"""Keyframes that are tried first, spread over the result: without a match among them few others have one."""
-MAX_TRIED = 120
-"""Keyframes that are tried in all."""
-MIN_SUPPORT = 15
-"""Least number of features of a keyframe that agree with one pose."""
-MIN_KEYFRAMES = 3
-"""Least number of such keyframes that agree with one similarity: single ones may show a repeated structure."""
-MAX_ERROR = 0.08
-"""Distance of matched points, as a share of their distance from the camera, up to which they agree."""
-SAME_FOCAL = 0.015
-"""Relative difference of focal lengths up to which two results have one camera."""
-CORRELATED = 5
-"""Keyframes whose focal lengths count as one measurement."""
-SURE = 2.0
-"""Standard deviations by which focal lengths of two cameras differ."""
-LOOSE = 3.0
-"""Times `MAX_ERROR` up to which a keyframe was found where an alignment has it: results drift away from each other."""
-RIVAL = 0.5
-"""Share of the features of a keyframe's best pose with which another pose of it counts."""
-ELSEWHERE = 0.5
-"""Distance between two placements, as a share of the points' distance from the camera, from which they differ."""
-ROUNDS = 5
-"""Fits of the similarity to the points that agree."""
 
 
 @dataclass(frozen=True)
@@ -85,39 +61,42 @@ class _Shared:
     """Focal length by the first's points, as a multiple of the first's own one."""
     focal_sigma: float = 0.0
     """Standard deviation of its logarithm."""
-    is_rival: bool = False
-    """Whether a pose elsewhere explains more of the keyframe's matches."""
 
     @property
     def first(self) -> NDArray[np.float64]:
         """Points [M, 3] in the first result's world."""
         return self.matches.points
 
+    def errors(self, S: Similarity) -> NDArray[np.float64]:
+        """Distances [M] of the points under a similarity, as shares of their distance from the camera."""
+        return _errors(S, self.second, self.first, self.distance)
+
 
 def align_results(first: LocalizationMap, second: LocalizationMap) -> Alignment | NotAligned:
     """The alignment of two results, or why there is none."""
-    tried = _spread(len(second), FIRST_TRIED)
-    shared = _shared(first, second, tried)
+    config, plausibility = first.config.alignment, first.config.plausibility
+    rows = _spread(len(second), config.first_tried)
+    shared = _shared(first, second, rows)
     if not shared:
         return NOTHING
-    rest = [row for row in _spread(len(second), MAX_TRIED) if row not in tried]
-    shared += _shared(first, second, rest)
-    found = fit_similarity(shared)
-    if isinstance(found, NotAligned):
-        return found
-    S = _by_pixels(first, second, shared, found)
-    found = replace(found, S_first_second=S, focal=found.focal * first.lens.focal / second.lens.focal)
-    here = {each.row for each in shared if _agrees(S, each, LOOSE * MAX_ERROR)}
-    missed = missed_views(first, second, S, sorted([*tried, *rest]), here)
+    more = [row for row in _spread(len(second), config.max_tried) if row not in rows]
+    shared += _shared(first, second, more)
+    alignment = fit_similarity(shared, config)
+    if isinstance(alignment, NotAligned):
+        return alignment
+    S = _by_pixels(first, second, shared, alignment)
+    focal = alignment.focal * first.camera_model.focal / second.camera_model.focal
+    agreeing = {each.row for each in shared if _agrees(S, each, config.loose * config.max_error)}
+    missed = missed_views(first, second, S, sorted([*rows, *more]), agreeing, plausibility)
     if missed:
         return NotAligned(
             f"looks like that place in part, but {missed} views beside that part show something else", True
         )
-    pairs = [(each.near, each.row) for each in shared if _agrees(S, each)]
-    share = share_in_front(first, second, S, pairs)
-    if share > MAX_IN_FRONT:
+    pairs = [(each.near, each.row) for each in shared if _agrees(S, each, config.max_error)]
+    share = share_in_front(first, second, S, pairs, plausibility)
+    if share > plausibility.max_in_front:
         return NotAligned(f"looks like that place in part, but stands in its free space ({share:.0%} of it)", True)
-    return found
+    return replace(alignment, S_first_second=S, focal=focal)
 
 
 _Part = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -125,116 +104,123 @@ _Part = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDA
 
 
 def _by_pixels(
-    first: LocalizationMap, second: LocalizationMap, shared: Sequence[_Shared], found: Alignment
+    first: LocalizationMap, second: LocalizationMap, shared: Sequence[_Shared], alignment: Alignment
 ) -> Similarity:
     """The similarity fitted to the pixels of all matched features where the keyframes agree with it."""
-    chosen = [each for each in shared if _agrees(found.S_first_second, each)]
+    config, start = first.config.alignment, alignment.S_first_second
+    chosen = [each for each in shared if _agrees(start, each, config.max_error)]
     T_first, T_second = invert_pose(first.poses), invert_pose(second.poses)
-    one, two = first.lens, replace(second.lens, focal=found.focal * first.lens.focal)
-    there: list[_Part] = []
-    back: list[_Part] = []
+    camera_first = first.camera_model
+    camera_second = replace(second.camera_model, focal=alignment.focal * camera_first.focal)
+    in_second: list[_Part] = []
+    in_first: list[_Part] = []
     for each in chosen:
         own, matches = second.keyframe(each.row), each.matches
         T = np.broadcast_to(T_second[each.row], (len(matches), 4, 4))
-        there.append((matches.points, matches.spread, T, matches.uv))
+        in_second.append((matches.points, matches.spread, T, matches.uv))
         T = T_first[matches.row]
-        local = np.einsum("nij,nj->ni", T[:, :3, :3], each.first) + T[:, :3, 3]
-        uv = one.pixels(local[:, :2] / local[:, 2:])  # a keyframe's points lie on its features' rays
-        back.append((each.second, own.spread[matches.feature], T, uv))
-    pixels = [_joined(parts, lens) for parts, lens in ((there, two), (back, one))]
-    S = fit_pixels(found.S_first_second, pixels[0], pixels[1], found.distance)
-    stays = sum(_agrees(S, each, LOOSE * MAX_ERROR) for each in chosen) > len(chosen) / 2
-    return S if stays else found.S_first_second
+        local = transform_each(T, each.first)
+        uv = camera_first.pixels(local[:, :2] / local[:, 2:])  # a keyframe's points lie on its features' rays
+        in_first.append((each.second, own.spread[matches.feature], T, uv))
+    pixels = _joined(in_second, camera_second), _joined(in_first, camera_first)
+    S = fit_pixels(start, *pixels, alignment.distance, first.config.pose)
+    stays = sum(_agrees(S, each, config.loose * config.max_error) for each in chosen) > len(chosen) / 2
+    return S if stays else start
 
 
-def _joined(parts: Sequence[_Part], lens: CameraModel) -> SharedPixels:
+def _joined(parts: Sequence[_Part], camera_model: CameraModel) -> SharedPixels:
     points, spread, T_camera_world, uv = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return SharedPixels(points, spread, T_camera_world, uv, lens)
+    return SharedPixels(points, spread, T_camera_world, uv, camera_model)
 
 
-def _spread(count: int, most: int) -> list[int]:
-    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()))
+def _spread(count: int, limit: int) -> list[int]:
+    return sorted(set(np.linspace(0, count - 1, min(count, limit)).round().astype(int).tolist()))
 
 
 def _shared(first: LocalizationMap, second: LocalizationMap, rows: Sequence[int]) -> list[_Shared]:
-    """Of each keyframe the pose that most matches agree with, and a rival where there is one."""
-    found = []
-    for row in rows:
-        own = second.keyframe(row)
-        if not len(own.features):
-            continue
-        matched: Correspondences = first.match(own.features)
-        least = max(MIN_SUPPORT, MIN_SHARE * len(np.unique(matched.feature)))
-        for is_rival in (False, True):
-            start = ransac_pose(matched, [second.lens])
-            if start is None:
-                break
-            agreeing = matched.take(start.inliers)
-            support = len(np.unique(agreeing.feature))
-            if support < least:
-                break
-            distance = np.linalg.norm(agreeing.points - start.T_world_camera[:3, 3], axis=1)
-            fit = fit_pose(agreeing, start.T_world_camera, start.lens, FOCAL_SIGMA)
-            focal = fit.lens.focal / first.lens.focal
-            there = own.points[agreeing.feature]
-            near = int(np.bincount(agreeing.row).argmax())
-            found.append(_Shared(row, near, agreeing, there, distance, focal, fit.focal_sigma, is_rival))
-            matched = matched.take(np.setdiff1d(np.arange(len(matched)), start.inliers))
-            least = max(MIN_SUPPORT, RIVAL * support)
-    return found
+    """Of each keyframe what `_poses_of` gives."""
+    return [each for row in rows if len(second.keyframe(row).features) for each in _poses_of(first, second, row)]
 
 
-def fit_similarity(shared: Sequence[_Shared]) -> Alignment | NotAligned:
+def _poses_of(first: LocalizationMap, second: LocalizationMap, row: int) -> Iterator[_Shared]:
+    """Matches of a keyframe by the pose that most of them agree with, and by a rival where there is one."""
+    own, config = second.keyframe(row), first.config
+    matches = first.match(own.features)
+    min_support = max(config.alignment.min_support, config.image.min_share * len(np.unique(matches.feature)))
+    for _ in range(2):
+        start = ransac_pose(matches, [second.camera_model], config=config.pose)
+        if start is None:
+            return
+        agreeing = matches.take(start.inliers)
+        support = len(np.unique(agreeing.feature))
+        if support < min_support:
+            return
+        distance = np.linalg.norm(agreeing.points - start.T_world_camera[:3, 3], axis=1)
+        fit = fit_pose(agreeing, start.T_world_camera, start.camera_model, config.image.focal_sigma, config.pose)
+        focal = fit.camera_model.focal / first.camera_model.focal
+        near = int(np.bincount(agreeing.row).argmax())
+        points = own.points[agreeing.feature]
+        yield _Shared(row, near, agreeing, points, distance, focal, fit.focal_sigma)
+        matches = matches.take(np.setdiff1d(np.arange(len(matches)), start.inliers))
+        min_support = max(config.alignment.min_support, config.alignment.rival * support)
+
+
+def fit_similarity(
+    shared: Sequence[_Shared], config: AlignmentConfig = DEFAULT_LOCALIZATION.alignment
+) -> Alignment | NotAligned:
     """The similarity that most keyframes agree with, unless another one has nearly as many."""
-    best = _most_agreed(shared)
-    if best is None:
+    start = _most_agreed(shared, config)
+    if start is None:
         return NOTHING
-    S = best
-    chosen = [each for each in shared if _agrees(S, each)]
-    first = np.concatenate([each.first for each in chosen])
-    second = np.concatenate([each.second for each in chosen])
-    distance = np.concatenate([each.distance for each in chosen])
-    final = _robust(second, first, distance, S)
-    if final is None:
+    chosen = [each for each in shared if _agrees(start, each, config.max_error)]
+    first, second, distance = (
+        np.concatenate([getattr(each, name) for each in chosen]) for name in ("first", "second", "distance")
+    )
+    S = _robust(second, first, distance, config.rounds, start)
+    agreeing = [] if S is None else [each for each in shared if _agrees(S, each, config.max_error)]
+    keyframes = {each.row for each in agreeing}
+    if S is None or len(keyframes) < config.min_keyframes:
         return NOTHING
-    good = [each for each in shared if _agrees(final, each)]
-    here = {each.row for each in good}
-    if len(here) < MIN_KEYFRAMES:
-        return NOTHING
-    other = _most_agreed([each for each in shared if _is_elsewhere(final, each)])
-    if other is not None:
-        there = {each.row for each in shared if _agrees(other, each) and _is_elsewhere(final, each)}
-        if len(there) >= MIN_KEYFRAMES and len(here - there) - len(there - here) < MIN_KEYFRAMES:
-            text = f"fits at two places: {len(here)} keyframes agree with one and {len(there)} with the other"
-            return NotAligned(text, True)
-    agreeing = int((_errors(final, second, first, distance) < MAX_ERROR).sum())
-    ratio, is_one = _focal_ratio(good)
-    return Alignment(final, len(here), agreeing, is_one, float(np.median(distance)), ratio)
+    others = _keyframes_elsewhere(shared, S, config)
+    is_ambiguous = len(keyframes - others) - len(others - keyframes) < config.min_keyframes
+    if len(others) >= config.min_keyframes and is_ambiguous:
+        text = f"fits at two places: {len(keyframes)} keyframes agree with one and {len(others)} with the other"
+        return NotAligned(text, True)
+    points = int((_errors(S, second, first, distance) < config.max_error).sum())
+    ratio, is_same_camera = _focal_ratio(agreeing, config)
+    return Alignment(S, len(keyframes), points, is_same_camera, float(np.median(distance)), ratio)
 
 
-def _most_agreed(shared: Sequence[_Shared]) -> Similarity | None:
-    """The similarity of one keyframe that most of them agree with; None where less than `MIN_KEYFRAMES` do."""
-    best: tuple[int, Similarity] | None = None
+def _keyframes_elsewhere(shared: Sequence[_Shared], S: Similarity, config: AlignmentConfig) -> set[int]:
+    """Keyframes that agree with the best similarity elsewhere than ``S``; none where there is none."""
+    elsewhere = [each for each in shared if np.median(each.errors(S)) > config.elsewhere]
+    other = _most_agreed(elsewhere, config)
+    return set() if other is None else {each.row for each in elsewhere if _agrees(other, each, config.max_error)}
+
+
+def _most_agreed(shared: Sequence[_Shared], config: AlignmentConfig) -> Similarity | None:
+    """The similarity of one keyframe that most of them agree with; None where less than `min_keyframes` do."""
+    best, most = None, config.min_keyframes - 1
     for each in shared:
-        if len(each.first) < MIN_SUPPORT:
+        if len(each.first) < config.min_support:
             continue
-        S = _robust(each.second, each.first, each.distance)
+        S = _robust(each.second, each.first, each.distance, config.rounds)
         if S is None:
             continue
-        count = len({other.row for other in shared if _agrees(S, other)})
-        if best is None or count > best[0]:
-            best = (count, S)
-    return best[1] if best is not None and best[0] >= MIN_KEYFRAMES else None
+        count = len({other.row for other in shared if _agrees(S, other, config.max_error)})
+        if count > most:
+            best, most = S, count
+    return best
 
 
-def _focal_ratio(shared: Sequence[_Shared]) -> tuple[float, bool]:
+def _focal_ratio(shared: Sequence[_Shared], config: AlignmentConfig) -> tuple[float, bool]:
     """Focal length by the first's points, as a multiple of the first's, and whether it is the same as far as known."""
     ratio = np.log([each.focal for each in shared])
     weight = 1 / np.maximum([each.focal_sigma for each in shared], 1e-3) ** 2
     mean = float((weight * ratio).sum() / weight.sum())
     # The points' errors are common to neighbouring keyframes.
-    error = float(np.sqrt(CORRELATED / weight.sum()))
-    return float(np.exp(mean)), abs(mean) < max(SAME_FOCAL, SURE * error)
+    error = float(np.sqrt(config.correlated / weight.sum()))
+    return float(np.exp(mean)), abs(mean) < max(config.same_focal, config.sure * error)
 
 
 def _errors(
@@ -243,25 +229,21 @@ def _errors(
     return np.asarray(np.linalg.norm(S.apply(source) - target, axis=1) / distance)
 
 
-def _agrees(S: Similarity, shared: _Shared, most: float = MAX_ERROR) -> bool:
+def _agrees(S: Similarity, shared: _Shared, max_error: float) -> bool:
     """Whether most of a keyframe's matched points agree with a similarity."""
-    return bool(np.median(_errors(S, shared.second, shared.first, shared.distance)) < most)
-
-
-def _is_elsewhere(S: Similarity, shared: _Shared) -> bool:
-    """Whether a keyframe's matched points lie elsewhere than a similarity has them."""
-    return bool(np.median(_errors(S, shared.second, shared.first, shared.distance)) > ELSEWHERE)
+    return bool(np.median(shared.errors(S)) < max_error)
 
 
 def _robust(
     source: NDArray[np.float64],
     target: NDArray[np.float64],
     distance: NDArray[np.float64],
+    rounds: int,
     start: Similarity | None = None,
 ) -> Similarity | None:
     """Similarity from points [N, 3] to points [N, 3], by weights that fall with the error."""
     S = start or align(source, target, 1 / distance**2)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         error = _errors(S, source, target, distance)
         scale = max(1.48 * float(np.median(error)), 1e-6)
         weights = 1 / (distance**2 * (1 + (error / scale) ** 2))

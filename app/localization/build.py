@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, MapConfig
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.feature_map import (
     UV_STEPS,
@@ -27,20 +28,20 @@ from stream_recon.app.slam.frame_data import DepthReader, Scale
 from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 from stream_recon.configs.errors import OutputError
 
-MAX_FEATURES = 650
-"""Features of a keyframe: with its VLAD vector they take less than 60 kB."""
-SAME_PX = 0.05
-"""Distance of a feature from an observation that is the same one, in working pixels."""
-
 
 def build_map(
-    folder: Path, frames: Sequence[int], features: Sequence[Features], lens: CameraModel, scale: Scale
+    folder: Path,
+    frames: Sequence[int],
+    features: Sequence[Features],
+    camera_model: CameraModel,
+    scale: Scale,
+    config: MapConfig = DEFAULT_LOCALIZATION.map,
 ) -> FeatureMap | None:
     """Write the feature map of a refined result.
 
     Args:
         frames: indices of the keyframes, ascending.
-        features: of the keyframes, in pixels of the working image; ``lens`` and ``scale`` are of that image.
+        features: of the keyframes, in pixels of the working image; ``camera_model`` and ``scale`` are of that image.
 
     Returns None without enough features. Raises OutputError.
     """
@@ -48,8 +49,8 @@ def build_map(
     words = learn_vocabulary(features)
     if words is None or result.refinement_id is None:
         return None
-    tracked = TrackedDepth(read_tracks(folder), scale)
-    chosen = [_chosen(f, tracked.has_depth(index, f.uv)) for index, f in zip(frames, features, strict=True)]
+    tracked = TrackedDepth(read_tracks(folder), scale, config)
+    chosen = [_chosen(f, tracked.has_depth(index, f.uv), config) for index, f in zip(frames, features, strict=True)]
     descriptors = np.concatenate([f.descriptors for f in chosen])
     vectors = np.stack([vlad(f, words.astype(np.float16).astype(np.float32)) for f in features])
     uv = np.concatenate([f.uv for f in chosen])
@@ -62,7 +63,7 @@ def build_map(
         descriptors=packed_descriptors(descriptors),
         words=words.astype(np.float16),
         vectors=np.rint(vectors * VECTOR_STEPS).astype(np.int8),
-        lens=np.array(dataclasses.astuple(lens), np.float64),
+        lens=np.array(dataclasses.astuple(camera_model), np.float64),
         size=np.array(scale.size, np.int32),
     )
     content = replace(content, z=_depths(result, content))
@@ -85,15 +86,15 @@ def features_of(content: FeatureMap, row: int) -> Features:
     return Features(uv, unpacked_descriptors(content.descriptors[part]), content.z[part])
 
 
-def lens_of(content: FeatureMap) -> CameraModel:
+def camera_model_of(content: FeatureMap) -> CameraModel:
     """The camera of a map's keyframes, in working pixels."""
     focal, cx, cy, k1, k2, fisheye = content.lens.tolist()
     return CameraModel(focal, cx, cy, k1, k2, bool(fisheye))
 
 
-def _chosen(features: Features, tracked: NDArray[np.bool_]) -> Features:
+def _chosen(features: Features, tracked: NDArray[np.bool_], config: MapConfig) -> Features:
     """The features to keep: those that several keyframes share first, else the strongest."""
-    order = np.lexsort((np.arange(len(features)), ~tracked))[:MAX_FEATURES]
+    order = np.lexsort((np.arange(len(features)), ~tracked))[: config.max_features]
     kept = np.sort(order)
     return Features(features.uv[kept], features.descriptors[kept], features.z[kept])
 
@@ -101,7 +102,8 @@ def _chosen(features: Features, tracked: NDArray[np.bool_]) -> Features:
 class TrackedDepth:
     """Triangulated points of features. ``scale``: of the working images whose pixels are asked for."""
 
-    def __init__(self, tracks: SparseTracks | None, scale: Scale) -> None:
+    def __init__(self, tracks: SparseTracks | None, scale: Scale, config: MapConfig = DEFAULT_LOCALIZATION.map) -> None:
+        self._same_px = config.same_px
         self._rows: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         if tracks is None:
             return
@@ -118,23 +120,23 @@ class TrackedDepth:
     def points(self, frame: int, uv: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """World points [N, 3] of features [N, 2] of a frame, and which have one [N]."""
         pixel, points = self._rows.get(frame, (np.zeros((0, 2)), np.zeros((0, 3))))
-        found, known = np.zeros((len(uv), 3)), np.zeros(len(uv), bool)
+        xyz, known = np.zeros((len(uv), 3)), np.zeros(len(uv), bool)
         if len(pixel) and len(uv):
             order = np.argsort(pixel[:, 0], kind="stable")
             pixel, points = pixel[order], points[order]
-            begin = np.searchsorted(pixel[:, 0], uv[:, 0] - SAME_PX)
+            begin = np.searchsorted(pixel[:, 0], uv[:, 0] - self._same_px)
             for step in range(4):  # more observations than these never share a column
                 at = (begin + step).clip(max=len(pixel) - 1)
-                same = (np.abs(pixel[at] - uv) < SAME_PX).all(axis=1)
-                found[same], known[same] = points[at[same]], True
-        return found, known
+                same = (np.abs(pixel[at] - uv) < self._same_px).all(axis=1)
+                xyz[same], known[same] = points[at[same]], True
+        return xyz, known
 
 
 def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
     """Depths [F] of a map's features in the unit of the depth files: of triangulated points, else of depth maps."""
     z = np.zeros(len(content.uv), np.float32)
     cameras = {camera.index: camera for camera in result.cameras}
-    lens = lens_of(content)
+    camera_model = camera_model_of(content)
     tracks = read_tracks(result.folder)
     scale: Scale | None = None
     tracked: TrackedDepth | None = None
@@ -151,18 +153,19 @@ def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
         points, known = tracked.points(index, uv)
         T = invert_pose(camera.T_world_camera)
         exact = points @ T[2, :3] + T[2, 3]
-        measured = _sampled(result, camera, uv, lens, scale) if not known.all() else np.zeros(len(uv))
+        measured = _sampled(result, camera, uv, camera_model, scale) if not known.all() else np.zeros(len(uv))
         z[part] = np.where(known & (exact > 0), exact, measured) / camera.depth_scale
     return z
 
 
 def _sampled(
-    result: ResultFolder, camera: FrameCamera, uv: NDArray[np.float64], lens: CameraModel, scale: Scale
+    result: ResultFolder, camera: FrameCamera, uv: NDArray[np.float64], camera_model: CameraModel, scale: Scale
 ) -> NDArray[np.float64]:
     """Depths [N] at working pixels in the result's unit; 0 where there is none."""
     try:
         surface: FrameResult = result.surface_of(camera)
     except OutputError:
         return np.zeros(len(uv))
-    straight = lens.unproject(uv)[:, :2] * lens.focal + (lens.cx, lens.cy)  # a result's maps have no distortion
+    # A result's depth maps have no distortion.
+    straight = replace(camera_model, k1=0.0, k2=0.0, fisheye=False).pixels(camera_model.rays(uv))
     return DepthReader.from_result(surface, scale).sample(straight).astype(np.float64)

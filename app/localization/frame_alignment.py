@@ -7,18 +7,10 @@ import numpy as np
 
 from stream_recon.app.core.transforms import Similarity, align
 from stream_recon.app.core.types import FrameResult
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, RunAlignmentConfig
 from stream_recon.app.localization.localize import LocalizationMap, LocatedImage
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.frame_data import DepthReader, Scale
-
-RECENT = 16
-"""Recognized frames that the similarity is fitted to: the run drifts, and the latest frames count."""
-MIN_DEPTHS = 12
-"""Least number of matched points with a depth in both worlds, whose ratio gives the scale."""
-MAX_ERROR = 0.08
-"""Largest error of a recognized frame that agrees, as a share of the distance of what it sees."""
-ROUNDS = 5
-"""Fits to the frames that agree."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +41,15 @@ def recognize(
     """
     factor = grey.shape[1] / result.transform.source_size[0]
     scale = Scale(factor, (grey.shape[1], grey.shape[0]))
-    lens = result.intrinsics.lens.scaled(factor) if known_camera else None
-    found = place.find(grey, scale, lens)
-    if not isinstance(found, LocatedImage):
+    camera_model = result.intrinsics.lens.scaled(factor) if known_camera else None
+    located = place.find(grey, scale, camera_model)
+    if not isinstance(located, LocatedImage):
         return None
-    matched, T = found.matched, found.fit.T_world_camera
+    matched, T = located.matched, located.fit.T_world_camera
     depth = (matched.points - T[:3, 3]) @ T[:3, 2]
     own = DepthReader.from_result(result, scale).sample(matched.uv)
     both = (own > 0) & (depth > 0)
-    if both.sum() < MIN_DEPTHS:
+    if both.sum() < place.config.run.min_depths:
         return None
     known_distance = float(np.median(depth[both]))
     ratio = float(np.median(depth[both] / own[both]))
@@ -65,7 +57,10 @@ def recognize(
 
 
 def fit_frames(
-    recognized: Sequence[RecognizedFrame], own: Mapping[int, tuple[FloatArray, float]], present: Similarity | None
+    recognized: Sequence[RecognizedFrame],
+    own: Mapping[int, tuple[FloatArray, float]],
+    present: Similarity | None,
+    config: RunAlignmentConfig = DEFAULT_LOCALIZATION.run,
 ) -> Similarity | None:
     """The similarity from the run's world to the known one that most of the latest recognized frames agree with.
 
@@ -73,7 +68,7 @@ def fit_frames(
         own: present pose [4, 4] in the run's world, and depth scale, of each of these frames.
         present: similarity in use, which stays where as many frames agree with it as with another one.
     """
-    latest = recognized[-RECENT:]
+    latest = recognized[-config.recent :]
     if not latest:
         return present
     known = np.array([each.known_points() for each in latest])
@@ -81,14 +76,14 @@ def fit_frames(
     distance = np.array([each.known_distance for each in latest])
 
     def agrees(S: Similarity) -> "np.ndarray":
-        return np.asarray(np.linalg.norm(S.apply(mine) - known, axis=2).max(axis=1) < MAX_ERROR * distance)
+        return np.asarray(np.linalg.norm(S.apply(mine) - known, axis=2).max(axis=1) < config.max_error * distance)
 
     candidates = [] if present is None else [present]
     candidates += [align(mine[k], known[k]) for k in range(len(latest) - 1, -1, -1)]
     best = max(candidates, key=lambda S: int(agrees(S).sum()))
     if not agrees(best).any():
         return present
-    for _ in range(ROUNDS):
+    for _ in range(config.rounds):
         good = agrees(best)
         error = np.linalg.norm(best.apply(mine[good]) - known[good], axis=2).mean(axis=1) / distance[good]
         spread = max(1.48 * float(np.median(error)), 1e-4)

@@ -1,9 +1,9 @@
 """Localization of single images: retrieval of similar keyframes, matches with their points, and PnP.
 
 >>> place = LocalizationMap.open(Path("room-recon"))
->>> found = place.localize(rgb)
->>> if isinstance(found, Localization):
-...     found.T_world_camera, found.position_sigma
+>>> located = place.localize(rgb)
+>>> if isinstance(located, Localization):
+...     located.T_world_camera, located.position_sigma
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.localization.build import TrackedDepth, features_of, lens_of
+from stream_recon.app.localization.build import TrackedDepth, camera_model_of, features_of
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, ImageConfig, LocalizationConfig
 from stream_recon.app.localization.pose import (
     Correspondences,
     PoseFit,
@@ -35,42 +36,6 @@ from stream_recon.app.slam.matching.covisibility import non_maximum_suppression
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, vlad
 from stream_recon.app.slam.matching.matching import match
 from stream_recon.configs.errors import InputError
-
-CANDIDATES = 8
-"""Similar keyframes that an image is matched with first."""
-SPACING = 2
-"""Least spacing of these in keyframes: neighbours give nearly the same matches."""
-MORE_CANDIDATES = 24
-"""Similar keyframes, neighbours too, that an image with less than `CLEAR` agreeing matches is matched with in all."""
-CLEAR = 80
-OWN_SHARE = 0.85
-"""Share of the matches that agree with a pose of the map's own camera, from which no other camera is tried."""
-GUIDED = 16
-"""Keyframes that are matched again from the first pose: those that see the most of what the image shows."""
-GUIDED_PX = 20.0, 8.0, 4.0
-"""Search radii of these matches in working pixels, each from the pose of the one before."""
-MIN_STAYING = 0.6
-"""Least share of the unguided matches that agree with the pose of the guided ones: any pose finds some of its own."""
-SAMPLED = 32
-"""Points of a keyframe by which it is known what it sees."""
-SAME_SIDE = 0.5
-"""Least cosine of the directions from which an image and a keyframe see a point: SIFT seldom bridges more."""
-MIN_INLIERS = 20
-"""Least number of features whose unguided matches agree with one pose: chance matches reach about half of it."""
-MIN_SHARE = 0.12
-"""Least share of the unguided matches that agree with the pose."""
-MIN_CELLS = 4
-"""Least number of cells of a 4x4 grid over the image with such matches: a poster that was moved fills few."""
-MAX_POSITION_SIGMA, MAX_ROTATION_SIGMA_DEG = 0.1, 3.0
-"""Largest standard deviations of an accepted pose: of the position, as a share of the distance of the points."""
-FOVS_DEG = (25.0, 35.0, 45.0, 55.0, 65.0, 78.0, 95.0)
-"""Fields of view along the longer side that are tried for an unknown camera."""
-OWN_FOCAL_SIGMA, FOCAL_SIGMA = 0.01, 0.3
-"""Priors of the log focal length: about that of the map's camera, and about that of the best field of view."""
-TRACKED_SIGMA, DEPTH_SIGMA = 0.01, 0.04
-"""Standard deviations of the depth of triangulated points, and of the depth of others, as a share."""
-CACHED = 256
-"""Keyframes whose unpacked features stay in memory, about 0.4 MB each."""
 
 
 @dataclass(frozen=True)
@@ -114,29 +79,37 @@ class LocatedImage:
     matched: Correspondences
     frames: tuple[int, ...]
 
-    def unless_uncertain(self) -> "LocatedImage | NotLocalized":
-        """The image, or why its pose is too uncertain."""
+    def why_uncertain(self, config: ImageConfig) -> str:
+        """Why its pose is too uncertain; empty where it is not."""
         fit, matched = self.fit, self.matched
-        if len(np.unique(matched.feature)) < MIN_INLIERS:
-            return NotLocalized(f"{len(matched)} matches agree with one pose")
+        if len(np.unique(matched.feature)) < config.min_inliers:
+            return f"{len(matched)} matches agree with one pose"
         distance = float(np.median(np.linalg.norm(matched.points - fit.T_world_camera[:3, 3], axis=1)))
-        if fit.sigmas[0] > MAX_POSITION_SIGMA * distance or fit.sigmas[1] > MAX_ROTATION_SIGMA_DEG:
-            return NotLocalized("its matches leave the pose uncertain")
-        return self
+        position, rotation_deg = fit.sigmas
+        if position > config.max_position_sigma * distance or rotation_deg > config.max_rotation_sigma_deg:
+            return "its matches leave the pose uncertain"
+        return ""
 
     def localization(self, scale: Scale) -> Localization:
         """The same in pixels of the source image."""
-        lens, factor = self.fit.lens, scale.factor
-        focal, cx, cy = lens.focal / factor, lens.cx / factor, lens.cy / factor
-        camera = Intrinsics(focal, focal, cx, cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
+        camera, factor = self.fit.camera_model, scale.factor
+        focal, cx, cy = camera.focal / factor, camera.cx / factor, camera.cy / factor
+        intrinsics = Intrinsics(focal, focal, cx, cy, k1=camera.k1, k2=camera.k2, fisheye=camera.fisheye)
         count = len(np.unique(self.matched.feature))
-        return Localization(self.fit.T_world_camera, camera, count, *self.fit.sigmas, self.frames)
+        return Localization(self.fit.T_world_camera, intrinsics, count, *self.fit.sigmas, self.frames)
 
 
 class LocalizationMap:
     """The place of a refined result, in which images are localized."""
 
-    def __init__(self, content: FeatureMap, cameras: Sequence[FrameCamera], tracked: TrackedDepth) -> None:
+    def __init__(
+        self,
+        content: FeatureMap,
+        cameras: Sequence[FrameCamera],
+        tracked: TrackedDepth,
+        config: LocalizationConfig = DEFAULT_LOCALIZATION,
+    ) -> None:
+        self.config = config
         self._content, self._tracked = content, tracked
         self._cameras = {camera.index: camera for camera in cameras}
         self._words = content.words.astype(np.float32)
@@ -144,11 +117,11 @@ class LocalizationMap:
         self._mean = vectors.mean(axis=0)
         self._vectors = vectors - self._mean
         self._vectors /= np.maximum(np.linalg.norm(self._vectors, axis=1, keepdims=True), 1e-9)
-        self.lens = lens_of(content)
-        self.keyframe = lru_cache(CACHED)(self._keyframe)
+        self.camera_model = camera_model_of(content)
+        self.keyframe = lru_cache(config.map.cached)(self._keyframe)
 
     @classmethod
-    def open(cls, folder: Path) -> "LocalizationMap":
+    def open(cls, folder: Path, config: LocalizationConfig = DEFAULT_LOCALIZATION) -> "LocalizationMap":
         """The map of a result folder. Raises OutputError, and InputError where the result has no map."""
         result = ResultFolder(folder)
         content = read_map(folder, result.refinement_id)
@@ -156,7 +129,8 @@ class LocalizationMap:
             raise InputError(f"{folder} has no map: stream-recon refine {folder} makes it")
         width = max((camera.source_size or (1, 1))[0] for camera in result.cameras)
         size = (int(content.size[0]), int(content.size[1]))
-        return cls(content, result.cameras, TrackedDepth(read_tracks(folder), Scale(size[0] / width, size)))
+        tracked = TrackedDepth(read_tracks(folder), Scale(size[0] / width, size), config.map)
+        return cls(content, result.cameras, tracked, config)
 
     def __len__(self) -> int:
         """Number of keyframes."""
@@ -165,52 +139,91 @@ class LocalizationMap:
     def localize(self, rgb: NDArray[np.uint8], intrinsics: Intrinsics | None = None) -> Localization | NotLocalized:
         """Pose of an image [H, W, 3]; ``intrinsics`` in its pixels, if they are known."""
         scale = Scale.from_source_size((rgb.shape[1], rgb.shape[0]))
-        found = self.find(scale.grey(rgb), scale, None if intrinsics is None else scaled_camera(intrinsics, scale))
-        return found if isinstance(found, NotLocalized) else found.localization(scale)
+        located = self.find(scale.grey(rgb), scale, None if intrinsics is None else scaled_camera(intrinsics, scale))
+        return located if isinstance(located, NotLocalized) else located.localization(scale)
 
     def find(self, grey: NDArray[np.uint8], scale: Scale, known: CameraModel | None) -> LocatedImage | NotLocalized:
         """Pose of a working image of ``scale``, and the points it shows; ``known``: its camera in its pixels."""
+        config = self.config.image
         features = detect(grey, None)
-        if len(features) < MIN_INLIERS:
+        if len(features) < config.min_inliers:
             return NotLocalized("the image has too little texture")
-        own = self._own_lens(scale)
-        rows = self._similar(features, CANDIDATES, SPACING)
-        found = self._matched(features, rows)
-        start = _first_pose(found, known, own, scale)
-        if start is None or len(np.unique(found.feature[start.inliers])) < CLEAR:
-            rest = [row for row in self._similar(features, MORE_CANDIDATES, 1) if row not in rows]
-            if rest:
-                found = found.with_more(self._matched(features, rest))
-                start = _first_pose(found, known, own, scale)
+        own = self._own_camera_model(scale)
+        matches, start = self._first_matches(features, known, own, scale)
         if start is None:
             return NotLocalized("no pose agrees with its matches")
-        support = len(np.unique(found.feature[start.inliers]))
-        tried = len(np.unique(found.feature))
-        cells = _cells(features.uv[found.feature[start.inliers]], scale.size)
-        if support < MIN_INLIERS or support < MIN_SHARE * tried or cells < MIN_CELLS:
+        matched = matches.take(start.inliers)
+        support, tried = len(np.unique(matched.feature)), len(np.unique(matches.feature))
+        is_spread = _cells(features.uv[matched.feature], scale.size) >= config.min_cells
+        if support < max(config.min_inliers, config.min_share * tried) or not is_spread:
             return NotLocalized(f"{support} of {tried} matches agree with one pose")
-        matched = found.take(start.inliers)
-        sigma = None if known is not None else FOCAL_SIGMA
-        fit = fit_pose(matched, start.T_world_camera, start.lens, sigma)
-        if known is None and abs(np.log(fit.lens.focal / own.focal)) < 2 * fit.focal_sigma:
+        fit, focal_sigma = self._first_fit(matched, start, known, own)
+        matched, fit = self._guided(features, matched, fit, focal_sigma, scale)
+        matched = matched.take(fit.inliers)
+        located = LocatedImage(fit, matched, self._frames_of(matched))
+        reason = located.why_uncertain(config)
+        return NotLocalized(reason) if reason else located
+
+    def _first_matches(
+        self, features: Features, known: CameraModel | None, own: CameraModel, scale: Scale
+    ) -> tuple[Correspondences, PoseStart | None]:
+        """Unguided matches with similar keyframes, with more of them where few agree, and the pose by them."""
+        config = self.config.image
+        rows = self._similar(features, config.candidates, config.spacing)
+        matches = self._matched(features, rows)
+        start = self._first_pose(matches, known, own, scale)
+        if start is None or len(np.unique(matches.feature[start.inliers])) < config.clear:
+            more = [row for row in self._similar(features, config.more_candidates, 1) if row not in rows]
+            if more:
+                matches = matches.with_more(self._matched(features, more))
+                start = self._first_pose(matches, known, own, scale)
+        return matches, start
+
+    def _first_pose(
+        self, matches: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale
+    ) -> PoseStart | None:
+        """The pose that most matches agree with, of the known camera, the map's own, or one of usual fields of view."""
+        config, pose = self.config.image, self.config.pose
+        if known is not None:
+            return ransac_pose(matches, [known], config=pose)
+        start = ransac_pose(matches, [own], config=pose)
+        if start is not None and len(start.inliers) >= config.own_share * len(matches):
+            return start
+        cameras = _cameras_of_fields(config.fovs_deg, scale)
+        other = ransac_pose(matches, cameras, 0 if start is None else len(start.inliers), pose)
+        return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
+
+    def _first_fit(
+        self, matched: Correspondences, start: PoseStart, known: CameraModel | None, own: CameraModel
+    ) -> tuple[PoseFit, float | None]:
+        """The fitted pose, and the prior of its focal length; None: it is known."""
+        config, pose = self.config.image, self.config.pose
+        sigma = None if known is not None else config.focal_sigma
+        fit = fit_pose(matched, start.T_world_camera, start.camera_model, sigma, pose)
+        if known is None and abs(np.log(fit.camera_model.focal / own.focal)) < 2 * fit.focal_sigma:
             # Most pictures are of the camera that made the map; its focal length is known better.
-            sigma = OWN_FOCAL_SIGMA
-            fit = fit_pose(matched, fit.T_world_camera, own, sigma)
-        unguided = matched
-        for radius in GUIDED_PX:
-            near = self._matched_near(features, fit, self._seeing(fit, matched, scale), radius)
+            sigma = config.own_focal_sigma
+            fit = fit_pose(matched, fit.T_world_camera, own, sigma, pose)
+        return fit, sigma
+
+    def _guided(
+        self, features: Features, matched: Correspondences, fit: PoseFit, focal_sigma: float | None, scale: Scale
+    ) -> tuple[Correspondences, PoseFit]:
+        """Matches near where a pose predicts them, and the pose by them, as long as that gains matches."""
+        config, pose, unguided = self.config.image, self.config.pose, matched
+        for radius in config.guided_px:
+            near = self._matched_near(features, fit, self._viewing(fit, matched, scale), radius)
             if len(near) <= len(fit.inliers):
                 break
-            better = fit_pose(near, fit.T_world_camera, fit.lens, sigma)
-            if agreeing_share(unguided, better) < MIN_STAYING:
+            better = fit_pose(near, fit.T_world_camera, fit.camera_model, focal_sigma, pose)
+            if agreeing_share(unguided, better, pose) < config.min_staying:
                 break
             matched, fit = near, better
-        matched = matched.take(fit.inliers)
-        return LocatedImage(fit, matched, self._frames_of(matched)).unless_uncertain()
+        return matched, fit
 
-    def _frames_of(self, found: Correspondences) -> tuple[int, ...]:
+    def _frames_of(self, matches: Correspondences) -> tuple[int, ...]:
         """Frames of the keyframes of some matches, the one with the most first."""
-        count = np.bincount(found.row, minlength=len(self))
+        count = np.bincount(matches.row, minlength=len(self))
         best = np.argsort(-count, kind="stable")[: np.count_nonzero(count)]
         return tuple(self._content.frame[best].tolist())
 
@@ -228,18 +241,19 @@ class LocalizationMap:
         if camera is None:
             return MapKeyframe(NO_FEATURES, np.zeros((0, 3)), np.zeros((0, 3)), np.zeros(0, bool))
         known = np.flatnonzero(features.z > 0)
-        kept = Features(features.uv[known], features.descriptors[known], features.z[known])
-        rays = self.lens.unproject(kept.uv)
-        local = rays * (kept.z.astype(np.float64) * camera.depth_scale)[:, None]
+        features = Features(features.uv[known], features.descriptors[known], features.z[known])
+        rays = self.camera_model.unproject(features.uv)
+        local = rays * (features.z.astype(np.float64) * camera.depth_scale)[:, None]
         T = camera.T_world_camera
         turned = np.asarray(local @ T[:3, :3].T)
-        tracked = self._tracked.has_depth(index, kept.uv)
-        sigma = np.where(tracked, TRACKED_SIGMA, DEPTH_SIGMA)
-        return MapKeyframe(kept, turned + T[:3, 3], turned * sigma[:, None], tracked)
+        tracked = self._tracked.has_depth(index, features.uv)
+        sigma = np.where(tracked, self.config.map.tracked_sigma, self.config.map.depth_sigma)
+        return MapKeyframe(features, turned + T[:3, 3], turned * sigma[:, None], tracked)
 
     def match(self, features: Features) -> Correspondences:
         """Unguided matches of an image's features with the points of similar keyframes."""
-        return self._matched(features, self._similar(features, CANDIDATES, SPACING))
+        config = self.config.image
+        return self._matched(features, self._similar(features, config.candidates, config.spacing))
 
     def _matched(self, features: Features, rows: Sequence[int]) -> Correspondences:
         parts = []
@@ -254,31 +268,31 @@ class LocalizationMap:
         parts = []
         for row in rows:
             known = self.keyframe(row)
-            predicted = project_world(fit.lens, fit.T_world_camera, known.points)
+            predicted = project_world(fit.camera_model, fit.T_world_camera, known.points)
             pairs = match(known.features, features, predicted, radius)
             parts.append((pairs[:, 1], known, pairs[:, 0], row))
         return _joined(parts, features)
 
-    def _seeing(self, fit: PoseFit, found: Correspondences, scale: Scale) -> list[int]:
+    def _viewing(self, fit: PoseFit, matches: Correspondences, scale: Scale) -> list[int]:
         """Keyframes that see the most of what an image shows from the same side: by matches, then by their points."""
-        points, centres = self.outline, self.poses[:, :3, 3]
+        config, points, centres = self.config.image, self.outline, self.poses[:, :3, 3]
         T = fit.T_world_camera
-        uv = project_world(fit.lens, T, points.reshape(-1, 3)).reshape(*points.shape[:2], 2)
+        uv = project_world(fit.camera_model, T, points.reshape(-1, 3)).reshape(*points.shape[:2], 2)
         with np.errstate(invalid="ignore"):
             inside = ((uv > 0) & (uv < scale.size)).all(axis=2)
-        mine, theirs = points - T[:3, 3], points - centres[:, None]
-        length = np.linalg.norm(mine, axis=2) * np.linalg.norm(theirs, axis=2)
-        inside &= (mine * theirs).sum(axis=2) > SAME_SIDE * length
-        support = np.bincount(found.row[fit.inliers], minlength=len(self))
+        ours, theirs = points - T[:3, 3], points - centres[:, None]
+        length = np.linalg.norm(ours, axis=2) * np.linalg.norm(theirs, axis=2)
+        inside &= (ours * theirs).sum(axis=2) > config.same_side * length
+        support = np.bincount(matches.row[fit.inliers], minlength=len(self))
         order = np.lexsort((-inside.mean(axis=1), -support))
         chosen = order[(support[order] > 0) | (inside[order].mean(axis=1) > 0)]
-        half: list[int] = chosen[: GUIDED // 2].tolist()
-        rest = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
-        return half + [row for row in rest if inside[row].any()][: GUIDED - len(half)]
+        half: list[int] = chosen[: config.guided // 2].tolist()
+        others = sorted(set(range(len(self))) - set(half), key=lambda row: -float(inside[row].mean()))
+        return half + [row for row in others if inside[row].any()][: config.guided - len(half)]
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the keyframes' images in the pixels of ``lens``."""
+        """Width and height of the keyframes' images in the pixels of ``camera_model``."""
         return int(self._content.size[0]), int(self._content.size[1])
 
     @cached_property
@@ -290,40 +304,30 @@ class LocalizationMap:
 
     @cached_property
     def outline(self) -> FloatArray:
-        """Some points [K, SAMPLED, 3] of each keyframe, NaN where it has none."""
-        points = np.full((len(self), SAMPLED, 3), np.nan)
+        """Some points [K, S, 3] of each keyframe, NaN where it has none."""
+        count = self.config.map.outline_points
+        points = np.full((len(self), count, 3), np.nan)
         for row in range(len(self)):
             known = self.keyframe(row).points
             if len(known):
-                points[row] = known[np.linspace(0, len(known) - 1, SAMPLED).astype(np.intp)]
+                points[row] = known[np.linspace(0, len(known) - 1, count).astype(np.intp)]
         return points
 
     def tracked_count(self, row: int) -> int:
         """Number of a keyframe's features that other keyframes share."""
         return int(self.keyframe(row).tracked.sum())
 
-    def _own_lens(self, scale: Scale) -> CameraModel:
+    def _own_camera_model(self, scale: Scale) -> CameraModel:
         """The map's camera for images of another size."""
         width, height = scale.size
         factor = max(width, height) / max(self._content.size.tolist())
-        return replace(self.lens, focal=self.lens.focal * factor, cx=width / 2, cy=height / 2)
+        return replace(self.camera_model, focal=self.camera_model.focal * factor, cx=width / 2, cy=height / 2)
 
 
-def _first_pose(found: Correspondences, known: CameraModel | None, own: CameraModel, scale: Scale) -> PoseStart | None:
-    """The pose that most matches agree with, of the known camera, the map's own one, or one of usual fields of view."""
-    if known is not None:
-        return ransac_pose(found, [known])
-    start = ransac_pose(found, [own])
-    if start is not None and len(start.inliers) >= OWN_SHARE * len(found):
-        return start
-    other = ransac_pose(found, _lenses(scale), 0 if start is None else len(start.inliers))
-    return other if start is None or (other is not None and len(other.inliers) > len(start.inliers)) else start
-
-
-def _lenses(scale: Scale) -> list[CameraModel]:
-    """Cameras of several fields of view."""
+def _cameras_of_fields(fovs_deg: Sequence[float], scale: Scale) -> list[CameraModel]:
+    """Cameras of several fields of view along the longer side."""
     width, height = scale.size
-    focals = [max(width, height) / 2 / np.tan(np.radians(fov) / 2) for fov in FOVS_DEG]
+    focals = [max(width, height) / 2 / np.tan(np.radians(fov) / 2) for fov in fovs_deg]
     return [CameraModel(float(focal), width / 2, height / 2) for focal in focals]
 
 

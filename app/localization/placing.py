@@ -16,43 +16,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.localization.alignment import Alignment, NotAligned, align_results
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, PlacingConfig
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.slam.ba.pose_graph import Edges, solve_pose_graph
 from stream_recon.app.slam.matching.features import Features, learn_vocabulary, vlad
 
 FloatArray = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class PlacingConfig:
-    """Which results are compared and aligned, and how exact alignments are."""
-
-    open_maps: int = 6
-    """Maps that stay in memory."""
-    compared: int = 12
-    """Keyframes of a result that it is compared by."""
-    best_pairs: int = 3
-    """Pairs of keyframes whose mean similarity is that of two results."""
-    partners: int = 8
-    """Most similar results that each one is aligned with."""
-    sure_keyframes: int = 12
-    sure_share: float = 0.3
-    """Keyframes that agree, or their share, from which an alignment is taken at once; else others are tried before."""
-    loop_steps: int = 4
-    """Alignments between two results, from which one more between them tells something new."""
-    max_loops: int = 4
-    """Alignments of a result that are tried for that; 0: loops stay open."""
-    rotation_sigma: float = 0.01
-    translation_sigma: float = 0.02
-    log_scale_sigma: float = 0.02
-    """Errors of an alignment: in rad, as a share of the distance of what is seen, and of the log scale."""
-    dimensions: int = 1024
-    """Length of a projected image vector: fewer hide what two results share behind the error of the projection."""
-    sampled: int = 300
-    """Descriptors of a result from which the common vocabulary is learned."""
-
-
-DEFAULT_PLACING = PlacingConfig()
 
 
 @dataclass(frozen=True)
@@ -69,12 +38,17 @@ class PlacedResult:
     focal: float = 1.0
     """Focal length that fits that world and the first one's camera, as a multiple of its own."""
 
+    def followed_by(self, number: int, alignment: Alignment) -> "PlacedResult":
+        """A result that was aligned with this one, of a ``number``."""
+        S, is_same = self.S_first_own @ alignment.S_first_second, alignment.is_same_camera and self.is_same_camera
+        return PlacedResult(S, is_same, number, alignment.keyframes, self.focal * alignment.focal)
+
 
 def place_results(
     opens: Sequence[Callable[[], LocalizationMap]],
     on_placed: Callable[[int, PlacedResult], None],
     on_alike: Callable[[int, int, str], None] = lambda number, known, reason: None,
-    config: PlacingConfig = DEFAULT_PLACING,
+    config: PlacingConfig = DEFAULT_LOCALIZATION.placing,
 ) -> dict[int, PlacedResult]:
     """Results that are tied to the first one, by number.
 
@@ -95,23 +69,20 @@ def place_results(
             _, known, other = heapq.heappop(waiting)
             if other in placed:
                 continue
-            found = align_results(opened(known), opened(other))
-            if isinstance(found, NotAligned):
-                if found.looks_alike:
-                    on_alike(other, known, found.reason)
+            alignment = align_results(opened(known), opened(other))
+            if isinstance(alignment, NotAligned):
+                if alignment.looks_alike:
+                    on_alike(other, known, alignment.reason)
                 continue
-            if found.keyframes < min(config.sure_keyframes, config.sure_share * len(opened(other))):
-                heapq.heappush(doubtful, (-found.points, known, other, found))
+            if alignment.keyframes < min(config.sure_keyframes, config.sure_share * len(opened(other))):
+                heapq.heappush(doubtful, (-alignment.points, known, other, alignment))
                 continue
         else:
-            _, known, other, found = heapq.heappop(doubtful)
+            _, known, other, alignment = heapq.heappop(doubtful)
             if other in placed:
                 continue
-        before = placed[known]
-        same = found.is_same_camera and before.is_same_camera
-        S = before.S_first_own @ found.S_first_second
-        placed[other] = PlacedResult(S, same, known, found.keyframes, before.focal * found.focal)
-        edges.append(_Edge(known, other, found))
+        placed[other] = placed[known].followed_by(known, alignment)
+        edges.append(_Edge(known, other, alignment))
         on_placed(other, placed[other])
         for partner in partners[other]:
             if partner not in placed:
@@ -142,12 +113,12 @@ def _loops(
     pairs: set[tuple[int, int]] = set()
     for number in placed:
         # Where few alignments lie between two results, a common ancestor is in both lists.
-        place = {ancestor: steps for steps, ancestor in enumerate(above[number])}
+        steps_to = {ancestor: steps for steps, ancestor in enumerate(above[number])}
         far = [
             other
             for other in partners[number]
             if other in placed
-            and all(place[a] + steps >= config.loop_steps for steps, a in enumerate(above[other]) if a in place)
+            and all(steps_to[a] + steps >= config.loop_steps for steps, a in enumerate(above[other]) if a in steps_to)
         ]
         far.sort(key=lambda other: -float(similarity[number, other]))
         pairs |= {(min(number, other), max(number, other)) for other in far[: config.max_loops]}
@@ -156,10 +127,10 @@ def _loops(
 
 def _above(placed: Mapping[int, PlacedResult], number: int, count: int) -> list[int]:
     """A result, the one it was aligned with, and so on."""
-    found = [number]
-    while found[-1] and len(found) < count:
-        found.append(placed[found[-1]].known)
-    return found
+    numbers = [number]
+    while numbers[-1] and len(numbers) < count:
+        numbers.append(placed[numbers[-1]].known)
+    return numbers
 
 
 def _without_loop_errors(
@@ -180,8 +151,8 @@ def _without_loop_errors(
         log_scale_sigma=np.full(count, config.log_scale_sigma),
         robust=np.array([edge.is_loop for edge in edges]),
     )
-    found = solve_pose_graph(np.array([placed[number].S_first_own.matrix for number in numbers]), graph)
-    moved = map(Similarity.of_matrix, found.S_world_node)
+    solution = solve_pose_graph(np.array([placed[number].S_first_own.matrix for number in numbers]), graph)
+    moved = map(Similarity.of_matrix, solution.S_world_node)
     return {number: replace(placed[number], S_first_own=S) for number, S in zip(numbers, moved, strict=True)}
 
 
@@ -191,11 +162,11 @@ def _partners(similarity: FloatArray, config: PlacingConfig) -> list[list[int]]:
     if count <= config.partners + 1:
         return [[k for k in range(count) if k != number] for number in range(count)]
     nearest = np.argsort(-similarity, axis=1, kind="stable")[:, : config.partners].tolist()
-    found: list[set[int]] = [set(each) for each in nearest]
+    partners: list[set[int]] = [set(each) for each in nearest]
     for number, each in enumerate(nearest):
         for partner in each:
-            found[partner].add(number)
-    return [sorted(each) for each in found]
+            partners[partner].add(number)
+    return [sorted(each) for each in partners]
 
 
 def _compared(place: LocalizationMap, config: PlacingConfig) -> Iterator[Features]:
@@ -206,13 +177,14 @@ def _compared(place: LocalizationMap, config: PlacingConfig) -> Iterator[Feature
 
 def _sample(place: LocalizationMap, config: PlacingConfig) -> Features:
     """Some descriptors of a result."""
-    found = np.concatenate([f.descriptors for f in _compared(place, config)])
-    few = found[np.linspace(0, len(found) - 1, min(config.sampled, len(found))).astype(int)]
+    descriptors = np.concatenate([f.descriptors for f in _compared(place, config)])
+    count = len(descriptors)
+    few = descriptors[np.linspace(0, count - 1, min(config.sampled, count)).astype(int)]
     return Features(np.zeros((len(few), 2), np.float32), few, np.zeros(len(few), np.float32))
 
 
 def similarities(
-    opened: Callable[[int], LocalizationMap], count: int, config: PlacingConfig = DEFAULT_PLACING
+    opened: Callable[[int], LocalizationMap], count: int, config: PlacingConfig = DEFAULT_LOCALIZATION.placing
 ) -> FloatArray:
     """Similarities [N, N] of results, -1 with itself; 0 where they are too few to be compared."""
     similarity = np.where(np.eye(count, dtype=bool), np.float32(-1), np.float32(0))

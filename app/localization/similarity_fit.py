@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import Similarity
-from stream_recon.app.localization.pose import BEHIND_PX, LOSS_PX, RayErrors
+from stream_recon.app.core.transforms import Similarity, transform_each
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, PoseConfig
+from stream_recon.app.localization.pose import BEHIND_PX, RayErrors
 from stream_recon.app.slam.ba.levenberg import Damping, minimise
 
 FloatArray = NDArray[np.float64]
 
-STEP = 1e-6
+_STEP = 1e-6
 """Of numerical derivatives: rad, share of the distance, log scale."""
-DAMPING = Damping(first=1e-3, factor=10.0)
-STEPS, TOLERANCE = 30, 1e-6
-"""Most steps; relative decrease of the cost that ends the fit."""
+_DAMPING = Damping(first=1e-3, factor=10.0)
+_ITERATIONS, _TOLERANCE = 30, 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,32 @@ class SharedPixels:
     spread: FloatArray  # [M, 3], standard deviation along the ray of the point's keyframe
     T_camera_world: FloatArray  # [M, 4, 4], of the keyframes that show them, in the other result's world
     uv: FloatArray  # [M, 2], pixels there
-    lens: CameraModel
+    camera_model: CameraModel
 
 
-def fit_pixels(start: Similarity, there: SharedPixels, back: SharedPixels, distance: float) -> Similarity:
+def fit_pixels(
+    start: Similarity,
+    in_second: SharedPixels,
+    in_first: SharedPixels,
+    distance: float,
+    config: PoseConfig = DEFAULT_LOCALIZATION.pose,
+) -> Similarity:
     """The similarity from the second result's world to the first's, fitted from a start.
 
     Args:
-        there: points of the first result in the second's keyframes.
-        back: points of the second in the first's.
+        in_second: points of the first result in the second's keyframes.
+        in_first: points of the second in the first's.
         distance: usual distance of the points from the cameras in the first result's unit.
     """
-    seen_there, seen_back = _View(there, start.inverse()), _View(back, start)
-    centre = start.apply(back.points).mean(axis=0)
+    to_second = _CrossProjection(in_second, start.inverse(), config)
+    to_first = _CrossProjection(in_first, start, config)
+    centre = start.apply(in_first.points).mean(axis=0)
 
     def errors(S: Similarity) -> FloatArray:
-        return np.concatenate([seen_there.errors(S.inverse()), seen_back.errors(S)])
+        return np.concatenate([to_second.errors(S.inverse()), to_first.errors(S)])
 
-    model = _PixelErrors(errors, centre, distance)
-    return minimise(model, (start, errors(start)), STEPS, TOLERANCE, rule=DAMPING).state[0]
+    model = _PixelErrors(errors, centre, distance, config.loss_px)
+    return minimise(model, (start, errors(start)), _ITERATIONS, _TOLERANCE, rule=_DAMPING).state[0]
 
 
 @dataclass(frozen=True)
@@ -63,23 +70,25 @@ class _PixelErrors:
     centre: FloatArray  # [3], about which similarities turn and scale
     distance: float
     """Unit of their shifts."""
+    loss_px: float
 
     def cost(self, state: tuple[Similarity, FloatArray]) -> float:
-        return float(np.log1p((state[1] ** 2).sum(axis=1) / LOSS_PX**2).sum())
+        return float(np.log1p((state[1] ** 2).sum(axis=1) / self.loss_px**2).sum())
 
     def linearise(self, state: tuple[Similarity, FloatArray]) -> tuple[FloatArray, FloatArray]:
         """Matrix and gradient of the reweighted least squares."""
-        S, here = state
-        J = np.stack([(self.errors(self._moved(S, STEP * axis)) - here).ravel() / STEP for axis in np.eye(7)], axis=1)
-        weight = np.repeat(1 / (1 + (here**2).sum(axis=1) / LOSS_PX**2), 2)
-        return J.T @ (J * weight[:, None]), J.T @ (weight * here.ravel())
+        S, error = state
+        moved = (self.errors(self._moved(S, _STEP * axis)) for axis in np.eye(7))
+        J = np.stack([(each - error).ravel() / _STEP for each in moved], axis=1)
+        weight = np.repeat(1 / (1 + (error**2).sum(axis=1) / self.loss_px**2), 2)
+        return J.T @ (J * weight[:, None]), J.T @ (weight * error.ravel())
 
     def step(
         self, state: tuple[Similarity, FloatArray], linear: tuple[FloatArray, FloatArray], damping: float
     ) -> tuple[tuple[Similarity, FloatArray], float]:
         H, g = linear
-        step = np.asarray(np.linalg.solve(H + damping * np.diag(np.diag(H)) + DAMPING.min * np.eye(7), -g), np.float64)
-        moved = self._moved(state[0], step)
+        damped = H + damping * np.diag(np.diag(H)) + _DAMPING.min * np.eye(7)
+        moved = self._moved(state[0], np.asarray(np.linalg.solve(damped, -g), np.float64))
         return (moved, self.errors(moved)), np.inf
 
     def _moved(self, S: Similarity, step: FloatArray) -> Similarity:
@@ -88,17 +97,16 @@ class _PixelErrors:
         return Similarity(scale, R, self.centre - scale * R @ self.centre + self.distance * step[3:6]) @ S
 
 
-class _View:
-    """Errors of one result's points in the other's images; their rays' images are those at the start."""
+class _CrossProjection:
+    """Projection of one result's points into the other's images; their rays' images are those at the start."""
 
-    def __init__(self, shared: SharedPixels, S: Similarity) -> None:
+    def __init__(self, shared: SharedPixels, S: Similarity, config: PoseConfig) -> None:
         self._shared = shared
-        self._rays = RayErrors(self._projected(S, shared.points + shared.spread) - self._projected(S, shared.points))
+        deviation = self._projected(S, shared.points + shared.spread) - self._projected(S, shared.points)
+        self._rays = RayErrors(deviation, config.typical_px)
 
     def _projected(self, S: Similarity, points: FloatArray) -> FloatArray:
-        T = self._shared.T_camera_world
-        xyz = np.einsum("nij,nj->ni", T[:, :3, :3], S.apply(points)) + T[:, :3, 3]
-        return np.asarray(self._shared.lens.project(xyz))
+        return self._shared.camera_model.project(transform_each(self._shared.T_camera_world, S.apply(points)))
 
     def errors(self, S: Similarity) -> FloatArray:
         """Errors [M, 2] in pixels, without what an uncertain depth explains."""

@@ -159,10 +159,10 @@ class DepthGrid:
         return np.stack([self.u[columns], self.v[rows]], axis=1), self.z[rows, columns]
 
 
-def project_world(lens: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
+def project_world(camera_model: CameraModel, T_world_camera: FloatArray, points: FloatArray) -> FloatArray:
     """Pixels [N, 2] of world points [N, 3]; NaN behind the camera."""
     T = invert_pose(T_world_camera)
-    return np.asarray(lens.project(points @ T[:3, :3].T + T[:3, 3]))
+    return np.asarray(camera_model.project(points @ T[:3, :3].T + T[:3, 3]))
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,9 @@ def sharpness(grey: NDArray[np.uint8]) -> float:
 
 
 def reproject(
-    lens: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: FloatArray
+    camera_model: CameraModel, uv: NDArray[np.floating], z: NDArray[np.floating], T_target_source: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Pixels [N, 2] in a target camera, NaN behind it, and depths [N], of source pixels [N, 2] with depths [N]."""
     T = T_target_source
-    xyz = (lens.unproject(uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
-    return lens.project(xyz), xyz[:, 2]
+    xyz = (camera_model.unproject(uv) * np.asarray(z, np.float64)[:, None]) @ T[:3, :3].T + T[:3, 3]
+    return camera_model.project(xyz), xyz[:, 2]

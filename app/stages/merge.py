@@ -20,7 +20,7 @@ from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.export.source_images import source_of
-from stream_recon.app.localization.alignment import SAME_FOCAL
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.localization.placing import PlacedResult, place_results
 from stream_recon.app.result.cameras import FrameCamera, write_cameras
@@ -177,7 +177,8 @@ def _changes_to_first(chosen: Sequence[tuple[MergeInput, PlacedResult]]) -> list
     def change(each: MergeInput, place: PlacedResult) -> CameraChange | None:
         own = each.camera.lens
         ratio = abs(float(np.log(own.focal / lens.focal)))
-        same = each.size == first.size and (ratio < SAME_FOCAL or (place.is_same_camera and ratio < MAX_FOCAL_CHANGE))
+        max_ratio = MAX_FOCAL_CHANGE if place.is_same_camera else DEFAULT_LOCALIZATION.alignment.same_focal
+        same = each.size == first.size and ratio < max_ratio
         # One camera has one focal length, which the joint refinement finds. Of two it finds one and keeps the ratio:
         # that of the matches, where a result's own motion did not measure it.
         measured = each.has_measured_focal and first.has_measured_focal

@@ -92,7 +92,7 @@ def refine_result(
 
     def show_state(state: IntermediateState) -> None:
         assert view is not None
-        lens = state.lens.scaled(1 / images.scale.factor)
+        lens = state.camera_model.scaled(1 / images.scale.factor)
         view.revise(_moved(every, *_for_all(every, cameras, state.T_world_camera, state.depth_scale), lens))
         view.show_map(state.points, _frames_of(state.loops, [camera.index for camera in cameras]))
 
@@ -110,7 +110,7 @@ def refine_result(
         if found.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
         tracks = _tracks(found, cameras)
-        lens = found.lens.scaled(1 / found.scale.factor) if found.fit is not None else None
+        lens = found.camera_model.scaled(1 / found.scale.factor) if found.fit is not None else None
         moved = _moved(every, *_for_all(every, cameras, found.T_world_camera, found.depth_scale), lens)
         angle = None if tracks is None else parallax_deg(tracks, found.T_world_camera, [c.index for c in cameras])
         record = {
@@ -142,7 +142,10 @@ def refine_result(
 
 def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
     """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
-    if not (frames and found.features) or build_map(folder, frames, found.features, found.lens, found.scale) is None:
+    if (
+        not (frames and found.features)
+        or build_map(folder, frames, found.features, found.camera_model, found.scale) is None
+    ):
         remove_map(folder)
 
 
@@ -293,7 +296,7 @@ def _tracks(found: Refinement, cameras: Sequence[FrameCamera]) -> SparseTracks |
     fitted: BAState | None = found.fit
     if fitted is None:
         return None
-    seen, factor, lens = fitted.observations, found.scale.factor, found.lens
+    seen, factor, lens = fitted.observations, found.scale.factor, found.camera_model
     index = np.array([cameras[position].index for position in found.keyframes], np.int32)
     order = np.argsort(seen.point, kind="stable")
     total = np.bincount(seen.point, fitted.errors, len(fitted.scene.points))

@@ -12,7 +12,7 @@ from stream_recon.app.core import so3
 from stream_recon.app.slam.ba.levenberg import SingularError, StopTest, minimise
 from stream_recon.app.slam.ba.linear import off_diagonal
 from stream_recon.app.slam.ba.problem import (
-    LENS_SIZE,
+    INTRINSICS_SIZE,
     BAScene,
     FloatArray,
     IntArray,
@@ -137,13 +137,13 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class LensInformation:
+class IntrinsicsInformation:
     """Information of observations on the intrinsics after elimination of all else, without priors on the intrinsics.
 
     It assumes independent errors of one sigma: divide by ``variance``, and by a factor for their correlation.
     """
 
-    matrix: FloatArray  # [LENS_SIZE, LENS_SIZE], of log focal, k1 and k2
+    matrix: FloatArray  # [INTRINSICS_SIZE, INTRINSICS_SIZE], of log focal, k1 and k2
     variance: float
     """Variance of the errors in units of their squared sigmas, from the median."""
 
@@ -152,9 +152,9 @@ class LensInformation:
         sigmas = {index: sigma for index, sigma in ((1, k1_sigma), (2, k2_sigma)) if sigma is not None}
         if not sigmas:
             return max(float(self.matrix[0, 0]), 0.0)
-        rest = list(sigmas)
-        own = self.matrix[np.ix_(rest, rest)] + np.diag([sigma**-2 for sigma in sigmas.values()])
-        shared = self.matrix[0, rest]
+        free = list(sigmas)
+        own = self.matrix[np.ix_(free, free)] + np.diag([sigma**-2 for sigma in sigmas.values()])
+        shared = self.matrix[0, free]
         return max(float(self.matrix[0, 0] - shared @ np.linalg.solve(own, shared)), 0.0)
 
 
@@ -173,26 +173,26 @@ def adjust(
         should_stop: asked before each iteration; True returns the best scene so far.
     """
     model = _Adjustment(problem, loss_scale)
-    found = minimise(model, model.start, iterations, tolerance, should_stop)
-    seen = np.empty((3, len(problem.observations)))
-    seen[:2, model.sorted], seen[2, model.sorted] = pixel_errors(found.state, model.sightings)
-    scene = found.state.to_scene(problem.scene, model.order, model.free)
-    return Solution(scene, found.cost_before, found.cost, found.iterations, found.converged, seen[:2].T, seen[2])
+    end = minimise(model, model.start, iterations, tolerance, should_stop)
+    errors, depth = np.empty((2, len(problem.observations))), np.empty(len(problem.observations))
+    errors[:, model.sorted], depth[model.sorted] = pixel_errors(end.state, model.sightings)
+    scene = end.state.to_scene(problem.scene, model.order, model.free)
+    return Solution(scene, end.cost_before, end.cost, end.iterations, end.converged, errors.T, depth)
 
 
-def lens_information(problem: Problem, loss_scale: float = 1.0) -> LensInformation:
+def intrinsics_information(problem: Problem, loss_scale: float = 1.0) -> IntrinsicsInformation:
     """Information at the problem's scene, ideally a solution. Zero where the scene is unconstrained."""
     model = _Adjustment(problem, loss_scale)
-    normal = model.without_lens_priors(model.start)
+    normal = model.without_intrinsics_priors(model.start)
     try:
-        information, _, _ = model.elimination.lens_system(model.elimination.reduced(normal, _UNDAMPED))
+        information, _, _ = model.elimination.intrinsics_system(model.elimination.reduced(normal, _UNDAMPED))
     except SingularError:
-        information = np.zeros((LENS_SIZE, LENS_SIZE))
+        information = np.zeros((INTRINSICS_SIZE, INTRINSICS_SIZE))
     errors, _ = pixel_errors(model.start, model.sightings)
     square = squared_errors(errors, model.sightings)
     # The median of the sum of two squared normal variables is 2 log 2.
     variance = float(np.median(square) / (2 * np.log(2))) if len(square) else 1.0
-    return LensInformation(information, variance)
+    return IntrinsicsInformation(information, variance)
 
 
 class _Adjustment:
@@ -210,14 +210,14 @@ class _Adjustment:
         rank[self.order] = np.arange(count)
         self.start = ParameterBlocks.from_scene(scene, self.order)
         self.sightings, self.sorted, depth = order_sightings(
-            problem.observations, rank, self.start, scene.lens, problem.priors.depth_sigma
+            problem.observations, rank, self.start, scene.camera_model, problem.priors.depth_sigma
         )
         self.size = 7 if self.sightings.log_depth is not None else 6
         self.elimination = Elimination(self.sightings, self.free, len(scene.points))
         self.losses = RobustLosses(loss_scale, priors.depth_loss_scale)
         self.priors = priors
         self.free_scales = problem.free_depth_scales and self.size == 7
-        self.free_lens = np.flatnonzero(
+        self.free_intrinsics = np.flatnonzero(
             [problem.free_focal, problem.free_k1, problem.free_k1 and priors.k2_sigma is not None]
         )
         self.log_focal = None if priors.focal is None else float(np.log(priors.focal))
@@ -232,17 +232,17 @@ class _Adjustment:
             cost += self.relative.cost(state)
         if self.free_scales:
             cost += 0.5 * float(((state.log_scale[: self.free] / self.priors.log_depth_scale_sigma) ** 2).sum())
-        offsets, sigmas = self._lens_priors(state)
+        offsets, sigmas = self._intrinsics_priors(state)
         return cost + 0.5 * float(((offsets / sigmas) ** 2).sum())
 
     def linearise(self, state: ParameterBlocks) -> Normal:
-        normal = self.without_lens_priors(state)
-        offsets, sigmas = self._lens_priors(state)
-        normal.lens[range(LENS_SIZE), range(LENS_SIZE)] += sigmas**-2
-        normal.lens_gradient[:] += offsets * sigmas**-2
+        normal = self.without_intrinsics_priors(state)
+        offsets, sigmas = self._intrinsics_priors(state)
+        normal.intrinsics[range(INTRINSICS_SIZE), range(INTRINSICS_SIZE)] += sigmas**-2
+        normal.intrinsics_gradient[:] += offsets * sigmas**-2
         return normal
 
-    def without_lens_priors(self, state: ParameterBlocks) -> Normal:
+    def without_intrinsics_priors(self, state: ParameterBlocks) -> Normal:
         normal = self.elimination.normal(linearise_sightings(state, self.sightings, self.losses))
         if self.relative is not None:
             normal = self.relative.add_to(normal, state)
@@ -254,18 +254,18 @@ class _Adjustment:
 
     def step(self, state: ParameterBlocks, linear: Normal, damping: float) -> tuple[ParameterBlocks, float]:
         reduced = self.elimination.reduced(linear, damping)
-        cameras, points, lens = self.elimination.solve(reduced, self.free_lens)
+        cameras, points, intrinsics = self.elimination.solve(reduced, self.free_intrinsics)
         slope = float((linear.camera_gradient * cameras).sum() + (linear.point_gradient * points).sum())
-        slope += float(linear.lens_gradient @ lens)
-        promised = 0.5 * (damping * damped_square(linear, cameras, points, lens) - slope)
-        return state.stepped(cameras, points, lens), promised
+        slope += float(linear.intrinsics_gradient @ intrinsics)
+        promised = 0.5 * (damping * damped_square(linear, cameras, points, intrinsics) - slope)
+        return state.stepped(cameras, points, intrinsics), promised
 
-    def _lens_priors(self, state: ParameterBlocks) -> tuple[FloatArray, FloatArray]:
+    def _intrinsics_priors(self, state: ParameterBlocks) -> tuple[FloatArray, FloatArray]:
         """Deviations of log focal, k1 and k2 from their priors, and the priors' sigmas; inf without a prior."""
         focal = 0.0 if self.log_focal is None else state.log_focal - self.log_focal
         focal_sigma = np.inf if self.log_focal is None else self.priors.log_focal_sigma
         sigmas = np.array([focal_sigma, self.priors.k1_sigma, self.priors.k2_sigma or np.inf])
-        return np.array([focal, state.lens.k1, state.lens.k2]), sigmas
+        return np.array([focal, state.camera_model.k1, state.camera_model.k2]), sigmas
 
 
 def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> None:
@@ -277,4 +277,4 @@ def _hold_scales(normal: Normal, log_scale: FloatArray, information: float) -> N
     normal.rows.camera[:, 6] = 0
     normal.camera[:, 6], normal.camera[:, :, 6], normal.camera[:, 6, 6] = 0, 0, 1
     normal.camera_gradient[:, 6] = 0
-    normal.camera_lens[:, 6] = 0
+    normal.camera_intrinsics[:, 6] = 0

@@ -17,8 +17,8 @@ IntArray = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-LENS_SIZE = 3
-"""Unknowns of the lens: log focal length, k1 and k2."""
+INTRINSICS_SIZE = 3
+"""Unknowns of the intrinsics: log focal length, k1 and k2."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BAScene:
 
     T_world_camera: FloatArray  # [N, 4, 4]
     points: FloatArray  # [M, 3], in the world
-    lens: CameraModel
+    camera_model: CameraModel
     """Its principal point is fixed."""
     log_depth_scale: FloatArray | None = None  # [N]
     """Measured depths of a camera, times exp of this, are in the scene's scale. None: all 0."""
@@ -129,13 +129,13 @@ class Problem:
     priors: Priors = field(default_factory=Priors)
 
     def __post_init__(self) -> None:
-        seen, cameras, count = self.observations, len(self.scene.T_world_camera), len(self.observations)
+        observations, cameras, count = self.observations, len(self.scene.T_world_camera), len(self.observations)
         shapes: dict[str, tuple[NDArray[Any] | None, tuple[int, ...]]] = {
-            "point": (seen.point, (count,)),
-            "pixel": (seen.pixel, (count, 2)),
-            "sigma": (seen.sigma, (count,)),
-            "depth": (seen.depth, (count,)),
-            "depth_sigma": (seen.depth_sigma, (count,)),
+            "point": (observations.point, (count,)),
+            "pixel": (observations.pixel, (count, 2)),
+            "sigma": (observations.sigma, (count,)),
+            "depth": (observations.depth, (count,)),
+            "depth_sigma": (observations.depth_sigma, (count,)),
             "T_world_camera": (self.scene.T_world_camera, (cameras, 4, 4)),
             "points": (self.scene.points, (len(self.scene.points), 3)),
             "log_depth_scale": (self.scene.log_depth_scale, (cameras,)),
@@ -144,7 +144,10 @@ class Problem:
         for name, (array, shape) in shapes.items():
             if array is not None and array.shape != shape:
                 raise ValueError(f"{name} is {array.shape}, not {shape}")
-        for name, index, limit in (("camera", seen.camera, cameras), ("point", seen.point, len(self.scene.points))):
+        for name, index, limit in (
+            ("camera", observations.camera, cameras),
+            ("point", observations.point, len(self.scene.points)),
+        ):
             if count and not (index.min() >= 0 and index.max() < limit):
                 raise ValueError(f"an observation's {name} is not below {limit}")
 
@@ -158,7 +161,7 @@ class ParameterBlocks:
     log_scale: FloatArray  # [N]
     points: FloatArray  # [3, M]
     log_focal: float
-    lens: CameraModel
+    camera_model: CameraModel
     """Its focal length is that of the start."""
 
     @classmethod
@@ -167,10 +170,10 @@ class ParameterBlocks:
         T = np.asarray(scene.T_world_camera, np.float64)[order]
         scale = np.zeros(len(order)) if scene.log_depth_scale is None else scene.log_depth_scale[order]
         points = np.ascontiguousarray(np.asarray(scene.points, np.float64).reshape(-1, 3).T)
-        scale, log_focal = np.asarray(scale, np.float64), float(np.log(scene.lens.focal))
-        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, scene.lens)
+        scale, log_focal = np.asarray(scale, np.float64), float(np.log(scene.camera_model.focal))
+        return cls(T[:, :3, :3], T[:, :3, 3], scale, points, log_focal, scene.camera_model)
 
-    def stepped(self, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> "ParameterBlocks":
+    def stepped(self, cameras: FloatArray, points: FloatArray, intrinsics: FloatArray) -> "ParameterBlocks":
         """Unknowns after a step of the first n cameras [n, 6 or 7], the points [3, M], and (log focal, k1, k2)."""
         rotation, centre, scale = self.rotation.copy(), self.centre.copy(), self.log_scale
         n = len(cameras)
@@ -179,8 +182,9 @@ class ParameterBlocks:
         if cameras.shape[1] == 7:
             scale = scale.copy()
             scale[:n] += cameras[:, 6]
-        bent = replace(self.lens, k1=self.lens.k1 + float(lens[1]), k2=self.lens.k2 + float(lens[2]))
-        return ParameterBlocks(rotation, centre, scale, self.points + points, self.log_focal + float(lens[0]), bent)
+        log_focal, k1, k2 = intrinsics.tolist()
+        model = replace(self.camera_model, k1=self.camera_model.k1 + k1, k2=self.camera_model.k2 + k2)
+        return ParameterBlocks(rotation, centre, scale, self.points + points, self.log_focal + log_focal, model)
 
     def to_scene(self, start: BAScene, order: IntArray, free: int) -> BAScene:
         """New scene with cameras in the order of ``start``; only the first ``free`` ones of ``order`` have moved."""
@@ -191,7 +195,6 @@ class ParameterBlocks:
         T[order[free:]] = start.T_world_camera[order[free:]]
         scale = np.empty(len(order))
         scale[order] = self.log_scale
-        still = self.log_focal == np.log(start.lens.focal)
-        focal = start.lens.focal if still else float(np.exp(self.log_focal))
-        lens = replace(self.lens, focal=focal)
-        return replace(start, T_world_camera=T, points=self.points.T.copy(), lens=lens, log_depth_scale=scale)
+        still = self.log_focal == np.log(start.camera_model.focal)
+        focal = start.camera_model.focal if still else float(np.exp(self.log_focal))
+        return BAScene(T, self.points.T.copy(), replace(self.camera_model, focal=focal), scale)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
-from stream_recon.app.slam.ba.problem import LENS_SIZE, FloatArray, IntArray, Observations, ParameterBlocks
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import INTRINSICS_SIZE, FloatArray, IntArray, Observations, ParameterBlocks
 
 BEHIND_PX = 1e3
 """Reprojection error of a point behind a camera: large, and with zero derivatives."""
@@ -43,18 +43,19 @@ class RobustLosses:
 class ResidualRows:
     """Residuals and derivatives, times the square root of their weight; 2 rows per observation, 3 with depths."""
 
-    joint: FloatArray  # [rows, D + LENS_SIZE + 1, O]: by rotation, centre, log depth scale; by intrinsics; residual
+    joint: FloatArray  # [rows, D + INTRINSICS_SIZE + 1, O]
+    """By rotation, centre, log depth scale; by intrinsics; residual."""
     point: FloatArray  # [rows, 3, O]
 
     @property
     def camera(self) -> FloatArray:
         """Derivatives [rows, D, O] by the camera; D is 6, or 7 with depths."""
-        return self.joint[:, : -LENS_SIZE - 1]
+        return self.joint[:, : -INTRINSICS_SIZE - 1]
 
     @property
-    def lens(self) -> FloatArray:
-        """Derivatives [rows, LENS_SIZE, O] by log focal, k1 and k2."""
-        return self.joint[:, -LENS_SIZE - 1 : -1]
+    def intrinsics(self) -> FloatArray:
+        """Derivatives [rows, INTRINSICS_SIZE, O] by log focal, k1 and k2."""
+        return self.joint[:, -INTRINSICS_SIZE - 1 : -1]
 
     @property
     def residual(self) -> FloatArray:
@@ -63,31 +64,33 @@ class ResidualRows:
 
 
 def order_sightings(
-    observations: Observations, rank: IntArray, start: ParameterBlocks, lens: CameraModel, depth_sigma: float = 1.0
+    observations: Observations,
+    rank: IntArray,
+    start: ParameterBlocks,
+    camera_model: CameraModel,
+    depth_sigma: float = 1.0,
 ) -> tuple[Sightings, IntArray, float]:
     """Observations sorted by camera, cameras by ``rank`` [N]; their order [O]; and the median depth in ``start``.
 
     The median is NaN if no camera sees a point in front. ``start`` has its cameras sorted by rank.
     """
     order = np.lexsort((observations.point, rank[observations.camera]))
-    seen = observations.take(order)
-    camera = rank[seen.camera]
-    sigma = np.ones(len(seen)) if seen.sigma is None else np.asarray(seen.sigma, np.float64)
+    ordered = observations.take(order)
+    camera = rank[ordered.camera]
+    sigma = np.ones(len(ordered)) if ordered.sigma is None else np.asarray(ordered.sigma, np.float64)
     log_depth = inverse = None
-    if seen.depth is not None:
-        depth = np.asarray(seen.depth, np.float64)
+    if ordered.depth is not None:
+        depth = np.asarray(ordered.depth, np.float64)
         known = np.isfinite(depth) & (depth > 0)
-        log_depth, inverse = (
-            np.log(np.where(known, depth, 1.0)),
-            known / (depth_sigma if seen.depth_sigma is None else seen.depth_sigma),
-        )
-    pixel = np.ascontiguousarray((np.asarray(seen.pixel, np.float64) - (lens.cx, lens.cy)).T)
+        log_depth = np.log(np.where(known, depth, 1.0))
+        inverse = known / (depth_sigma if ordered.depth_sigma is None else ordered.depth_sigma)
+    pixel = np.ascontiguousarray((np.asarray(ordered.pixel, np.float64) - (camera_model.cx, camera_model.cy)).T)
     per_camera = np.bincount(camera, minlength=len(rank))
-    sightings = Sightings(camera, per_camera, seen.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
+    sightings = Sightings(camera, per_camera, ordered.point, pixel, 1 / sigma, log_depth, inverse, 0.0)
     z = in_camera(start, sightings)[0][2]
-    ahead = z[z > 0]
-    usual = float(np.median(ahead)) if len(ahead) else float("nan")
-    return replace(sightings, near=NEAR * usual if len(ahead) else 0.0), order, usual
+    positive = z[z > 0]
+    usual = float(np.median(positive)) if len(positive) else float("nan")
+    return replace(sightings, near=NEAR * usual if len(positive) else 0.0), order, usual
 
 
 def in_camera(variables: ParameterBlocks, sightings: Sightings) -> tuple[FloatArray, FloatArray]:
@@ -103,8 +106,7 @@ def pixel_errors(variables: ParameterBlocks, sightings: Sightings) -> tuple[Floa
     xyz, _ = in_camera(variables, sightings)
     z = np.where(xyz[2] > sightings.near, xyz[2], np.nan)
     plane = xyz[:2] / z
-    lens = variables.lens
-    factor = np.exp(variables.log_focal) * radial_factor(plane[0] ** 2 + plane[1] ** 2, lens.k1, lens.k2, lens.fisheye)
+    factor = np.exp(variables.log_focal) * variables.camera_model.radial_factor(plane[0] ** 2 + plane[1] ** 2)
     return factor * plane - sightings.pixel, xyz[2]
 
 
@@ -128,28 +130,28 @@ def sightings_cost(variables: ParameterBlocks, sightings: Sightings, losses: Rob
 def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses: RobustLosses) -> ResidualRows:
     """Weighted residuals of all sightings and their derivatives."""
     xyz, R = in_camera(variables, sightings)
-    seen = xyz[2] > sightings.near
+    in_front = xyz[2] > sightings.near
     x, y, z = xyz
-    per_z = 1 / np.where(seen, z, 1.0)
+    per_z = 1 / np.where(in_front, z, 1.0)
     u, v = x * per_z, y * per_z
-    squared = u * u + v * v
-    focal, model = np.exp(variables.log_focal), variables.lens
-    g, bend, by_k1, by_k2 = radial_derivatives(squared, model.k1, model.k2, model.fisheye)
+    focal = np.exp(variables.log_focal)
+    g, bend, by_k1, by_k2 = variables.camera_model.radial_derivatives(u * u + v * v)
     radial = focal * g
     error = np.stack([radial * u, radial * v])
     by_focal = error.copy()
     error -= sightings.pixel
     e2 = (error[0] ** 2 + error[1] ** 2) * sightings.inverse_sigma**2
-    weight = np.where(seen, sightings.inverse_sigma / np.sqrt(1 + e2 / losses.pixel**2), 0.0)
+    weight = np.where(in_front, sightings.inverse_sigma / np.sqrt(1 + e2 / losses.pixel**2), 0.0)
 
     depths = sightings.log_depth is not None and sightings.inverse_depth_sigma is not None
     rows, count = (3 if depths else 2), len(z)
-    linear = ResidualRows(np.zeros((rows, (7 if depths else 6) + LENS_SIZE + 1, count)), np.empty((rows, 3, count)))
-    residual, by_camera, by_point, lens = linear.residual, linear.camera, linear.point, linear.lens
+    joint = np.zeros((rows, (7 if depths else 6) + INTRINSICS_SIZE + 1, count))
+    linear = ResidualRows(joint, np.empty((rows, 3, count)))
+    residual, by_camera, by_point, intrinsics = linear.residual, linear.camera, linear.point, linear.intrinsics
     residual[:2] = error * weight
-    lens[:2, 0] = by_focal * weight
+    intrinsics[:2, 0] = by_focal * weight
     for k, factor in ((1, focal * weight * by_k1), (2, focal * weight * by_k2)):
-        lens[0, k], lens[1, k] = factor * u, factor * v
+        intrinsics[0, k], intrinsics[1, k] = factor * u, factor * v
 
     # Derivatives by the point in camera axes, from those by (u, v), a symmetric matrix.
     scaled = weight * per_z
@@ -161,9 +163,9 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
         by_point[row] = a * R[0] + b * R[1] + c * R[2]
     if sightings.log_depth is not None and sightings.inverse_depth_sigma is not None:
         scale = np.repeat(variables.log_scale, sightings.per_camera)
-        error = (np.log(np.where(seen, z, 1.0)) - sightings.log_depth - scale) * sightings.inverse_depth_sigma
-        weight = np.where(seen, sightings.inverse_depth_sigma / np.sqrt(1 + (error / losses.depth) ** 2), 0.0)
-        residual[2] = error / np.sqrt(1 + (error / losses.depth) ** 2) * seen
+        error = (np.log(np.where(in_front, z, 1.0)) - sightings.log_depth - scale) * sightings.inverse_depth_sigma
+        weight = np.where(in_front, sightings.inverse_depth_sigma / np.sqrt(1 + (error / losses.depth) ** 2), 0.0)
+        residual[2] = error / np.sqrt(1 + (error / losses.depth) ** 2) * in_front
         c = weight * per_z
         by_camera[2, 0], by_camera[2, 1], by_camera[2, 6] = -c * y, c * x, -weight
         by_point[2] = c * R[2]
@@ -174,8 +176,3 @@ def linearise_sightings(variables: ParameterBlocks, sightings: Sightings, losses
 def cauchy(square: FloatArray, scale: float) -> float:
     """Half the sum of the Cauchy losses of squared residuals."""
     return float(0.5 * scale**2 * np.log1p(square / scale**2).sum())
-
-
-def undistorted(pixel: FloatArray, lens: CameraModel) -> FloatArray:
-    """Coordinates [O, 2] at depth 1 of the rays through pixels [O, 2]."""
-    return lens.rays(pixel)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, transform_each
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.triangulation import triangulate
@@ -100,8 +100,8 @@ def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
     known = observations.depth > 0
     fallback = float(np.median(observations.depth[known])) if known.any() else 1.0
     z = np.where(known, observations.depth, fallback) * np.exp(scene.log_depth_scale[observations.camera])
-    T = scene.T_world_camera[observations.camera]
-    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.lens.unproject(observations.pixel) * z[:, None]) + T[:, :3, 3]
+    local = scene.camera_model.unproject(observations.pixel) * z[:, None]
+    xyz = transform_each(scene.T_world_camera[observations.camera], local)
     weight = np.where(known, 1.0, 1e-3) / z
     count = len(scene.points)
     total = np.bincount(observations.point, weight, count)
@@ -112,26 +112,25 @@ def backprojected(scene: BAScene, observations: Observations) -> FloatArray:
 
 def retriangulated(fit: BAState, config: AdjustmentConfig = ADJUSTMENT) -> BAState:
     """The state with points triangulated where the angle suffices."""
-    found = triangulate(fit.scene.T_world_camera, fit.scene.lens, fit.observations, len(fit.scene.points))
+    tracks = triangulate(fit.scene.T_world_camera, fit.scene.camera_model, fit.observations, len(fit.scene.points))
     with np.errstate(invalid="ignore"):
-        sure = found.in_front & (found.angle_deg > config.min_angle_deg) & (found.rms_px < config.wrong_track_px)
-    points = np.where(sure[:, None], found.points, fit.scene.points)
+        sure = tracks.in_front & (tracks.angle_deg > config.min_angle_deg) & (tracks.rms_px < config.wrong_track_px)
+    points = np.where(sure[:, None], tracks.points, fit.scene.points)
     return with_errors(replace(fit.scene, points=points), fit.observations, fit.feature)
 
 
 def with_errors(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
     """State of ``scene`` with the observations' errors and depths."""
-    T = invert_pose(scene.T_world_camera)[observations.camera]
-    xyz = np.einsum("nij,nj->ni", T[:, :3, :3], scene.points[observations.point]) + T[:, :3, 3]
-    errors = np.linalg.norm(scene.lens.project(xyz) - observations.pixel, axis=1)
+    xyz = transform_each(invert_pose(scene.T_world_camera)[observations.camera], scene.points[observations.point])
+    errors = np.linalg.norm(scene.camera_model.project(xyz) - observations.pixel, axis=1)
     return BAState(scene, observations, feature, np.nan_to_num(errors, nan=np.inf), xyz[:, 2])
 
 
 def without_outliers(fit: BAState, limit_px: float) -> BAState:
     """The state without observations of errors above ``limit_px`` and points with fewer than two left."""
     keep = fit.errors < limit_px
-    seen = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
-    keep &= seen[fit.observations.point] >= 2
+    views = np.bincount(fit.observations.point[keep], minlength=len(fit.scene.points))
+    keep &= views[fit.observations.point] >= 2
     used, point = np.unique(fit.observations.point[keep], return_inverse=True)
     observations = replace(fit.observations.take(keep), point=point)
     scene = replace(fit.scene, points=fit.scene.points[used])
@@ -198,7 +197,7 @@ def solve(
     options: SolveOptions | None = None,
 ) -> BAState:
     """State after ``rounds``, each with a smaller loss scale."""
-    options, priors = options or SolveOptions(), priors or Priors(focal=fit.scene.lens.focal)
+    options, priors = options or SolveOptions(), priors or Priors(focal=fit.scene.camera_model.focal)
     should_stop = options.should_stop
 
     def stop(_: int, __: float) -> bool:

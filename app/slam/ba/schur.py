@@ -16,7 +16,7 @@ import scipy.sparse as sparse
 
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.linear import FLOOR, block_diagonal, damping_diagonal, factorised
-from stream_recon.app.slam.ba.problem import LENS_SIZE, FloatArray, IntArray
+from stream_recon.app.slam.ba.problem import INTRINSICS_SIZE, FloatArray, IntArray
 from stream_recon.app.slam.ba.residuals import ResidualRows, Sightings
 
 SPAN = 10
@@ -71,12 +71,12 @@ class SchurProducts:
 
 
 def _group(begin: int, end: int, camera: IntArray, point: IntArray) -> _CameraGroup:
-    seen, column = np.unique(camera, return_inverse=True)
+    unique, column = np.unique(camera, return_inverse=True)
     used, row = np.unique(point, return_inverse=True)
-    rows: slice | IntArray = seen
-    if seen[-1] - seen[0] < GAPS * len(seen):
-        rows, column = slice(int(seen[0]), int(seen[-1]) + 1), camera - seen[0]
-    cameras = rows.stop - rows.start if isinstance(rows, slice) else len(seen)
+    rows: slice | IntArray = unique
+    if unique[-1] - unique[0] < GAPS * len(unique):
+        rows, column = slice(int(unique[0]), int(unique[-1]) + 1), camera - unique[0]
+    cameras = rows.stop - rows.start if isinstance(rows, slice) else len(unique)
     return _CameraGroup(begin, end, row * cameras + column, len(used), cameras, rows)
 
 
@@ -96,12 +96,12 @@ class Normal:
 
     rows: ResidualRows
     camera: FloatArray  # [C, D, D]
-    camera_lens: FloatArray  # [C, D, LENS_SIZE]
+    camera_intrinsics: FloatArray  # [C, D, INTRINSICS_SIZE]
     camera_gradient: FloatArray  # [C, D]
-    lens: FloatArray  # [LENS_SIZE, LENS_SIZE]
-    lens_gradient: FloatArray  # [LENS_SIZE]
+    intrinsics: FloatArray  # [INTRINSICS_SIZE, INTRINSICS_SIZE]
+    intrinsics_gradient: FloatArray  # [INTRINSICS_SIZE]
     point: FloatArray  # [6, M]: V00, V10, V11, V20, V21, V22
-    point_lens: FloatArray  # [LENS_SIZE, 3, M]
+    point_intrinsics: FloatArray  # [INTRINSICS_SIZE, 3, M]
     point_gradient: FloatArray  # [3, M]
     off_diagonal: Any
     """Blocks between cameras from relative poses: a BSR matrix [C D, C D], or None."""
@@ -112,12 +112,12 @@ class Reduced:
     """Reduced system in cameras and intrinsics, with the data for back-substitution of the points."""
 
     cameras: Any  # [C D, C D], an array or BSR
-    border: FloatArray  # [C D, LENS_SIZE], between cameras and intrinsics
+    border: FloatArray  # [C D, INTRINSICS_SIZE], between cameras and intrinsics
     rhs: FloatArray  # [C D]
-    lens: FloatArray  # [LENS_SIZE, LENS_SIZE]
-    lens_rhs: FloatArray  # [LENS_SIZE]
+    intrinsics: FloatArray  # [INTRINSICS_SIZE, INTRINSICS_SIZE]
+    intrinsics_rhs: FloatArray  # [INTRINSICS_SIZE]
     Yt: Any  # [3 M, C D], an array or BSR
-    y_lens: FloatArray  # [LENS_SIZE, 3, M]
+    y_intrinsics: FloatArray  # [INTRINSICS_SIZE, 3, M]
     y_point: FloatArray  # [3, M]
     root: FloatArray  # [6, M], of L^-1
     size: int
@@ -153,25 +153,26 @@ class Elimination:
         """Normal equations of the sightings, without relative poses."""
         size = rows.camera.shape[1]
         joint = camera_products(rows.joint, self._starts)
-        lens = joint[:, size:, size:].sum(axis=0)
+        intrinsics = joint[:, size:, size:].sum(axis=0)
         joint = joint[: self.free]
         J, r = rows.point, rows.residual
         point = [self._summed((J[:, i] * J[:, j]).sum(axis=0)) for i in range(3) for j in range(i + 1)]
         gradient = [self._summed((J[:, i] * r).sum(axis=0)) for i in range(3)]
-        point_lens = [
+        point_intrinsics = [
             # Intrinsics do not change depths: two rows.
-            [self._summed((J[:2, i] * rows.lens[:2, k]).sum(axis=0)) for i in range(3)]
-            for k in range(LENS_SIZE)
+            [self._summed((J[:2, i] * rows.intrinsics[:2, k]).sum(axis=0)) for i in range(3)]
+            for k in range(INTRINSICS_SIZE)
         ]
         cameras = joint[:, :size, :size], joint[:, :size, size:-1], joint[:, :size, -1]
-        points = np.array(point), np.array(point_lens), np.array(gradient)
-        return Normal(rows, *cameras, lens[:LENS_SIZE, :LENS_SIZE], lens[:LENS_SIZE, LENS_SIZE], *points, None)
+        points = np.array(point), np.array(point_intrinsics), np.array(gradient)
+        shared = intrinsics[:INTRINSICS_SIZE, :INTRINSICS_SIZE], intrinsics[:INTRINSICS_SIZE, INTRINSICS_SIZE]
+        return Normal(rows, *cameras, *shared, *points, None)
 
     def reduced(self, normal: Normal, damping: float) -> Reduced:
         """Damped system after elimination of the points. Raises SingularError."""
         root = _inverse_root(normal.point, damping)
         y_point = _times(root, normal.point_gradient)
-        y_lens = np.stack([_times(root, part) for part in normal.point_lens])
+        y_intrinsics = np.stack([_times(root, part) for part in normal.point_intrinsics])
         moving = slice(self._moving)
         J = normal.rows.point[:, :, moving]
         whitened = _times(np.take(root, self._point[moving], axis=1)[:, None], J.transpose(1, 0, 2))
@@ -182,41 +183,42 @@ class Elimination:
         damped = normal.camera + damping * damping_diagonal(normal.camera)
         sparsely = not isinstance(eliminated, np.ndarray)
         cameras = _cameras_matrix(damped, normal.off_diagonal, sparsely=sparsely) - eliminated
-        columns = np.stack([*y_lens, y_point]).transpose(2, 1, 0).reshape(-1, LENS_SIZE + 1)
+        columns = np.stack([*y_intrinsics, y_point]).transpose(2, 1, 0).reshape(-1, INTRINSICS_SIZE + 1)
         lost = cameras_first @ columns
-        flat = y_lens.reshape(LENS_SIZE, -1)
-        border = normal.camera_lens.reshape(-1, LENS_SIZE) - lost[:, :LENS_SIZE]
-        rhs = lost[:, LENS_SIZE] - normal.camera_gradient.reshape(-1)
-        lens = normal.lens + damping * np.diag(_lens_damping(normal.lens)) - flat @ flat.T
-        lens_rhs = flat @ y_point.reshape(-1) - normal.lens_gradient
-        return Reduced(cameras, border, rhs, lens, lens_rhs, points_first, y_lens, y_point, root, len(Y))
+        flat = y_intrinsics.reshape(INTRINSICS_SIZE, -1)
+        border = normal.camera_intrinsics.reshape(-1, INTRINSICS_SIZE) - lost[:, :INTRINSICS_SIZE]
+        rhs = lost[:, INTRINSICS_SIZE] - normal.camera_gradient.reshape(-1)
+        intrinsics = normal.intrinsics + damping * np.diag(_intrinsics_damping(normal.intrinsics)) - flat @ flat.T
+        right = flat @ y_point.reshape(-1) - normal.intrinsics_gradient
+        return Reduced(cameras, border, rhs, intrinsics, right, points_first, y_intrinsics, y_point, root, len(Y))
 
-    def lens_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Reduced matrix and right-hand side of the intrinsics, and the cameras' solutions [C D, LENS_SIZE + 1].
+    def intrinsics_system(self, reduced: Reduced) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Reduced matrix and right-hand side of the intrinsics, and the cameras' solutions [C D, INTRINSICS_SIZE + 1].
 
         The solutions belong to the right-hand side and to the border with the intrinsics. Raises SingularError.
         """
         if not self.free:
-            return reduced.lens, reduced.lens_rhs, np.zeros((0, LENS_SIZE + 1))
+            return reduced.intrinsics, reduced.intrinsics_rhs, np.zeros((0, INTRINSICS_SIZE + 1))
         solved = factorised(reduced.cameras)(np.column_stack([reduced.rhs, reduced.border]))
         left = reduced.border.T @ solved
-        return reduced.lens - left[:, 1:], reduced.lens_rhs - left[:, 0], solved
+        return reduced.intrinsics - left[:, 1:], reduced.intrinsics_rhs - left[:, 0], solved
 
-    def solve(self, reduced: Reduced, free_lens: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Steps of cameras [C, D], points [3, M] and intrinsics [LENS_SIZE]. Raises SingularError."""
-        information, rhs, solved = self.lens_system(reduced)
-        lens = np.zeros(LENS_SIZE)
-        if len(free_lens):
+    def solve(self, reduced: Reduced, free: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Steps of cameras [C, D], points [3, M] and intrinsics [INTRINSICS_SIZE]. Raises SingularError."""
+        information, rhs, solved = self.intrinsics_system(reduced)
+        intrinsics = np.zeros(INTRINSICS_SIZE)
+        if len(free):
             try:
-                lens[free_lens] = np.linalg.solve(information[np.ix_(free_lens, free_lens)], rhs[free_lens])
+                intrinsics[free] = np.linalg.solve(information[np.ix_(free, free)], rhs[free])
             except np.linalg.LinAlgError as error:
                 raise SingularError from error
-        cameras = solved[:, 0] - solved[:, 1:] @ lens
+        cameras = solved[:, 0] - solved[:, 1:] @ intrinsics
         moved = (reduced.Yt @ cameras).reshape(-1, 3).T
-        points = _transposed_times(reduced.root, -reduced.y_point - moved - np.tensordot(lens, reduced.y_lens, 1))
-        if not (np.isfinite(cameras).all() and np.isfinite(points).all() and np.isfinite(lens).all()):
+        by_intrinsics = np.tensordot(intrinsics, reduced.y_intrinsics, 1)
+        points = _transposed_times(reduced.root, -reduced.y_point - moved - by_intrinsics)
+        if not (np.isfinite(cameras).all() and np.isfinite(points).all() and np.isfinite(intrinsics).all()):
             raise SingularError
-        return cameras.reshape(self.free, reduced.size), points, lens
+        return cameras.reshape(self.free, reduced.size), points, intrinsics
 
     def _both_ways(self, Y: FloatArray) -> tuple[Any, Any]:
         """``Y`` [O, D, 3] of the sightings as a matrix [C D, 3 M], and its transpose."""
@@ -263,15 +265,15 @@ def camera_products(joint: FloatArray, starts: IntArray) -> FloatArray:
     return out
 
 
-def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, lens: FloatArray) -> float:
+def damped_square(normal: Normal, cameras: FloatArray, points: FloatArray, intrinsics: FloatArray) -> float:
     """Squared length of a step in the metric of the damping."""
     square = float(np.einsum("cij,ci,cj->", damping_diagonal(normal.camera), cameras, cameras))
     square += float((_point_damping(normal.point) * points**2).sum())
-    return square + float(_lens_damping(normal.lens) @ lens**2)
+    return square + float(_intrinsics_damping(normal.intrinsics) @ intrinsics**2)
 
 
-def _lens_damping(lens: FloatArray) -> FloatArray:
-    diagonal = np.diag(lens)
+def _intrinsics_damping(intrinsics: FloatArray) -> FloatArray:
+    diagonal = np.diag(intrinsics)
     # Any positive damping serves for unconstrained unknowns.
     return np.where(diagonal > 0, diagonal, 1.0)
 

@@ -13,7 +13,6 @@ from stream_recon.app.slam.ba.residuals import (
     order_sightings,
     pixel_errors,
     squared_errors,
-    undistorted,
 )
 
 _FARTHEST = 1e5
@@ -40,7 +39,7 @@ class Triangulation:
 
 def triangulate(
     T_world_camera: FloatArray,
-    lens: CameraModel,
+    camera_model: CameraModel,
     observations: Observations,
     count: int,
     loss_scale: float = 1e3,
@@ -55,14 +54,14 @@ def triangulate(
     anywhere, also behind the cameras.
     """
     T = np.asarray(T_world_camera, np.float64)
-    seen = replace(observations, depth=None)
-    views = np.bincount(seen.point, minlength=count)
-    plane = undistorted(seen.pixel, lens)
-    rays = np.einsum("oij,oj->oi", T[seen.camera, :3, :3], np.column_stack([plane, np.ones(len(seen))]))
+    observations = replace(observations, depth=None)
+    views = np.bincount(observations.point, minlength=count)
+    plane = camera_model.rays(observations.pixel)
+    rays = np.einsum("oij,oj->oi", T[observations.camera, :3, :3], np.column_stack([plane, np.ones(len(observations))]))
     rays /= np.linalg.norm(rays, axis=1, keepdims=True)
-    start = _linear(T[seen.camera, :3, 3], rays, seen.point, count)
-    variables = ParameterBlocks.from_scene(BAScene(T, start, lens), np.arange(len(T)))
-    sightings, _, _ = order_sightings(seen, np.arange(len(T)), variables, lens)
+    start = _linear(T[observations.camera, :3, 3], rays, observations.point, count)
+    variables = ParameterBlocks.from_scene(BAScene(T, start, camera_model), np.arange(len(T)))
+    sightings, _, _ = order_sightings(observations, np.arange(len(T)), variables, camera_model)
     # Points that start behind a camera would have zero gradient there.
     model = _Points(variables, replace(sightings, near=0.0), loss_scale)
     if otherwise is not None:
@@ -73,7 +72,7 @@ def triangulate(
     behind = np.bincount(sightings.point, ~(z > 0), count) > 0
     known = views >= 2
     rms = np.sqrt(np.bincount(sightings.point, square, count) / np.maximum(views, 1))
-    angle = np.where(known, _widest_angle_deg(rays, seen.point, count), 0.0)
+    angle = np.where(known, _widest_angle_deg(rays, observations.point, count), 0.0)
     points, rms = np.where(known[:, None], points, np.nan), np.where(known, rms, np.inf)
     return Triangulation(points, angle, known & ~behind, rms, views)
 

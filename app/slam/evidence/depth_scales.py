@@ -110,4 +110,4 @@ def parallax_px(fit: BAState) -> FloatArray:
     along = (offset * axis[observations.point]).sum(axis=1)
     across = np.maximum((offset**2).sum(axis=1) - along**2, 0.0)
     extent = np.sqrt(np.bincount(observations.point, across, count))
-    return np.asarray(fit.scene.lens.focal * extent[observations.point] / distance)
+    return np.asarray(fit.scene.camera_model.focal * extent[observations.point] / distance)

@@ -54,13 +54,13 @@ def held_out_mask(features: Features, config: PairConfig = DEFAULT_MATCHING.pair
 
 def candidate_pairs(
     views: Sequence[FrameData],
-    lens: CameraModel,
+    camera_model: CameraModel,
     similarity: NDArray[np.float32],
     config: PairConfig = DEFAULT_MATCHING.pairs,
 ) -> list[CandidatePair]:
     """Pairs of keyframes to match within segments, each once; ``similarity`` [N, N]: see `similarity_matrix`."""
     found: dict[tuple[int, int], CandidatePair] = {}
-    shared = overlaps(views, lens, config.max_near)
+    shared = overlaps(views, camera_model, config.max_near)
     segment = np.array([view.segment for view in views])
     for second in range(len(views)):
         for first in range(max(0, second - config.neighbours), second):
@@ -135,7 +135,7 @@ def non_maximum_suppression(
 
 
 def overlaps(
-    views: Sequence[FrameData], lens: CameraModel, max_near: int = DEFAULT_MATCHING.pairs.max_near
+    views: Sequence[FrameData], camera_model: CameraModel, max_near: int = DEFAULT_MATCHING.pairs.max_near
 ) -> NDArray[np.float32]:
     """Shares [N, N] of a keyframe's (row's) points that an earlier one (column) sees; 0 beyond ``max_near``."""
     # Imported here, since it takes a tenth of a second, which a run has no use for before its end.
@@ -160,9 +160,9 @@ def overlaps(
         others = others[(others < i) & (forward[others] @ forward[i] > 0.25)]
         if not len(uv) or not len(others):
             continue
-        xyz = (lens.unproject(uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
+        xyz = (camera_model.unproject(uv) * z[:, None]) @ T[i, :3, :3].T + T[i, :3, 3]
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
-        pixels = lens.project(local.reshape(-1, 3))
+        pixels = camera_model.project(local.reshape(-1, 3))
         row, column, inside = grid.cells(pixels)
         seen = np.where(inside, stacked[np.repeat(others, len(uv)), row, column], np.float32(0))
         seen = seen.reshape(len(others), -1)
@@ -174,7 +174,7 @@ def overlaps(
 def match_pairs(
     views: Sequence[FrameData],
     features: Sequence[Features],
-    lens: CameraModel,
+    camera_model: CameraModel,
     pairs: Sequence[CandidatePair],
     workers: int = 2,
     advance: Callable[[float], None] | None = None,
@@ -182,7 +182,7 @@ def match_pairs(
 ) -> PairMatches:
     """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
     descriptors = config.descriptors
-    radius = descriptors.guided_radius * 2 * max(lens.cx, lens.cy)
+    radius = descriptors.guided_radius * 2 * max(camera_model.cx, camera_model.cy)
 
     def checked(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
         """Verified matches, and those of held-out features among all matches."""
@@ -194,7 +194,7 @@ def match_pairs(
         if not pair.guided:
             return checked(a, b, match(a, b, config=descriptors), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
-        predicted, _ = reproject(lens, a.uv, np.where(a.z > 0, a.z, np.nan), T)
+        predicted, _ = reproject(camera_model, a.uv, np.where(a.z > 0, a.z, np.nan), T)
         found = checked(a, b, match(a, b, predicted, radius, descriptors), descriptors.min_guided)
         if len(found[0]) >= descriptors.min_unguided or pair.kind == "covisible":
             return found

@@ -34,15 +34,15 @@ class Edge:
 
 def estimate_relative_poses(
     features: Sequence[Features],
-    lens: CameraModel,
+    camera_model: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
     config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
 ) -> dict[tuple[int, int], Edge]:
     """Relative poses of matched pairs whose estimates in both directions agree."""
     edges = {}
     for (i, j), m in matches.items():
-        forward = _pnp(features[i], features[j], m, lens, config)
-        backward = _pnp(features[j], features[i], m[:, ::-1], lens, config)
+        forward = _pnp(features[i], features[j], m, camera_model, config)
+        backward = _pnp(features[j], features[i], m[:, ::-1], camera_model, config)
         if forward is None or backward is None:
             continue
         (S_ij, count), (S_ji, other) = forward, backward
@@ -77,7 +77,7 @@ def implausible_edges(
 def reprojection_errors_px(
     T_world_camera: FloatArray,
     depth_scale: FloatArray,
-    lens: CameraModel,
+    camera_model: CameraModel,
     features: Sequence[Features],
     matches: Mapping[tuple[int, int], Matches],
 ) -> dict[tuple[int, int], float]:
@@ -90,7 +90,7 @@ def reprojection_errors_px(
         a, b = features[i], features[j]
         z = a.z[m[:, 0]].astype(np.float64) * depth_scale[i]
         T = invert_pose(T_world_camera[j]) @ T_world_camera[i]
-        there, _ = reproject(lens, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
+        there, _ = reproject(camera_model, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
         distance = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
         errors[i, j] = float(np.median(distance[z > 0])) if (z > 0).any() else 0.0
     return errors
@@ -99,7 +99,7 @@ def reprojection_errors_px(
 def inconsistent_edges(
     views: Sequence[FrameData],
     features: Sequence[Features],
-    lens: CameraModel,
+    camera_model: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
     config: RelativePoseConfig = DEFAULT_MATCHING.relative_poses,
 ) -> set[tuple[int, int]]:
@@ -109,7 +109,7 @@ def inconsistent_edges(
     where the network itself jumps, the matches are kept.
     """
     T = np.array([view.T_world_camera for view in views])
-    errors = reprojection_errors_px(T, np.ones(len(T)), lens, features, matches)
+    errors = reprojection_errors_px(T, np.ones(len(T)), camera_model, features, matches)
     if not errors:
         return set()
     limit = max(config.contradiction * float(np.median(list(errors.values()))), config.contradiction_px)
@@ -119,7 +119,7 @@ def inconsistent_edges(
     index = np.array([view.index for view in views], np.float64)
     pace = float(np.median(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1) / np.diff(index)))
     wrong = set()
-    for (i, j), edge in estimate_relative_poses(features, lens, suspects, config).items():
+    for (i, j), edge in estimate_relative_poses(features, camera_model, suspects, config).items():
         usual = pace * (index[j] - index[i])
         theirs = np.linalg.norm((invert_pose(T[i]) @ T[j])[:3, 3])
         if abs(np.linalg.norm(edge.S_first_second[:3, 3]) - usual) > config.jump * abs(theirs - usual) + usual:
@@ -128,17 +128,17 @@ def inconsistent_edges(
 
 
 def _pnp(
-    a: Features, b: Features, matches: NDArray[np.integer], lens: CameraModel, config: RelativePoseConfig
+    a: Features, b: Features, matches: NDArray[np.integer], camera_model: CameraModel, config: RelativePoseConfig
 ) -> tuple[FloatArray, int] | None:
     """Similarity from the second's axes and scale to the first's, by the first's depth; and its number of inliers."""
     z, z_there = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
     known = (z > 0) & (z_there > 0)
     if known.sum() < config.min_inliers:
         return None
-    xyz = lens.unproject(a.uv[matches[known, 0]]) * z[known, None]
-    plane = lens.unproject(b.uv[matches[known, 1]])[:, :2]
+    xyz = camera_model.unproject(a.uv[matches[known, 0]]) * z[known, None]
+    plane = camera_model.unproject(b.uv[matches[known, 1]])[:, :2]
     # In normalized coordinates, so that no camera matrix or distortion is needed.
-    limit = config.pnp_px / lens.focal
+    limit = config.pnp_px / camera_model.focal
     found, rotation, translation, inliers = cv2.solvePnPRansac(
         xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )

@@ -27,7 +27,7 @@ class TwoViewPose:
 
 
 def relative_pose(
-    lens: CameraModel,
+    camera_model: CameraModel,
     first: NDArray[np.floating],
     second: NDArray[np.floating],
     config: TwoViewConfig = DEFAULT_MATCHING.two_view,
@@ -35,9 +35,9 @@ def relative_pose(
     """Relative pose from matched pixels [N, 2]; None if there is none."""
     if len(first) < config.min_matches:
         return None
-    x, y = lens.unproject(first), lens.unproject(second)
+    x, y = camera_model.unproject(first), camera_model.unproject(second)
     a, b = x[:, :2], y[:, :2]
-    limit = config.epipolar_px / lens.focal
+    limit = config.epipolar_px / camera_model.focal
     try:
         E, mask = cv2.findEssentialMat(a, b, np.eye(3), cv2.USAC_MAGSAC, 0.999, limit, config.iterations)
         if E is None or E.shape != (3, 3):
@@ -55,20 +55,22 @@ def relative_pose(
     pixels = np.concatenate([first[seen], second[seen]]).astype(np.float64)
     point = np.tile(np.arange(count), 2)
     observations = Observations(np.repeat([0, 1], count), point, pixels)
-    angle = triangulate(np.stack([np.eye(4), invert_pose(T)]), lens, observations, count, iterations=0).angle_deg
+    angle = triangulate(
+        np.stack([np.eye(4), invert_pose(T)]), camera_model, observations, count, iterations=0
+    ).angle_deg
     return TwoViewPose(T, inliers, float(np.median(angle)))
 
 
 def rotation_errors_deg(
     T_world_camera: FloatArray,
     features: Sequence[Features],
-    lens: CameraModel,
+    camera_model: CameraModel,
     matches: Mapping[tuple[int, int], Matches],
 ) -> FloatArray:
     """Angles between relative rotations of poses [N, 4, 4] and those by matches, of pairs that have a two-view pose."""
     angles = []
     for (i, j), m in matches.items():
-        found = relative_pose(lens, features[i].uv[m[:, 0]], features[j].uv[m[:, 1]])
+        found = relative_pose(camera_model, features[i].uv[m[:, 0]], features[j].uv[m[:, 1]])
         if found is not None:
             relative = invert_pose(T_world_camera[j]) @ T_world_camera[i]
             angles.append(float(rotation_angle_deg(relative[:3, :3].T @ found.T_second_first[:3, :3])))

@@ -186,17 +186,17 @@ def _refined_pose(
 
     ``sides``: pixels, points and image of these keyframes.
     """
-    lens = fit.scene.lens
+    camera_model = fit.scene.camera_model
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = track_klt(grey, image, uv, project_world(lens, T_start, points), config.klt)
+        there, arrived = track_klt(grey, image, uv, project_world(camera_model, T_start, points), config.klt)
         pixels.append(there[arrived])
         xyz.append(points[arrived])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)
     if len(uv) < config.min_points:
         return T_start
     estimate = pose_only_ba(
-        T_start, world, uv.astype(np.float64), np.ones(len(uv)), lens, LossSchedule(config.loss_scales)
+        T_start, world, uv.astype(np.float64), np.ones(len(uv)), camera_model, LossSchedule(config.loss_scales)
     )
     good = estimate.distances < config.good_px
     if good.sum() < max(config.min_points, 0.3 * len(uv)):

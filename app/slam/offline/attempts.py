@@ -76,7 +76,7 @@ class Attempt:
             return True
         step = max(len(data.keyframes) // config.tested_turns, 1)
         near = {pair: m for pair, m in near.items() if pair[0] % step == 0}
-        errors = rotation_errors_deg(self.fit.scene.T_world_camera, data.features, self.fit.scene.lens, near)
+        errors = rotation_errors_deg(self.fit.scene.T_world_camera, data.features, self.fit.scene.camera_model, near)
         return bool(len(errors)) and float(np.median(errors)) > config.wrong_turn_deg
 
     @property
@@ -128,7 +128,7 @@ class AttemptSource:
     data: VideoData
     matches: PairMatches
     """By order and the network's poses; none of photographs in no order."""
-    lens: CameraModel
+    camera_model: CameraModel
     """The network's."""
     config: RefineConfig
     online: InitialPoses | None = None
@@ -149,7 +149,9 @@ class AttemptSource:
 
     def test(self, matches: PairMatches) -> HeldOutTest:
         """Test of maps by the held-out ones of these matches."""
-        return HeldOutTest(self.data, self.lens, matches, self.refined_before, self.config.judge, self.config.scales)
+        return HeldOutTest(
+            self.data, self.camera_model, matches, self.refined_before, self.config.judge, self.config.scales
+        )
 
     def from_poses(self, test: HeldOutTest) -> Attempt | None:
         """Attempt of least held-out error from the network's or the online poses; None with too few matches."""
@@ -159,7 +161,7 @@ class AttemptSource:
         online = self.online.relative_to(data.T_keyframes[0], data.keyframes) if self.online else None
         initializer = Initializer(
             data.T_keyframes,
-            self.lens,
+            self.camera_model,
             data.features,
             tracks,
             {pair: test.training_matches[pair] for pair in test.matches.loops},
@@ -178,7 +180,7 @@ class AttemptSource:
             other = initializer.from_matches(test.matches.matches, data.median_depths)
             if _agrees_better(test, other, best):
                 best = other
-        best = _with_lens(initializer, best, test)
+        best = _with_camera_model(initializer, best, test)
         return Attempt(data, test, initializer, best, before_px, config)
 
     def from_images(self, first: Attempt | None) -> Attempt | None:
@@ -187,18 +189,20 @@ class AttemptSource:
         Keyframes that it does not register follow the ``first`` attempt unless the network is better.
         """
         data, known, config = self.data, self.known_intrinsics, self.config
-        matches = match_unordered(data, self.lens, self.workers, self.advance)
+        matches = match_unordered(data, self.camera_model, self.workers, self.advance)
         test = self.test(matches)
-        structure = reconstruct(data.features, test.training_matches, self.lens, known, config.sfm)
+        structure = reconstruct(data.features, test.training_matches, self.camera_model, known, config.sfm)
         if structure is None:
             found = self.from_poses(test) if self.unordered else None
             return found and replace(found, from_images=True)
         tracks = training_tracks(test)
-        initializer = Initializer(data.T_keyframes, self.lens, data.features, tracks, {}, known, config=config.start)
+        initializer = Initializer(
+            data.T_keyframes, self.camera_model, data.features, tracks, {}, known, config=config.start
+        )
         is_followed = first is not None and first.is_contradicted
         T_otherwise = first.fit.scene.T_world_camera if first is not None and is_followed else data.T_keyframes
         candidate = initializer.from_reconstruction(structure, test.training_matches, T_otherwise)
-        candidate = _with_lens(initializer, candidate, test)
+        candidate = _with_camera_model(initializer, candidate, test)
         shown = {int(number) for number in data.keyframe_segment[structure.registered]}
         joined = replace(data, views=segments.joined(data.views, shown))
         before_px = initializer.before_px if first is None else first.before_px
@@ -224,13 +228,13 @@ def training_tracks(test: HeldOutTest) -> Tracks:
 def triangulated(fit: BAState, data: VideoData, tracks: Tracks) -> BAState:
     """A map's poses, lens and depth scales with the points of all tracks, also of those that it does not explain."""
     scene = fit.scene
-    start = initial_state(scene.T_world_camera, scene.lens, data.features, tracks, scene.log_depth_scale)
+    start = initial_state(scene.T_world_camera, scene.camera_model, data.features, tracks, scene.log_depth_scale)
     return robust_ba.retriangulated(start)
 
 
-def _with_lens(initializer: Initializer, candidate: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
+def _with_camera_model(initializer: Initializer, candidate: InitialCandidate, test: HeldOutTest) -> InitialCandidate:
     """The candidate, or the one with another lens if its held-out error is smaller."""
-    other = initializer.with_lens(candidate, test.held_out)
+    other = initializer.with_camera_model(candidate, test.held_out)
     return other if other is not None and _agrees_better(test, other, candidate) else candidate
 
 

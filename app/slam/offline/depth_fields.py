@@ -220,10 +220,12 @@ def _agrees(
     forward = [(k, k + 1) for k in range(len(views) - 1)]
     both_ways = forward, [(b, a) for a, b in forward]
     for row, grids in enumerate((plain, better)):
-        maps = DepthMaps.of(scene.lens, grids, np.ones(len(views)))
+        maps = DepthMaps.of(scene.camera_model, grids, np.ones(len(views)))
         there, back = (
             np.array([float(np.median(np.abs(each))) if len(each) else 0.0 for each in ratios])
-            for ratios in (maps.common_log_ratios(scene.lens, scene.T_world_camera, pairs) for pairs in both_ways)
+            for ratios in (
+                maps.common_log_ratios(scene.camera_model, scene.T_world_camera, pairs) for pairs in both_ways
+            )
         )
         difference[row, 1:] += there + back
         difference[row, :-1] += there + back

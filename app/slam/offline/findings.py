@@ -48,12 +48,12 @@ class Findings:
 
 
 def report_on(
-    found: Findings, lens: CameraModel, scale: Scale, seconds: Mapping[str, float], max_focal_error: float
+    found: Findings, camera_model: CameraModel, scale: Scale, seconds: Mapping[str, float], max_focal_error: float
 ) -> RefinementReport:
     """Report of a refinement.
 
     Args:
-        lens: the network's, in working pixels.
+        camera_model: the network's, in working pixels.
         seconds: of each stage.
         max_focal_error: relative error of the focal length up to which it counts as measured.
     """
@@ -62,7 +62,7 @@ def report_on(
         "keyframes": len(data.keyframes),
         "features": sum(len(features) for features in data.features),
         "segments": len(np.unique(data.keyframe_segment)) if found.matches is not None else 1,
-        "focal_before": lens.focal / scale.factor,
+        "focal_before": camera_model.focal / scale.factor,
         "fallback_segments": fallback_segments(found),
         "seconds": dict(seconds),
     }
@@ -105,16 +105,16 @@ def _judged(judgement: Judgement) -> dict[str, object]:
 
 
 def _mapped(second: SecondPass, frames: RefinedFrames, data: VideoData, scale: Scale) -> dict[str, object]:
-    fit, lens = second.fit, second.fit.scene.lens
+    fit, camera_model = second.fit, second.fit.scene.camera_model
     return {
         "tracks": len(fit.scene.points),
         "observations": len(fit.observations),
         "reprojection_px": float(np.median(fit.errors)) if len(fit.errors) else None,
-        "focal": lens.focal / scale.factor,
-        "k1": lens.k1,
-        "k2": lens.k2,
-        "lens": lens.straightened(scale.size).colmap_model,
-        "field_of_view_deg": lens.field_of_view_deg(scale.size[0]),
+        "focal": camera_model.focal / scale.factor,
+        "k1": camera_model.k1,
+        "k2": camera_model.k2,
+        "lens": camera_model.straightened(scale.size).colmap_model,
+        "field_of_view_deg": camera_model.field_of_view_deg(scale.size[0]),
         "scale_jumps": [
             {"frame": data.views[data.keyframes[k]].index, "factor": round(factor, 3)}
             for k, factor in frames.scale_jumps

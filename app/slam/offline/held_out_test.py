@@ -49,7 +49,7 @@ class HeldOutTest:
     """Test of solutions for the keyframes of a video against the network's poses."""
 
     data: VideoData
-    lens: CameraModel
+    camera_model: CameraModel
     """The network's."""
     matches: PairMatches
     refined_before: bool = False
@@ -136,7 +136,7 @@ class HeldOutTest:
 
     @property
     def _size(self) -> tuple[int, int]:
-        return len(self.data.keyframes), image_parts(self.lens, self.config.errors)
+        return len(self.data.keyframes), image_parts(self.camera_model, self.config.errors)
 
     @cached_property
     def _depth_pairs(self) -> Pairs:
@@ -153,11 +153,11 @@ class HeldOutTest:
     def _candidate(self, fit: BAState | None) -> PoseCandidate:
         count = len(self.data.keyframes)
         if fit is None:
-            return PoseCandidate(self.data.T_keyframes, self.lens, np.ones(count))
+            return PoseCandidate(self.data.T_keyframes, self.camera_model, np.ones(count))
         # By points where there are enough: scales by which depth maps agree best are no evidence.
         agreeing = depth_scales(fit, self.data.keyframe_grids, self.data.keyframe_segment, self.scales)
         scales = keyframe_depth_scales(fit, count, agreeing, self.scales.points)
-        return PoseCandidate(fit.scene.T_world_camera, fit.scene.lens, scales)
+        return PoseCandidate(fit.scene.T_world_camera, fit.scene.camera_model, scales)
 
     def _explained(self, fit: BAState) -> Explained:
         """Numbers of training matches that the solution explains, and of all, by pair."""

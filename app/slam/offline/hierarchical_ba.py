@@ -140,13 +140,13 @@ def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: H
     T = np.array([interpolator.pose(k) for k in range(count)])
     T[chosen] = small.scene.T_world_camera
     scale = old + np.interp(np.arange(count), chosen, change)
-    scene = replace(before, T_world_camera=T, lens=small.scene.lens, log_depth_scale=scale)
+    scene = replace(before, T_world_camera=T, camera_model=small.scene.camera_model, log_depth_scale=scale)
     theirs = np.isin(seen.camera, chosen)
     scene = replace(scene, points=robust_ba.backprojected(scene, seen.take(theirs)))
     known = robust_ba.retriangulated(robust_ba.with_errors(scene, seen.take(theirs), fit.feature[theirs]))
     sure = np.bincount(seen.point[theirs][known.errors < config.inlier_px], minlength=len(before.points)) >= 2
     rows = ~theirs & sure[seen.point]
-    moved, distances = pose_only_ba_each(T, known.scene.points, seen.take(rows), scene.lens)
+    moved, distances = pose_only_ba_each(T, known.scene.points, seen.take(rows), scene.camera_model)
     near = np.bincount(seen.camera[rows][distances < config.inlier_px], minlength=count)
     fitted = (near >= config.min_inliers) & (
         near >= config.min_inlier_share * np.bincount(seen.camera[rows], minlength=count)

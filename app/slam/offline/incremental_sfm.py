@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import invert_pose, transform_each
 from stream_recon.app.slam.ba.adjustment import adjust
 from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, IntArray, Mask, Observations, Priors, Problem, rows_by
@@ -68,7 +68,7 @@ class Reconstruction:
 
     T_world_camera: FloatArray  # [N, 4, 4]; identity where not registered
     registered: Mask  # [N]
-    lens: CameraModel
+    camera_model: CameraModel
     points: FloatArray  # [M, 3]; NaN where a track is not triangulated
     observations: Observations
     """Of the triangulated points by registered keyframes, within `point_px`."""
@@ -78,21 +78,21 @@ class Reconstruction:
 def reconstruct(
     features: Sequence[Features],
     matches: Mapping[tuple[int, int], Matches],
-    lens: CameraModel,
+    camera_model: CameraModel,
     known_intrinsics: bool = False,
     config: SfmConfig = SFM,
 ) -> Reconstruction | None:
     """Reconstruction of most keyframes among a few initial pairs; None without an initial pair.
 
-    ``matches``: verified by epipolar geometry. ``lens``: its focal length is a first guess, unless known.
+    ``matches``: verified by epipolar geometry. ``camera_model``: its focal length is a first guess, unless known.
     """
     tracks = build_tracks([len(f) for f in features], matches)
     matched = len({k for pair in matches for k in pair})
     best: Reconstruction | None = None
-    for pair, T_second_first in _initial_pairs(features, matches, lens, config=config):
+    for pair, T_second_first in _initial_pairs(features, matches, camera_model, config=config):
         if best is not None and best.registered[list(pair)].all():
             continue
-        found = _Mapper(features, tracks, lens, known_intrinsics, config).run(pair, T_second_first)
+        found = _Mapper(features, tracks, camera_model, known_intrinsics, config).run(pair, T_second_first)
         if best is None or found.registered.sum() > best.registered.sum():
             best = found
         if best.registered.sum() >= config.sufficient_share * matched:
@@ -101,7 +101,10 @@ def reconstruct(
 
 
 def _initial_pairs(
-    features: Sequence[Features], matches: Mapping[tuple[int, int], Matches], lens: CameraModel, config: SfmConfig
+    features: Sequence[Features],
+    matches: Mapping[tuple[int, int], Matches],
+    camera_model: CameraModel,
+    config: SfmConfig,
 ) -> list[tuple[tuple[int, int], FloatArray]]:
     """Pairs with the pose of the second relative to the first, best first: many points at a wide angle."""
     most = sorted(matches, key=lambda pair: -len(matches[pair]))
@@ -111,7 +114,7 @@ def _initial_pairs(
     found = []
     for i, j in [*most[:half], *rest[:: max(len(rest) // half, 1)][:half]]:
         uv = features[i].uv[matches[i, j][:, 0]], features[j].uv[matches[i, j][:, 1]]
-        relative = relative_pose(lens, *uv)
+        relative = relative_pose(camera_model, *uv)
         if relative is None or relative.angle_deg < config.min_deg or relative.inliers.sum() < config.min_initial:
             continue
         score = float(relative.inliers.sum()) * min(relative.angle_deg, config.wide_deg)
@@ -127,11 +130,11 @@ class _Mapper:
         self,
         features: Sequence[Features],
         tracks: Tracks,
-        lens: CameraModel,
+        camera_model: CameraModel,
         known_intrinsics: bool,
         config: SfmConfig,
     ) -> None:
-        self._lens, self._known, self._config = lens, known_intrinsics, config
+        self._camera_model, self._known, self._config = camera_model, known_intrinsics, config
         starts = np.cumsum([0, *(len(f) for f in features)])
         uv = np.concatenate([f.uv for f in features]).astype(np.float64)
         self._seen = Observations(tracks.keyframe, tracks.track, uv[starts[tracks.keyframe] + tracks.feature])
@@ -144,7 +147,7 @@ class _Mapper:
         self._good = np.zeros(len(self._seen), bool)
         """Observations of triangulated points with a small error."""
         self._priors = Priors(
-            focal=lens.focal, log_focal_sigma=config.log_focal_sigma, known_intrinsics=known_intrinsics
+            focal=camera_model.focal, log_focal_sigma=config.log_focal_sigma, known_intrinsics=known_intrinsics
         )
 
     def run(self, pair: tuple[int, int], T_second_first: FloatArray) -> Reconstruction:
@@ -169,7 +172,7 @@ class _Mapper:
                 pass
         rows = np.flatnonzero(self._good)
         seen, feature = self._seen.take(rows), self._feature[rows]
-        return Reconstruction(self._T, self._registered, self._lens, self._points, seen, feature)
+        return Reconstruction(self._T, self._registered, self._camera_model, self._points, seen, feature)
 
     def _register_next(self) -> bool:
         """Register the keyframe with the best view of the points; False if none can be."""
@@ -179,9 +182,9 @@ class _Mapper:
             rows = self._of_keyframe[k]
             rows = rows[known[self._seen.point[rows]]]
             if len(rows) >= self._config.min_registered:
-                cells = (self._seen.pixel[rows] / (2 * self._lens.cx, 2 * self._lens.cy) * self._config.cells).astype(
-                    int
-                )
+                cells = (
+                    self._seen.pixel[rows] / (2 * self._camera_model.cx, 2 * self._camera_model.cy) * self._config.cells
+                ).astype(int)
                 scores[k] = len(np.unique(cells, axis=0)) * np.sqrt(len(rows))
         return any(self._register(k, known) for k in sorted(scores, key=lambda k: -scores[k]))
 
@@ -189,8 +192,8 @@ class _Mapper:
         rows = self._of_keyframe[k]
         rows = rows[known[self._seen.point[rows]]]
         xyz, uv = self._points[self._seen.point[rows]], self._seen.pixel[rows]
-        plane = self._lens.unproject(uv)[:, :2]
-        limit = self._config.pnp_px / self._lens.focal
+        plane = self._camera_model.unproject(uv)[:, :2]
+        limit = self._config.pnp_px / self._camera_model.focal
         try:
             found, rotation, translation, inliers = cv2.solvePnPRansac(
                 xyz, plane, np.eye(3), None, iterationsCount=500, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
@@ -202,7 +205,7 @@ class _Mapper:
         T = np.eye(4)
         T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation[:, 0]
         estimate = pose_only_ba(
-            invert_pose(T), xyz, uv, np.ones(len(uv)), self._lens, LossSchedule((4.0, 2.0), iterations=10)
+            invert_pose(T), xyz, uv, np.ones(len(uv)), self._camera_model, LossSchedule((4.0, 2.0), iterations=10)
         )
         near = estimate.distances < self._config.registered_px
         if near.sum() < max(self._config.min_registered, self._config.min_registered_share * len(rows)):
@@ -227,7 +230,7 @@ class _Mapper:
             if not len(chosen):
                 return
             seen = replace(self._seen.take(rows), point=point)
-            found = triangulate(self._T, self._lens, seen, len(chosen), loss_scale=2.0)
+            found = triangulate(self._T, self._camera_model, seen, len(chosen), loss_scale=2.0)
             sure = found.in_front & (found.angle_deg > self._config.point_deg) & (found.views >= 2)
             self._points[chosen] = np.where(sure[:, None], found.points, np.nan)
             near = self._errors(rows) < self._config.point_px
@@ -238,9 +241,8 @@ class _Mapper:
 
     def _errors(self, rows: IntArray) -> FloatArray:
         """Reprojection errors of observations in pixels; inf where unknown or behind the camera."""
-        T = invert_pose(self._T)[self._seen.camera[rows]]
-        xyz = np.einsum("nij,nj->ni", T[:, :3, :3], self._points[self._seen.point[rows]]) + T[:, :3, 3]
-        away = np.linalg.norm(self._lens.project(xyz) - self._seen.pixel[rows], axis=1)
+        xyz = transform_each(invert_pose(self._T)[self._seen.camera[rows]], self._points[self._seen.point[rows]])
+        away = np.linalg.norm(self._camera_model.project(xyz) - self._seen.pixel[rows], axis=1)
         return np.asarray(np.nan_to_num(away, nan=np.inf))
 
     def _adjust(self, loss_px: float, free_k1: bool = False) -> None:
@@ -251,13 +253,17 @@ class _Mapper:
             return
         used, point = np.unique(self._seen.point[rows], return_inverse=True)
         seen = replace(self._seen.take(rows), camera=np.searchsorted(cameras, self._seen.camera[rows]), point=point)
-        scene = BAScene(self._T[cameras], self._points[used], self._lens)
+        scene = BAScene(self._T[cameras], self._points[used], self._camera_model)
         free = not self._known
         # With two images the focal length would follow the noise.
         enough = free and len(cameras) > 3
         problem = Problem(scene, seen, None, None, enough, free_k1 and free, priors=self._priors)
         found = adjust(problem, loss_scale=loss_px, iterations=15, tolerance=1e-3).scene
-        self._T[cameras], self._points[used], self._lens = found.T_world_camera, found.points, found.lens
+        self._T[cameras], self._points[used], self._camera_model = (
+            found.T_world_camera,
+            found.points,
+            found.camera_model,
+        )
         near = self._errors(rows) < self._config.point_px
         self._good[rows] = near
         views = np.bincount(self._seen.point[rows[near]], minlength=len(self._points))

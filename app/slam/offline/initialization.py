@@ -18,11 +18,11 @@ from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
 from stream_recon.app.slam.matching.relative_poses import Edge
-from stream_recon.app.slam.offline import hierarchical_ba, lens_selection
+from stream_recon.app.slam.offline import camera_model_selection, hierarchical_ba
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
+from stream_recon.app.slam.offline.camera_model_selection import DISTORTION, DistortionConfig
 from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
-from stream_recon.app.slam.offline.lens_selection import DISTORTION, DistortionConfig
 from stream_recon.app.slam.offline.report import InitialPoses
 
 
@@ -91,7 +91,7 @@ class Initializer:
     """Data of all candidates, and their computation."""
 
     T_network: FloatArray  # [N, 4, 4], of the keyframes
-    lens: CameraModel
+    camera_model: CameraModel
     features: Sequence[Features]
     tracks: Tracks
     loops: Mapping[tuple[int, int], Matches]
@@ -115,11 +115,13 @@ class Initializer:
 
     def from_poses(self) -> InitialCandidate:
         """Candidate from the network's or the online poses, without radial distortion."""
-        priors = self._priors(self.lens, self.config.depth_scale_sigma)
+        priors = self._priors(self.camera_model, self.config.depth_scale_sigma)
         name: Start = "stream" if self.from_online else "network"
         return self._adjusted(name, self._initial, self.network_motions(), self._rounds, priors)
 
-    def with_lens(self, candidate: InitialCandidate, held_out: lens_selection.Held) -> InitialCandidate | None:
+    def with_camera_model(
+        self, candidate: InitialCandidate, held_out: camera_model_selection.Held
+    ) -> InitialCandidate | None:
         """Candidate with the lens that held-out tracks prefer; None: about that of the candidate.
 
         ``held_out``: matches of features that the candidate was not fitted to.
@@ -129,31 +131,34 @@ class Initializer:
         scene = candidate.fit.scene
         begin = scene if candidate.start == "matches" else self._initial.scene
         part = _part(held_out, len(self.features), self.config)
-        best = lens_selection.best_lens(
-            hierarchical_ba.subset(self._state(begin, replace(scene.lens, k1=0.0)), part),
+        best = camera_model_selection.best_camera_model(
+            hierarchical_ba.subset(self._state(begin, replace(scene.camera_model, k1=0.0)), part),
             hierarchical_ba.composed(candidate.motions, part, self.config.hierarchy),
             candidate.priors,
-            (round(2 * self.lens.cx), round(2 * self.lens.cy)),
+            (round(2 * self.camera_model.cx), round(2 * self.camera_model.cy)),
             self.config.distortion,
         )
         if best is None:
             return None
-        lens, change = best.state.scene.lens, abs(float(np.log(best.state.scene.lens.focal / scene.lens.focal)))
+        camera_model, change = (
+            best.state.scene.camera_model,
+            abs(float(np.log(best.state.scene.camera_model.focal / scene.camera_model.focal))),
+        )
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
-            error = lens_selection.focal_error(best.state, best.priors, self.config.distortion)
+            error = camera_model_selection.focal_error(best.state, best.priors, self.config.distortion)
             if (
                 error is None
                 or error > self.config.distortion.max_focal_error
                 or change < self.config.same_focal + 2 * error
             ):
                 return None
-        own, priors = replace(self, lens=lens), best.priors
+        own, priors = replace(self, camera_model=camera_model), best.priors
         if candidate.start != "matches":
             # Far from the solution, the focal length would follow errors of the poses.
             fixed = SolveOptions(free_focal=False)
             rounds = [r for r in self._rounds if r not in robust_ba.FINE_ROUNDS]
-            begin = self._solve(self._state(begin, lens), candidate.motions, rounds, priors, fixed).scene
-        start = robust_ba.retriangulated(self._state(begin, lens))
+            begin = self._solve(self._state(begin, camera_model), candidate.motions, rounds, priors, fixed).scene
+        start = robust_ba.retriangulated(self._state(begin, camera_model))
         found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
         return replace(found, untied=candidate.untied)
 
@@ -170,7 +175,9 @@ class Initializer:
             candidate.fit.scene,
             replace(candidate.priors, relative_loss_scale=self.config.squared_loss_scale),
         )
-        start = self.state_of(replace(self._initial.scene, lens=scene.lens, log_depth_scale=scene.log_depth_scale))
+        start = self.state_of(
+            replace(self._initial.scene, camera_model=scene.camera_model, log_depth_scale=scene.log_depth_scale)
+        )
         fit = self._solve(start, motions, AFTER_SFM_ROUNDS, priors, SolveOptions(candidate.free_focal))
         share = len(fit.observations) / max(len(self.tracks.track), 1)
         sigma = min(max(float(np.sqrt(robust_ba.variance(fit, self.config.adjustment))), least_px), 1.0)
@@ -180,18 +187,18 @@ class Initializer:
 
     def state_of(self, scene: BAScene) -> BAState:
         """State of all tracks, triangulated, with a scene's poses, lens and depth scales."""
-        return robust_ba.retriangulated(self._state(scene, scene.lens))
+        return robust_ba.retriangulated(self._state(scene, scene.camera_model))
 
-    def _state(self, scene: BAScene, lens: CameraModel) -> BAState:
+    def _state(self, scene: BAScene, camera_model: CameraModel) -> BAState:
         """State of all tracks with a scene's poses and depth scales, and a lens."""
-        return initial_state(scene.T_world_camera, lens, self.features, self.tracks, scene.log_depth_scale)
+        return initial_state(scene.T_world_camera, camera_model, self.features, self.tracks, scene.log_depth_scale)
 
     def from_matches(self, matches: Mapping[tuple[int, int], Matches], depths: FloatArray) -> InitialCandidate:
         """Candidate from relative poses by matches; ``depths``: [N], median depth of each keyframe."""
-        edges = relative_poses.estimate_relative_poses(self.features, self.lens, matches)
+        edges = relative_poses.estimate_relative_poses(self.features, self.camera_model, matches)
         T, log_scale = relative_poses.pose_graph_initialization(self.T_network, edges, depths)
-        priors = self._priors(self.lens, self.config.free_depth_scale_sigma)
-        start = initial_state(T, self.lens, self.features, self.tracks, log_scale)
+        priors = self._priors(self.camera_model, self.config.free_depth_scale_sigma)
+        start = initial_state(T, self.camera_model, self.features, self.tracks, log_scale)
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
     def from_reconstruction(
@@ -203,23 +210,25 @@ class Initializer:
         """
         kept = found.registered
         loose = {pair: m for pair, m in matches.items() if not kept[list(pair)].all()}
-        edges = relative_poses.estimate_relative_poses(self.features, found.lens, loose)
+        edges = relative_poses.estimate_relative_poses(self.features, found.camera_model, loose)
         placed = depth_aligned(found, self.features, edges, T_otherwise, self.config)
-        lens = found.lens
-        start = initial_state(placed.T_world_camera, lens, self.features, self.tracks, np.log(placed.depth_scale))
-        priors = self._priors(lens, self.config.free_depth_scale_sigma)
+        camera_model = found.camera_model
+        start = initial_state(
+            placed.T_world_camera, camera_model, self.features, self.tracks, np.log(placed.depth_scale)
+        )
+        priors = self._priors(camera_model, self.config.free_depth_scale_sigma)
         # Where matches give no pose, the network's motion is all there is.
         motions = self.network_motions()
         free = ~found.registered[motions.first] | ~found.registered[motions.second]
-        own = replace(self, lens=lens)
+        own = replace(self, camera_model=camera_model)
         fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
         tied = kept.copy()
         tied[[k for pair in edges for k in pair]] = True
         return replace(fit, untied=~tied)
 
-    def _priors(self, lens: CameraModel, log_depth_scale_sigma: float) -> Priors:
+    def _priors(self, camera_model: CameraModel, log_depth_scale_sigma: float) -> Priors:
         return robust_ba.first_pass_priors(
-            lens.focal, log_depth_scale_sigma, self.known_intrinsics, self.config.adjustment
+            camera_model.focal, log_depth_scale_sigma, self.known_intrinsics, self.config.adjustment
         )
 
     def _solve(
@@ -249,12 +258,12 @@ class Initializer:
         assert scene.log_depth_scale is not None
         scale = np.exp(scene.log_depth_scale)
         return relative_poses.reprojection_errors_px(
-            scene.T_world_camera, scale, scene.lens, self.features, self.loops
+            scene.T_world_camera, scale, scene.camera_model, self.features, self.loops
         ).values()
 
     @cached_property
     def _network(self) -> BAState:
-        return initial_state(self.T_network, self.lens, self.features, self.tracks)
+        return initial_state(self.T_network, self.camera_model, self.features, self.tracks)
 
     @cached_property
     def _initial(self) -> BAState:
@@ -262,8 +271,8 @@ class Initializer:
         online = self.online
         if online is None:
             return self._network
-        lens, scale = replace(self.lens, focal=online.focal), np.log(online.depth_scale)
-        found = initial_state(online.T_world_camera, lens, self.features, self.tracks, scale)
+        camera_model, scale = replace(self.camera_model, focal=online.focal), np.log(online.depth_scale)
+        found = initial_state(online.T_world_camera, camera_model, self.features, self.tracks, scale)
         return found if np.median(found.errors) < self.before_px else self._network
 
     def network_motions(self) -> RelativePoses:
@@ -284,20 +293,26 @@ class Initializer:
         found, free = self._solve(start, motions, rounds, priors), True
         if self._is_implausible(found, priors):
             # A moving object, or a motion that does not determine the focal length.
-            start, options = replace(start, scene=replace(start.scene, lens=self.lens)), SolveOptions(free_focal=False)
+            start, options = (
+                replace(start, scene=replace(start.scene, camera_model=self.camera_model)),
+                SolveOptions(free_focal=False),
+            )
             found, free = self._solve(start, motions, rounds, priors, options), False
         share = len(found.observations) / max(len(self.tracks.track), 1)
         return InitialCandidate(name, found, priors, motions, free, share)
 
     def _is_implausible(self, fit: BAState, priors: Priors) -> bool:
         """Whether the focal length is far from the network's without the matches determining it."""
-        if abs(np.log(fit.scene.lens.focal / self.lens.focal)) <= self.config.adjustment.max_focal_change:
+        if (
+            abs(np.log(fit.scene.camera_model.focal / self.camera_model.focal))
+            <= self.config.adjustment.max_focal_change
+        ):
             return False
-        error = lens_selection.focal_error(fit, priors, self.config.distortion)
+        error = camera_model_selection.focal_error(fit, priors, self.config.distortion)
         return error is None or error > self.config.sure_focal
 
 
-def _part(held_out: lens_selection.Held, count: int, config: StartConfig) -> NDArray[np.intp]:
+def _part(held_out: camera_model_selection.Held, count: int, config: StartConfig) -> NDArray[np.intp]:
     """Indices, ascending, of at most `max_probed` of ``count`` keyframes that share many matches, from the middle
     on."""
     shared = np.zeros((count, count), np.int64)
@@ -313,7 +328,7 @@ def _part(held_out: lens_selection.Held, count: int, config: StartConfig) -> NDA
 
 def initial_state(
     T_world_camera: FloatArray,
-    lens: CameraModel,
+    camera_model: CameraModel,
     features: Sequence[Features],
     tracks: Tracks,
     log_depth_scale: FloatArray | None = None,
@@ -325,7 +340,7 @@ def initial_state(
     starts = np.cumsum([0, *(len(f) for f in features)])
     at = starts[tracks.keyframe] + tracks.feature
     observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
-    scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), lens, scale)
+    scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), camera_model, scale)
     scene = replace(scene, points=robust_ba.backprojected(scene, observations))
     return robust_ba.with_errors(scene, observations, tracks.feature)
 
@@ -362,7 +377,7 @@ def depth_aligned(
     interpolator = PoseInterpolator(kept, T_otherwise, T[kept], scale[kept], np.zeros(len(features), np.intp))
     for k in np.flatnonzero(~placed).tolist():
         T[k] = interpolator.pose(k)
-    return InitialPoses(T, scale, found.lens.focal)
+    return InitialPoses(T, scale, found.camera_model.focal)
 
 
 def _followed(

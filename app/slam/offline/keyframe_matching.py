@@ -106,13 +106,15 @@ def detect_features(
     return found
 
 
-def align_segments(data: VideoData, lens: CameraModel, workers: int, config: SegmentConfig = SEGMENTS) -> VideoData:
+def align_segments(
+    data: VideoData, camera_model: CameraModel, workers: int, config: SegmentConfig = SEGMENTS
+) -> VideoData:
     """The video with segments merged where matches tie them."""
     if len(np.unique(data.keyframe_segment)) < 2:
         return data
     pairs = covisibility.cross_segment_pairs(data.keyframe_views, similarity_matrix(data.features))
-    found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers).matches
-    edges = relative_poses.estimate_relative_poses(data.features, lens, found)
+    found = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers).matches
+    edges = relative_poses.estimate_relative_poses(data.features, camera_model, found)
     ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, found, config)
     scale = np.array([ties[view.segment][1].scale for view in data.views])
     factors = scale[data.keyframes].tolist()
@@ -127,19 +129,19 @@ def align_segments(data: VideoData, lens: CameraModel, workers: int, config: Seg
 
 
 def match_all_keyframes(
-    data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
+    data: VideoData, camera_model: CameraModel, workers: int, advance: Callable[[float], None]
 ) -> covisibility.PairMatches:
     """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""
     views, features = data.keyframe_views, data.features
-    pairs = covisibility.candidate_pairs(views, lens, similarity_matrix(features))
-    found = covisibility.match_pairs(views, features, lens, pairs, workers, advance)
+    pairs = covisibility.candidate_pairs(views, camera_model, similarity_matrix(features))
+    found = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance)
     found.matches.update(data.cross_matches)
     found.loops |= data.cross_matches.keys()
     far = {pair: found.matches[pair] for pair in found.loops}
-    edges = relative_poses.estimate_relative_poses(features, lens, far)
+    edges = relative_poses.estimate_relative_poses(features, camera_model, far)
     wrong = (far.keys() - edges.keys()) | relative_poses.implausible_edges(data.T_keyframes, edges)
     near = {pair: m for pair, m in found.matches.items() if pair not in found.loops}
-    wrong |= relative_poses.inconsistent_edges(views, features, lens, near)
+    wrong |= relative_poses.inconsistent_edges(views, features, camera_model, near)
     for pair in wrong:
         del found.matches[pair]
     found.loops -= wrong
@@ -147,11 +149,11 @@ def match_all_keyframes(
 
 
 def match_unordered(
-    data: VideoData, lens: CameraModel, workers: int, advance: Callable[[float], None]
+    data: VideoData, camera_model: CameraModel, workers: int, advance: Callable[[float], None]
 ) -> covisibility.PairMatches:
     """Verified matches of keyframes by their images alone, also across segments, with held-out ones of these pairs."""
     pairs = covisibility.unordered_pairs(similarity_matrix(data.features))
-    found = covisibility.match_pairs(data.keyframe_views, data.features, lens, pairs, workers, advance)
+    found = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers, advance)
     found.held_out = {pair: found.held_out[pair] for pair in found.matches}
     found.loops.clear()
     found.ordered = False

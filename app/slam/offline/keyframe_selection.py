@@ -71,8 +71,8 @@ def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> 
     uv, z = first.grid.pixels()
     if not len(uv):
         return 1.0
-    lens = CameraModel((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
-    there, _ = reproject(lens, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
+    camera_model = CameraModel((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
+    there, _ = reproject(camera_model, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
     moved = np.nan_to_num(np.linalg.norm(there - uv[::3], axis=1), nan=np.inf)
     return min(float(np.median(moved)) / max(size), 1.0)
 

@@ -87,11 +87,11 @@ def refine(
     """Refinement of all frames ``views``, in order; ``scale``: of the working images."""
     options = options or RefineOptions()
     numbered = segments.numbered(views)
-    lens = CameraModel(float(np.median([view.focal for view in views])), scale.size[0] / 2, scale.size[1] / 2)
+    camera_model = CameraModel(float(np.median([view.focal for view in views])), scale.size[0] / 2, scale.size[1] / 2)
     # With several segments, online poses do not share one world with the aligned segments.
     online = options.initial_poses if numbered[-1].segment == 0 else None
     unordered = options.unordered and len(views) <= config.max_unordered
-    stages = _Stages(images, scale, lens, online, unordered, options, config, _StageProgress(options.progress))
+    stages = _Stages(images, scale, camera_model, online, unordered, options, config, _StageProgress(options.progress))
     found = Findings(VideoData(numbered, [], [], np.ones(len(views))))
     T_network = found.data.T_network
     try:
@@ -118,7 +118,7 @@ class _Stages:
 
     images: Images
     scale: Scale
-    lens: CameraModel
+    camera_model: CameraModel
     """The network's."""
     online: InitialPoses | None
     unordered: bool
@@ -158,9 +158,9 @@ class _Stages:
             if self.options.refined_before:  # they are in one world
                 data = replace(data, views=segments.joined(data.views, {view.segment for view in data.views}))
             else:
-                data = align_segments(data, self.lens, workers, self.config.segments)
+                data = align_segments(data, self.camera_model, workers, self.config.segments)
             return replace(
-                found, data=data, matches=match_all_keyframes(data, self.lens, workers, self.progress.advance)
+                found, data=data, matches=match_all_keyframes(data, self.camera_model, workers, self.progress.advance)
             )
 
     def attempt(self, found: Findings) -> Findings:
@@ -170,7 +170,7 @@ class _Stages:
         source = AttemptSource(
             found.data,
             found.matches,
-            self.lens,
+            self.camera_model,
             self.config,
             self.online,
             self.unordered,
@@ -231,15 +231,19 @@ class _Stages:
         """The refinement with its report; the network's poses [N, 4, 4] and depth where it did not succeed."""
         data, scale = found.data, self.scale
         max_focal_error = self.config.start.distortion.max_focal_error
-        report = report_on(found, self.lens, scale, self.progress.seconds, max_focal_error)
+        report = report_on(found, self.camera_model, scale, self.progress.seconds, max_focal_error)
         if found.unchanged or found.frames is None or found.second is None or found.attempt is None:
             one, none = np.ones(len(data.views)), np.zeros((len(data.views), GRID, GRID), np.float16)
-            return Refinement(T_network, one, self.lens, scale, data.keyframes, None, [], report, none, data.features)
+            return Refinement(
+                T_network, one, self.camera_model, scale, data.keyframes, None, [], report, none, data.features
+            )
         fit, frames = found.second.fit, found.frames
         loops = sorted(found.attempt.matches.loops)
         fields = depth_fields.interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
-        T, depth_scale, lens = frames.T_world_camera, frames.depth_scale, fit.scene.lens
-        return Refinement(T, depth_scale, lens, scale, data.keyframes, fit, loops, report, fields, data.features)
+        T, depth_scale, camera_model = frames.T_world_camera, frames.depth_scale, fit.scene.camera_model
+        return Refinement(
+            T, depth_scale, camera_model, scale, data.keyframes, fit, loops, report, fields, data.features
+        )
 
     def _show(self, attempt: Attempt, fit: BAState, fallback: NDArray[np.bool_]) -> None:
         """Pass an intermediate state to the callback."""
@@ -249,7 +253,7 @@ class _Stages:
             scales = agreeing_depth_scales(data, fit, config)
             T, depth_scale = interpolate_poses(data, fit, fallback, self.online, scales, config.between)
             self.options.on_state(
-                IntermediateState(T, depth_scale * data.segment_scale, scene.lens, scene.points, loops)
+                IntermediateState(T, depth_scale * data.segment_scale, scene.camera_model, scene.points, loops)
             )
 
 

@@ -83,7 +83,7 @@ class IntermediateState:
 
     T_world_camera: FloatArray  # [N, 4, 4], of all frames
     depth_scale: FloatArray  # [N]
-    lens: CameraModel
+    camera_model: CameraModel
     """In working pixels."""
     points: FloatArray  # [M, 3]
     loops: list[tuple[int, int]]
@@ -96,7 +96,7 @@ class Refinement:
 
     T_world_camera: FloatArray  # [N, 4, 4]
     depth_scale: FloatArray  # [N]
-    lens: CameraModel
+    camera_model: CameraModel
     """In working pixels."""
     scale: Scale
     keyframes: list[int]

@@ -171,7 +171,7 @@ class _Estimate:
         start = np.where(np.isfinite(value), value, 0.0 if adjusted is None else adjusted)
         shared = _shared_information(fit, count, config=config)
         pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0, config=config)
-        edges = measure_edges(fit.scene.lens, fit.scene.T_world_camera, grids, start, pairs, config.edges)
+        edges = measure_edges(fit.scene.camera_model, fit.scene.T_world_camera, grids, start, pairs, config.edges)
         return cls(value, sigma, start, edges, shared, segment, _parts(shared, config), config)
 
     def solve(self, *, rigid: bool = False) -> Scales:

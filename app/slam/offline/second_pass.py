@@ -10,7 +10,13 @@ from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState, SolveOptions
 from stream_recon.app.slam.evidence.depth_scales import keyframe_depth_scales
 from stream_recon.app.slam.matching.matching import build_tracks
-from stream_recon.app.slam.offline import depth_fields, hierarchical_ba, lens_selection, scale_consistency, segments
+from stream_recon.app.slam.offline import (
+    camera_model_selection,
+    depth_fields,
+    hierarchical_ba,
+    scale_consistency,
+    segments,
+)
 from stream_recon.app.slam.offline.attempts import Attempt, triangulated
 from stream_recon.app.slam.offline.config import RefineConfig
 from stream_recon.app.slam.offline.depth_fields import DepthFields
@@ -44,7 +50,9 @@ def second_pass(attempt: Attempt, fallback: NDArray[np.bool_]) -> SecondPass:
         motions = tie.motions(first.motions)
         fit = tie.restored(hierarchical_ba.solve(tie.state, motions, rounds, priors, options, config.start.hierarchy))
         correction = tie.correction
-    error = None if priors.known_intrinsics else lens_selection.focal_error(fit, priors, config.start.distortion)
+    error = (
+        None if priors.known_intrinsics else camera_model_selection.focal_error(fit, priors, config.start.distortion)
+    )
     fit = segments.with_network_layout(fit, data.keyframe_segment, data.T_keyframes, fallback, config.segments)
     return SecondPass(fit, correction, error, priors.known_intrinsics)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.adjustment import lens_information
+from stream_recon.app.slam.ba.adjustment import intrinsics_information
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Observations, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BARound, BAState, SolveOptions
 from stream_recon.app.slam.evidence import depth_scales
@@ -102,7 +102,7 @@ def adjust_window(
     fitted = robust_ba.solve(start, motions, rounds, priors, options)
     if options.free_focal and len(fitted.observations) >= config.window.min_observations:
         focal = combined_focal(fitted, focal_network, options.fixed, config.window)
-        scene = replace(fitted.scene, lens=replace(fitted.scene.lens, focal=focal))
+        scene = replace(fitted.scene, camera_model=replace(fitted.scene.camera_model, focal=focal))
         fitted = robust_ba.with_errors(scene, fitted.observations, fitted.feature)
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
     if len(fitted.observations) < config.window.min_observations or not np.isfinite(fitted.scene.T_world_camera).all():
@@ -135,13 +135,13 @@ def combined_focal(
     fitted: BAState, focal_network: float, fixed: NDArray[np.bool_] | None, config: WindowConfig = DEFAULT_ONLINE.window
 ) -> float:
     """Mean of the network's and the adjustment's focal length, weighted by their information."""
-    known = lens_information(
+    known = intrinsics_information(
         Problem(fitted.scene, fitted.observations, None, fixed, free_focal=False, priors=config.priors)
     )
     information = config.focal_share * known.log_focal() / max(known.variance, 0.1)
     prior = config.focal_sigma**-2
     limit = config.adjustment.max_focal_change
-    change = float(np.clip(np.log(fitted.scene.lens.focal / focal_network), -limit, limit))
+    change = float(np.clip(np.log(fitted.scene.camera_model.focal / focal_network), -limit, limit))
     return focal_network * float(np.exp(change * information / (information + prior)))
 
 
@@ -230,4 +230,5 @@ def _result(
             by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
             log_scale[k] += min(config.certain / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
     error = float(np.median(fitted.errors))
-    return BAResult(fitted.scene.T_world_camera, log_scale, z, fitted.scene.lens, len(fitted.scene.points), error)
+    scene = fitted.scene
+    return BAResult(scene.T_world_camera, log_scale, z, scene.camera_model, len(scene.points), error)

@@ -1,10 +1,12 @@
 """The camera with radial distortion against OpenCV, and its inverse."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.core.camera_model import CameraModel, radial_derivatives, radial_factor
+from stream_recon.app.core.camera_model import CameraModel
 
 SIZE = (640, 480)
 LENSES = [
@@ -37,13 +39,14 @@ def test_rays_are_the_inverse_of_pixels(lens: CameraModel) -> None:
 
 @pytest.mark.parametrize("fisheye", [False, True])
 def test_derivatives_agree_with_finite_differences(fisheye: bool) -> None:
-    r, h, k1, k2 = np.linspace(0.05, 2, 20), 1e-6, 0.05, -0.01
-    g, bend, by_k1, by_k2 = radial_derivatives(r**2, k1, k2, fisheye)
-    assert np.allclose(g, radial_factor(r**2, k1, k2, fisheye))
-    by_r = (radial_factor((r + h) ** 2, k1, k2, fisheye) - radial_factor((r - h) ** 2, k1, k2, fisheye)) / (2 * h)
+    r, h, camera = np.linspace(0.05, 2, 20), 1e-6, CameraModel(300.0, 320.0, 240.0, 0.05, -0.01, fisheye)
+    g, bend, by_k1, by_k2 = camera.radial_derivatives(r**2)
+    assert np.allclose(g, camera.radial_factor(r**2))
+    by_r = (camera.radial_factor((r + h) ** 2) - camera.radial_factor((r - h) ** 2)) / (2 * h)
     assert np.allclose(bend * r, by_r, atol=1e-7)
     for measured, (a, b) in ((by_k1, (h, 0.0)), (by_k2, (0.0, h))):
-        change = radial_factor(r**2, k1 + a, k2 + b, fisheye) - radial_factor(r**2, k1 - a, k2 - b, fisheye)
+        more, less = (replace(camera, k1=camera.k1 + sign * a, k2=camera.k2 + sign * b) for sign in (1, -1))
+        change = more.radial_factor(r**2) - less.radial_factor(r**2)
         assert np.allclose(measured, change / (2 * h), atol=1e-7)
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from stream_recon.app.core.transforms import Similarity, rotation_angle_deg
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.localize import (
-    MAX_ROTATION_SIGMA_DEG,
-    MIN_INLIERS,
     Localization,
     LocalizationMap,
     NotLocalized,
@@ -86,7 +85,9 @@ def test_a_film_is_tracked_and_found_again_after_a_covered_lens(
         assert isinstance(found, NotLocalized) == covered, number
         if isinstance(found, Localization):
             assert np.linalg.norm(S.move_pose(found.T_world_camera)[:3, 3] - T[:3, 3]) < 0.05, number
-            assert found.inliers >= MIN_INLIERS and found.rotation_sigma_deg <= MAX_ROTATION_SIGMA_DEG, number
+            limits = DEFAULT_LOCALIZATION.image
+            assert found.inliers >= limits.min_inliers, number
+            assert found.rotation_sigma_deg <= limits.max_rotation_sigma_deg, number
 
 
 def test_the_map_is_small_and_belongs_to_its_refinement(place: tuple[LocalizationMap, Similarity, Path]) -> None:

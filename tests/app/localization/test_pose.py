@@ -50,8 +50,8 @@ def test_pose_and_focal_length_with_wrong_matches(lens: CameraModel) -> None:
     moved, turned = errors(fit.T_world_camera)
     assert moved < 0.03 and turned < 0.3
     assert moved < 2 * fit.sigmas[0] and turned < 2 * fit.sigmas[1]
-    assert fit.lens.focal == pytest.approx(lens.focal, rel=0.02)
-    assert abs(np.log(fit.lens.focal / lens.focal)) < 2 * fit.focal_sigma
+    assert fit.camera_model.focal == pytest.approx(lens.focal, rel=0.02)
+    assert abs(np.log(fit.camera_model.focal / lens.focal)) < 2 * fit.focal_sigma
 
 
 def test_a_seventh_of_the_matches_is_enough() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.slam.ba.adjustment import Solution, _Adjustment, adjust, lens_information
-from stream_recon.app.slam.ba.problem import LENS_SIZE, BAScene, Observations, Priors, Problem
+from stream_recon.app.slam.ba.adjustment import Solution, _Adjustment, adjust, intrinsics_information
+from stream_recon.app.slam.ba.problem import INTRINSICS_SIZE, BAScene, Observations, Priors, Problem
 from tests.app.slam.synthetic import LENS, World, aligned_errors, steps, walk
 
 
@@ -29,13 +29,13 @@ def test_gradient_agrees_with_finite_differences(depths: bool, fisheye: bool) ->
     if observations.depth is not None:
         observations.depth[::3] = 0
     lens = replace(LENS, focal=410.0, k1=0.03, k2=-0.01, fisheye=fisheye)
-    scene = replace(world.start, lens=lens, log_depth_scale=np.linspace(-0.1, 0.1, 6))
+    scene = replace(world.start, camera_model=lens, log_depth_scale=np.linspace(-0.1, 0.1, 6))
     fixed = np.arange(6) == 2
     problem = Problem(scene, observations, steps(world.truth.T_world_camera), fixed, priors=Priors(focal=420.0))
     model = _Adjustment(problem, 3.0)
     linear = model.linearise(model.start)
     gradient = np.concatenate(
-        [linear.camera_gradient.reshape(-1), linear.point_gradient.reshape(-1), linear.lens_gradient]
+        [linear.camera_gradient.reshape(-1), linear.point_gradient.reshape(-1), linear.intrinsics_gradient]
     )
     cameras = linear.camera_gradient.size
     h = 1e-6
@@ -44,8 +44,8 @@ def test_gradient_agrees_with_finite_differences(depths: bool, fisheye: bool) ->
         return model.cost(
             model.start.stepped(
                 step[:cameras].reshape(linear.camera_gradient.shape),
-                step[cameras:-LENS_SIZE].reshape(3, -1),
-                step[-LENS_SIZE:],
+                step[cameras:-INTRINSICS_SIZE].reshape(3, -1),
+                step[-INTRINSICS_SIZE:],
             )
         )
 
@@ -69,7 +69,7 @@ def test_derivatives_of_relative_poses_agree_with_finite_differences() -> None:
             step = np.zeros((4, 7))
             step[camera, unknown] = h
             ahead, behind = (
-                links.linearised(model.start.stepped(sign * step, np.zeros((3, 20)), np.zeros(LENS_SIZE)), 7)[0]
+                links.linearised(model.start.stepped(sign * step, np.zeros((3, 20)), np.zeros(INTRINSICS_SIZE)), 7)[0]
                 for sign in (1, -1)
             )
             expected = np.zeros_like(ahead)
@@ -83,8 +83,8 @@ def test_without_noise_the_truth_is_found() -> None:
     found = adjust(Problem(world.start, seen(world), free_k1=True, priors=Priors(k1_sigma=1.0)), 1.0, 100, 1e-14)
     assert found.converged and found.rms_px < 1e-3
     assert aligned_errors(found.scene.T_world_camera, world.truth.T_world_camera) == pytest.approx((0, 0), abs=1e-4)
-    assert found.scene.lens.focal == pytest.approx(400, abs=0.1)
-    assert found.scene.lens.k1 == pytest.approx(0.05, abs=1e-3)
+    assert found.scene.camera_model.focal == pytest.approx(400, abs=0.1)
+    assert found.scene.camera_model.k1 == pytest.approx(0.05, abs=1e-3)
     assert np.allclose(found.scene.points, world.truth.points, atol=2e-3)
     assert np.allclose(found.depth, world.observations.depth, rtol=1e-3)
 
@@ -118,7 +118,7 @@ def test_one_wrong_observation_in_five_does_no_harm() -> None:
     pixel[wrong] += rng.uniform(-80, 80, (wrong.sum(), 2))
     depth = world.observations.depth * np.exp(0.2 * rng.normal(size=len(pixel)))
     observations = replace(world.observations, pixel=pixel, depth=depth)
-    priors = Priors(focal=world.start.lens.focal)
+    priors = Priors(focal=world.start.camera_model.focal)
     problem = Problem(world.start, observations, steps(world.start.T_world_camera), priors=priors)
     found, kept = narrowed(problem)
     clean = adjust(replace(problem, observations=world.observations.take(~wrong)), 1.0, 100, 1e-8)
@@ -144,7 +144,7 @@ def test_the_result_does_not_depend_on_world_and_scale(depths: bool) -> None:
     here = adjust(Problem(world.start, observations, links), 2.0, 60, 1e-12)
     there = adjust(
         Problem(
-            BAScene(T, scale * world.start.points @ R.T + t, world.start.lens),
+            BAScene(T, scale * world.start.points @ R.T + t, world.start.camera_model),
             moved_observations,
             replace(links, T_first_second=scaled),
         ),
@@ -154,7 +154,7 @@ def test_the_result_does_not_depend_on_world_and_scale(depths: bool) -> None:
     )
     assert there.cost_before == pytest.approx(here.cost_before, rel=1e-9)
     assert there.cost == pytest.approx(here.cost, rel=1e-9)
-    assert there.scene.lens.focal == pytest.approx(here.scene.lens.focal, abs=1e-3)
+    assert there.scene.camera_model.focal == pytest.approx(here.scene.camera_model.focal, abs=1e-3)
     assert np.allclose(there.scene.points, scale * here.scene.points @ R.T + t, atol=1e-2)
     assert np.allclose(
         there.scene.T_world_camera[:, :3, 3], scale * here.scene.T_world_camera[:, :3, 3] @ R.T + t, atol=1e-3
@@ -180,7 +180,7 @@ def test_fixed_cameras_and_a_fixed_lens_stay() -> None:
     T = found.scene.T_world_camera
     assert np.array_equal(T[fixed], world.start.T_world_camera[fixed])
     assert np.all(np.abs(T[~fixed] - world.start.T_world_camera[~fixed]).max(axis=(1, 2)) > 1e-4)
-    assert found.scene.lens == world.start.lens
+    assert found.scene.camera_model == world.start.camera_model
     assert found.scene.log_depth_scale is not None
     assert np.array_equal(found.scene.log_depth_scale[fixed], scale[fixed])
 
@@ -233,7 +233,7 @@ def test_relative_poses_alone_are_a_problem() -> None:
     scene = BAScene(world.start.T_world_camera, np.zeros((0, 3)), LENS)
     found = adjust(Problem(scene, observations, steps(world.truth.T_world_camera)), 1.0, 60, 1e-12)
     assert np.allclose(found.scene.T_world_camera, world.truth.T_world_camera, atol=1e-6)
-    assert np.isnan(found.rms_px) and found.scene.lens.focal == pytest.approx(LENS.focal)
+    assert np.isnan(found.rms_px) and found.scene.camera_model.focal == pytest.approx(LENS.focal)
 
 
 def test_points_alone_are_a_problem() -> None:
@@ -294,19 +294,19 @@ def test_information_on_the_focal_length_is_its_certainty() -> None:
         observations = Observations(seen.camera, seen.point, pixel, np.full(len(seen), 0.2))
         problem = Problem(world.start, observations)
         found = adjust(problem, 100.0, 50, 1e-8)
-        estimates.append(np.log(found.scene.lens.focal))
-        known = lens_information(replace(problem, scene=found.scene), 100.0)
+        estimates.append(np.log(found.scene.camera_model.focal))
+        known = intrinsics_information(replace(problem, scene=found.scene), 100.0)
         information.append(known.log_focal())
     assert np.std(estimates) == pytest.approx(np.mean(information) ** -0.5, rel=0.35)
 
 
 def test_forward_motion_hardly_constrains_the_focal_length() -> None:
     world = walk(10, 200, 5)
-    sideways = lens_information(Problem(world.truth, seen(world, False)))
+    sideways = intrinsics_information(Problem(world.truth, seen(world, False)))
     T = np.tile(np.eye(4), (10, 1, 1))
     T[:, 2, 3] = 0.1 * np.arange(10)
     ahead_scene = replace(world.truth, T_world_camera=T, points=world.truth.points * (1, 1, 2) + (0, 0, 3))
-    ahead = lens_information(Problem(ahead_scene, seen(world, False)), 1e6)
+    ahead = intrinsics_information(Problem(ahead_scene, seen(world, False)), 1e6)
     assert ahead.log_focal() < 0.1 * sideways.log_focal()
     assert sideways.log_focal(k1_sigma=1.0) <= sideways.log_focal(k1_sigma=1e-3) <= sideways.log_focal()
     assert sideways.log_focal(1.0, 1.0) <= sideways.log_focal(1.0)
@@ -353,7 +353,8 @@ def test_a_weak_prior_determines_an_unobserved_focal_length() -> None:
     scene = BAScene(np.eye(4)[None], np.zeros((0, 3)), CameraModel(500.0, 320, 240, 0.02))
     problem = Problem(scene, Observations(nothing, nothing, np.zeros((0, 2))), free_k1=True, priors=Priors(focal=450.0))
     found = adjust(problem, tolerance=1e-12)
-    assert found.scene.lens.focal == pytest.approx(450, rel=1e-6) and found.scene.lens.k1 == pytest.approx(0, abs=1e-6)
+    assert found.scene.camera_model.focal == pytest.approx(450, rel=1e-6)
+    assert found.scene.camera_model.k1 == pytest.approx(0, abs=1e-6)
 
 
 def test_relative_poses_follow_the_scale_of_depths() -> None:

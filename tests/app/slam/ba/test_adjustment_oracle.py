@@ -18,7 +18,7 @@ def solved_by_pycolmap(problem: Problem, loss_scale: float) -> BAScene:
     """Ceres' minimum of the reprojection errors; the gauge held by two cameras."""
     scene, seen = problem.scene, problem.observations
     model = pycolmap.Reconstruction()
-    lens = [scene.lens.focal, scene.lens.cx, scene.lens.cy, scene.lens.k1]
+    lens = [scene.camera_model.focal, scene.camera_model.cx, scene.camera_model.cy, scene.camera_model.k1]
     camera = pycolmap.Camera(model="SIMPLE_RADIAL", width=640, height=480, params=lens, camera_id=1)
     model.add_camera_with_trivial_rig(camera)
     number = np.zeros(len(seen), np.intp)
@@ -68,5 +68,5 @@ def test_the_optimum_is_pycolmaps(free_k1: bool, outliers: float, loss_scale: fl
     theirs = solved_by_pycolmap(problem, loss_scale)
     their_cost = adjust(replace(problem, scene=theirs), loss_scale, iterations=0).cost
     assert ours.cost == pytest.approx(their_cost, rel=1e-6)
-    assert ours.scene.lens.focal == pytest.approx(theirs.lens.focal, abs=1e-3)
-    assert ours.scene.lens.k1 == pytest.approx(theirs.lens.k1, abs=1e-5)
+    assert ours.scene.camera_model.focal == pytest.approx(theirs.camera_model.focal, abs=1e-3)
+    assert ours.scene.camera_model.k1 == pytest.approx(theirs.camera_model.k1, abs=1e-5)

@@ -57,7 +57,7 @@ def test_it_is_the_minimum_of_the_full_adjustments_cost(k1: float) -> None:
     own = Observations(np.zeros(len(seen), np.intp), seen.point, seen.pixel, sigma)
 
     def cost(T: np.ndarray) -> float:
-        return adjust(Problem(replace(world.truth, T_world_camera=T[None], lens=lens), own), 2.0, 0).cost
+        return adjust(Problem(replace(world.truth, T_world_camera=T[None], camera_model=lens), own), 2.0, 0).cost
 
     least = cost(found.T_world_camera)
     for step in 1e-4 * np.vstack([np.eye(6), -np.eye(6)]):

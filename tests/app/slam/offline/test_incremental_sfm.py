@@ -36,7 +36,7 @@ def test_neither_poses_nor_focal_length_need_be_known() -> None:
     video, features, matches = photographs()
     found = reconstruct(features, matches, GUESS)
     assert found is not None and found.registered.all()
-    assert abs(found.lens.focal / FOCAL - 1) < 0.03
+    assert abs(found.camera_model.focal / FOCAL - 1) < 0.03
     errors = pose_errors(found.T_world_camera, video.truth, np.ones(COUNT - 1, bool))
     assert errors.ate_over_path is not None and errors.ate_over_path < 0.005
     assert errors.rpe_rot_deg is not None and errors.rpe_rot_deg < 0.5
@@ -45,7 +45,7 @@ def test_neither_poses_nor_focal_length_need_be_known() -> None:
 def test_a_known_focal_length_stays() -> None:
     _, features, matches = photographs()
     found = reconstruct(features, matches, LENS, known_intrinsics=True)
-    assert found is not None and found.lens == LENS
+    assert found is not None and found.camera_model == LENS
 
 
 def test_a_photograph_of_something_else_is_left_out() -> None:
@@ -92,7 +92,9 @@ def test_a_keyframe_that_is_not_registered_follows_matches_and_depth() -> None:
     lost = 5
     registered = found.registered.copy()
     registered[lost] = False
-    edges = estimate_relative_poses(features, found.lens, {pair: m for pair, m in matches.items() if lost in pair})
+    edges = estimate_relative_poses(
+        features, found.camera_model, {pair: m for pair, m in matches.items() if lost in pair}
+    )
     whole, partly = (
         depth_aligned(each, features, edges, np.tile(np.eye(4), (COUNT, 1, 1)))
         for each in (found, replace(found, registered=registered))

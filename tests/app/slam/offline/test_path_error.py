@@ -23,10 +23,10 @@ def mapped(noise_px: float, seed: int) -> tuple[World, BAState, InitialCandidate
     """A walk, its map with all observations, and the map as adjusted."""
     world = walk(COUNT, 300, 5, noise_px=noise_px, seed=seed)
     seen = world.observations
-    scene = BAScene(world.truth.T_world_camera, world.start.points, world.start.lens, np.zeros(COUNT))
+    scene = BAScene(world.truth.T_world_camera, world.start.points, world.start.camera_model, np.zeros(COUNT))
     scene = replace(scene, points=robust_ba.backprojected(scene, seen))
     start = robust_ba.retriangulated(robust_ba.with_errors(scene, seen, np.arange(len(seen))))
-    priors = robust_ba.first_pass_priors(scene.lens.focal, 0.1)
+    priors = robust_ba.first_pass_priors(scene.camera_model.focal, 0.1)
     fit = robust_ba.solve(start, None, robust_ba.FINE_ROUNDS, priors)
     all_seen = robust_ba.with_errors(replace(scene, T_world_camera=fit.scene.T_world_camera), seen, start.feature)
     return world, robust_ba.retriangulated(all_seen), InitialCandidate("network", fit, priors, None, True, 1.0)

@@ -30,7 +30,7 @@ def test_a_drifting_walk_is_put_right() -> None:
     assert after.ate_m < 0.2 * before.ate_m
     assert before.rpe_rot_deg is not None and after.rpe_rot_deg is not None
     assert after.rpe_rot_deg < 0.3 * before.rpe_rot_deg
-    assert abs(found.lens.focal / FOCAL - 1) < 0.02
+    assert abs(found.camera_model.focal / FOCAL - 1) < 0.02
     report = found.report
     assert report.start == "network" and not report.fallback_segments
     assert report.reprojection_px is not None and report.reprojection_px < 0.5
@@ -57,7 +57,7 @@ def test_a_focal_length_far_from_the_networks_is_found() -> None:
     before, after = errors(guess, truth), errors(found.T_world_camera, truth)
     assert before.ate_m is not None and after.ate_m is not None
     assert after.ate_m < 0.1 * before.ate_m
-    assert abs(found.lens.focal / FOCAL - 1) < 0.01
+    assert abs(found.camera_model.focal / FOCAL - 1) < 0.01
 
 
 def test_depth_maps_get_one_unit() -> None:
@@ -108,7 +108,7 @@ def test_photographs_need_no_order() -> None:
     found = refine(video.views(), video, video.scale)
     after = errors(found.T_world_camera, truth)
     assert after.ate_over_path is not None and after.ate_over_path < 0.01
-    assert abs(found.lens.focal / FOCAL - 1) < 0.05
+    assert abs(found.camera_model.focal / FOCAL - 1) < 0.05
     report = found.report
     assert report.segments == 1 and not report.fallback_segments
 
@@ -120,8 +120,8 @@ def test_radial_distortion_is_found() -> None:
     video.distort(-0.2)
     found = refine(video.views(), video, video.scale)
     assert found.report.start == "network" and found.report.lens in ("SIMPLE_RADIAL", "RADIAL")
-    assert abs(found.lens.k1 + 0.2) < 0.03
-    assert abs(found.lens.focal / FOCAL - 1) < 0.03
+    assert abs(found.camera_model.k1 + 0.2) < 0.03
+    assert abs(found.camera_model.focal / FOCAL - 1) < 0.03
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_a_straight_lens_stays_straight() -> None:
     truth = walk(16)
     video = Video(truth, drifting(truth, turn_deg=0.5, move=0.1))
     found = refine(video.views(), video, video.scale)
-    assert abs(found.lens.k1) < 0.01
+    assert abs(found.camera_model.k1) < 0.01
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Choice of the lens: without distortion, with one or two radial terms, or a fish-eye lens.
+"""Choice of the camera model: without distortion, with one or two radial terms, or fish-eye.
 
 Each lens is fitted to three quarters of the tracks of some keyframes. The others are triangulated by the fitted
 cameras, and their reprojection errors decide: a lens with more terms is taken where a paired test over the keyframes is
@@ -12,7 +12,7 @@ import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba import robust_ba
-from stream_recon.app.slam.ba.adjustment import lens_information
+from stream_recon.app.slam.ba.adjustment import intrinsics_information
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Priors, Problem, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BARound, BAState, SolveOptions
@@ -71,7 +71,7 @@ DISTORTION = DistortionConfig()
 
 
 @dataclass(frozen=True)
-class LensFit:
+class CameraModelFit:
     """Cameras fitted with one lens, and their test."""
 
     state: BAState
@@ -79,7 +79,7 @@ class LensFit:
     losses: FloatArray  # [N], of each keyframe's held-out observations
     config: DistortionConfig = DISTORTION
 
-    def is_better(self, other: "LensFit") -> bool:
+    def is_better(self, other: "CameraModelFit") -> bool:
         """Whether the losses are lower by more than chance."""
         gain, config = other.losses - self.losses, self.config
         # A few keyframes whose poses went astray must not decide.
@@ -93,13 +93,13 @@ class LensFit:
         return bool(gain.mean() > max(config.sure * error, config.min_gain * other.losses.mean()))
 
 
-def best_lens(
+def best_camera_model(
     start: BAState,
     motions: RelativePoses | None,
     priors: Priors,
     size: tuple[int, int],
     config: DistortionConfig = DISTORTION,
-) -> LensFit | None:
+) -> CameraModelFit | None:
     """The fit of the lens that the test prefers; None with few observations or where no fit succeeds.
 
     ``start``: state before adjustment, with a lens without distortion; ``size``: width and height of the working image.
@@ -107,12 +107,12 @@ def best_lens(
     if len(start.observations) < config.min_observations:
         return None
     try:
-        return _LensSelection(start, motions, priors, size, config).best()
+        return _CameraModelSelection(start, motions, priors, size, config).best()
     except (SingularError, np.linalg.LinAlgError):
         return None
 
 
-class _LensSelection:
+class _CameraModelSelection:
     """Fits and tests of lenses by the tracks of some keyframes."""
 
     def __init__(
@@ -135,61 +135,70 @@ class _LensSelection:
         self._config = config
         self._motions, self._priors, self._size = motions, replace(priors, log_focal_sigma=config.log_focal_sigma), size
 
-    def best(self) -> LensFit:
-        lens = self._start.scene.lens
-        bowl, one_term = replace(lens, fisheye=True), with_lens(self._priors, lens, terms=1, config=self._config)
-        begun = self._coarse(lens)
-        best = self._fitted(begun, lens, self._priors)
-        one = self._fitted(best.state.scene, lens, one_term)
+    def best(self) -> CameraModelFit:
+        camera_model = self._start.scene.camera_model
+        bowl, one_term = (
+            replace(camera_model, fisheye=True),
+            with_camera_model(self._priors, camera_model, terms=1, config=self._config),
+        )
+        begun = self._coarse(camera_model)
+        best = self._fitted(begun, camera_model, self._priors)
+        one = self._fitted(best.state.scene, camera_model, one_term)
         if not one.is_better(best):
             # A wrong lens may have led to a wrong motion.
-            one = self._fitted(begun, lens, one_term)
+            one = self._fitted(begun, camera_model, one_term)
         if not one.is_better(best):
             # One term of a plain lens is too far from a fish-eye lens where the motion follows the lens, as in turns.
-            one = self._fitted(self._coarse(bowl), bowl, with_lens(self._priors, bowl, terms=1, config=self._config))
+            one = self._fitted(
+                self._coarse(bowl), bowl, with_camera_model(self._priors, bowl, terms=1, config=self._config)
+            )
         if not one.is_better(best):
             return best
         # The simpler lens, too, may fit better from there.
-        again = self._fitted(one.state.scene, lens, self._priors)
+        again = self._fitted(one.state.scene, camera_model, self._priors)
         best = again if again.losses.mean() < best.losses.mean() else best
         begin = one.state.scene
-        two = self._fitted(begin, begin.lens, with_lens(self._priors, begin.lens, terms=2, config=self._config))
+        two = self._fitted(
+            begin, begin.camera_model, with_camera_model(self._priors, begin.camera_model, terms=2, config=self._config)
+        )
         wide = min(one, two, key=_mean_loss).state.scene
         fisheye = [
             self._fitted(
                 scene,
-                replace(bowl, focal=scene.lens.focal),
-                with_lens(self._priors, bowl, terms=1, config=self._config),
+                replace(bowl, focal=scene.camera_model.focal),
+                with_camera_model(self._priors, bowl, terms=1, config=self._config),
             )
             for scene in (wide, self._coarse(bowl))
         ]
         # Two terms come last: a fish-eye lens with one explains as much with less.
         for other in (one, min(fisheye, key=_mean_loss), two):
-            if other.state.scene.lens.is_invertible(self._size) and other.is_better(best):
+            if other.state.scene.camera_model.is_invertible(self._size) and other.is_better(best):
                 best = other
         return best
 
-    def _coarse(self, lens: CameraModel) -> BAScene:
+    def _coarse(self, camera_model: CameraModel) -> BAScene:
         """The scene adjusted with a fixed lens."""
         start = self._start
-        begin = robust_ba.with_errors(replace(start.scene, lens=lens), start.observations, start.feature)
+        begin = robust_ba.with_errors(
+            replace(start.scene, camera_model=camera_model), start.observations, start.feature
+        )
         fixed = SolveOptions(free_focal=False)
         return robust_ba.solve(begin, self._motions, self._config.coarse_rounds, self._priors, fixed).scene
 
-    def _fitted(self, begin: BAScene, lens: CameraModel, priors: Priors) -> LensFit:
+    def _fitted(self, begin: BAScene, camera_model: CameraModel, priors: Priors) -> CameraModelFit:
         seen, feature = self._start.observations, self._start.feature
-        scene = replace(begin, lens=lens, points=self._start.scene.points)
+        scene = replace(begin, camera_model=camera_model, points=self._start.scene.points)
         scene = replace(scene, points=robust_ba.backprojected(scene, seen))
         state = robust_ba.retriangulated(robust_ba.with_errors(scene, seen, feature))
         found = robust_ba.solve(state, self._motions, self._config.fine_rounds, priors)
-        return LensFit(found, priors, self._losses(found.scene), self._config)
+        return CameraModelFit(found, priors, self._losses(found.scene), self._config)
 
     def _losses(self, scene: BAScene) -> FloatArray:
         seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
         by_depth = robust_ba.backprojected(replace(scene, points=self._test.scene.points), self._test.observations)
         found = triangulate(
             scene.T_world_camera,
-            scene.lens,
+            scene.camera_model,
             seen,
             len(by_depth),
             loss_scale=self._config.test_px,
@@ -202,13 +211,15 @@ class _LensSelection:
         return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
 
 
-def _mean_loss(fit: LensFit) -> float:
+def _mean_loss(fit: CameraModelFit) -> float:
     return float(fit.losses.mean())
 
 
-def with_lens(priors: Priors, lens: CameraModel, terms: int, config: DistortionConfig = DISTORTION) -> Priors:
+def with_camera_model(
+    priors: Priors, camera_model: CameraModel, terms: int, config: DistortionConfig = DISTORTION
+) -> Priors:
     """Priors under which the first ``terms`` radial terms of a lens are free."""
-    k1, k2 = config.fisheye_sigmas if lens.fisheye else config.perspective_sigmas
+    k1, k2 = config.fisheye_sigmas if camera_model.fisheye else config.perspective_sigmas
     return replace(priors, k1_sigma=k1, k2_sigma=k2 if terms > 1 else None, log_focal_sigma=config.log_focal_sigma)
 
 
@@ -218,8 +229,8 @@ def focal_error(fit: BAState, priors: Priors, config: DistortionConfig = DISTORT
         fit = hierarchical_ba.subset(fit, np.arange(config.max_keyframes))
     if not len(fit.observations):
         return None
-    known = lens_information(Problem(fit.scene, fit.observations, priors=priors))
-    bent = not fit.scene.lens.is_straight
+    known = intrinsics_information(Problem(fit.scene, fit.observations, priors=priors))
+    bent = not fit.scene.camera_model.is_straight
     information = config.adjustment.independent * known.log_focal(
         priors.k1_sigma if bent else None, priors.k2_sigma if bent else None
     )

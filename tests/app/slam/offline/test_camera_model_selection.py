@@ -10,7 +10,7 @@ from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import BAScene, Observations
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.offline.lens_selection import LensFit, best_lens, focal_error
+from stream_recon.app.slam.offline.camera_model_selection import CameraModelFit, best_camera_model, focal_error
 from tests.app.slam.synthetic import LENS, walk
 
 
@@ -21,7 +21,9 @@ def state(lens: CameraModel, seed: int = 0) -> BAState:
     local = np.einsum("nji,nj->ni", T[seen.camera, :3, :3], world.truth.points[seen.point] - T[seen.camera, :3, 3])
     noise = 0.3 * np.random.default_rng(seed).normal(size=(len(local), 2))
     seen = replace(seen, pixel=lens.pixels(local[:, :2] / local[:, 2:]) + noise, depth=local[:, 2].copy())
-    scene = replace(world.start, lens=CameraModel(1.1 * lens.focal, lens.cx, lens.cy), log_depth_scale=np.zeros(16))
+    scene = replace(
+        world.start, camera_model=CameraModel(1.1 * lens.focal, lens.cx, lens.cy), log_depth_scale=np.zeros(16)
+    )
     return robust_ba.with_errors(scene, seen, np.arange(len(seen)))
 
 
@@ -36,9 +38,9 @@ def state(lens: CameraModel, seed: int = 0) -> BAState:
 def test_the_field_of_view_is_found(lens: CameraModel) -> None:
     size = round(2 * lens.cx), round(2 * lens.cy)
     start = state(lens)
-    best = best_lens(start, None, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), size)
+    best = best_camera_model(start, None, robust_ba.first_pass_priors(start.scene.camera_model.focal, 0.1), size)
     assert best is not None
-    found = best.state.scene.lens
+    found = best.state.scene.camera_model
     assert found.straightened(size).is_straight == lens.is_straight
     assert found.field_of_view_deg(size[0]) == pytest.approx(lens.field_of_view_deg(size[0]), rel=0.03)
 
@@ -76,9 +78,11 @@ def test_turning_alone_shows_that_a_lens_bends_lines(lens: CameraModel) -> None:
     # Without parallax, points of a wrong lens must not look better because a wrong motion gives them depth.
     start = turning(lens)
     motions = robust_ba.network_motion_priors(start.scene.T_world_camera)
-    best = best_lens(start, motions, robust_ba.first_pass_priors(start.scene.lens.focal, 0.1), (320, 240))
+    best = best_camera_model(
+        start, motions, robust_ba.first_pass_priors(start.scene.camera_model.focal, 0.1), (320, 240)
+    )
     assert best is not None
-    assert best.state.scene.lens.field_of_view_deg(320) == pytest.approx(lens.field_of_view_deg(320), rel=0.03)
+    assert best.state.scene.camera_model.field_of_view_deg(320) == pytest.approx(lens.field_of_view_deg(320), rel=0.03)
 
 
 def test_a_lens_with_more_terms_must_be_better_by_more_than_chance() -> None:
@@ -87,12 +91,12 @@ def test_a_lens_with_more_terms_must_be_better_by_more_than_chance() -> None:
     priors = robust_ba.first_pass_priors(400.0, 0.1)
     losses = random.uniform(0.05, 0.1, 20)
     same, better = losses + random.normal(0, 0.01, 20), losses - random.uniform(0.012, 0.02, 20)
-    first, second, third = (LensFit(fit, priors, each) for each in (losses, same, better))
+    first, second, third = (CameraModelFit(fit, priors, each) for each in (losses, same, better))
     assert not second.is_better(first) and third.is_better(first)
     # One keyframe that went astray does not decide.
     astray = better.copy()
     astray[3] = 0.9
-    assert LensFit(fit, priors, astray).is_better(first)
+    assert CameraModelFit(fit, priors, astray).is_better(first)
 
 
 def test_the_focal_length_is_measured_sideways() -> None:
