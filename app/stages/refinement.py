@@ -142,10 +142,8 @@ def refine_result(
 
 def write_localization_map(folder: Path, found: Refinement, frames: Sequence[int]) -> None:
     """Write the map of a refinement with keyframes ``frames``; without any, remove the old one. Raises OutputError."""
-    if (
-        not (frames and found.features)
-        or build_map(folder, frames, found.features, found.camera_model, found.scale) is None
-    ):
+    features, camera_model, scale = found.features, found.camera_model, found.scale
+    if not (frames and features and build_map(folder, frames, features, camera_model, scale)):
         remove_map(folder)
 
 

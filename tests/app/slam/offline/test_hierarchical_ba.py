@@ -22,7 +22,7 @@ def perturbed(cameras: int) -> tuple[World, BAState]:
     """A long walk with initial poses that drift."""
     world = walk(cameras=cameras, points=30 * cameras, noise_px=0.3)
     guess = drifting(world.truth.T_world_camera, turn_deg=0.3, move=0.05)
-    scene = BAScene(guess, world.start.points, world.start.lens, np.zeros(cameras))
+    scene = BAScene(guess, world.start.points, world.start.camera_model, np.zeros(cameras))
     scene = replace(scene, points=robust_ba.backprojected(scene, world.observations))
     return world, robust_ba.with_errors(scene, world.observations, np.arange(len(world.observations)))
 
@@ -43,7 +43,7 @@ def test_few_keyframes_are_all_adjusted_together() -> None:
 def test_it_is_as_accurate_as_joint_adjustment(at_once: int) -> None:
     world, start = perturbed(90)
     steps = robust_ba.network_motion_priors(start.scene.T_world_camera)
-    priors = Priors(focal=world.start.lens.focal, depth_sigma=1.0)
+    priors = Priors(focal=world.start.camera_model.focal, depth_sigma=1.0)
     joint = robust_ba.solve(start, steps, robust_ba.STANDARD_ROUNDS, priors)
     config = HierarchyConfig(max_at_once=at_once, min_skeletal=20, block=30, block_step=15)
     found = hierarchical_ba.solve(start, steps, robust_ba.STANDARD_ROUNDS, priors, config=config)

@@ -33,7 +33,7 @@ def mapped(noise_px: float, turn_deg: float, move: float, seed: int) -> tuple[Wo
     number = np.concatenate([np.arange(len(r)) for r in rows])
     by_track = np.lexsort((seen.camera[order], seen.point[order]))
     tracks = Tracks(seen.point[order][by_track], seen.camera[order][by_track], number[by_track])
-    initializer = Initializer(T, replace(world.truth.lens), features, tracks, {})
+    initializer = Initializer(T, replace(world.truth.camera_model), features, tracks, {})
     return world, initializer, initializer.from_poses()
 
 

@@ -45,8 +45,8 @@ def test_a_known_lens_is_kept() -> None:
     views = [replace(view, focal=1.05 * view.focal) for view in video.views()]
     free = refine(views, video, video.scale)
     kept = refine(views, video, video.scale, RefineOptions(known_intrinsics=True))
-    assert free.lens.focal != views[0].focal
-    assert (kept.lens.focal, kept.lens.k1) == (views[0].focal, 0.0)
+    assert free.camera_model.focal != views[0].focal
+    assert (kept.camera_model.focal, kept.camera_model.k1) == (views[0].focal, 0.0)
 
 
 def test_a_focal_length_far_from_the_networks_is_found() -> None:
