@@ -34,17 +34,15 @@ PAGES = {
     "web-page.md": "app/web/README.md",
 }
 """Pages of the site that are documents from elsewhere in the repository."""
-PICTURES = {"pictures/viewer.jpg": "app/sample/viewer.jpg"}
-"""Pictures from outside ``docs/``."""
 FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)\s*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the documents and pictures from outside ``docs/``."""
+    """Add the documents from outside ``docs/``."""
     from mkdocs.structure.files import File
 
-    for name, origin in {**PAGES, **PICTURES}.items():
+    for name, origin in PAGES.items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / origin)))
     return files
 
@@ -78,7 +76,7 @@ def _link(link: "re.Match[str]", page: str, repository: str) -> str:
     path, hash_mark, anchor = target.partition("#")
     origin = PAGES.get(page, f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), path))
-    shown = {origin: name for name, origin in {**PAGES, **PICTURES}.items()}.get(path)
+    shown = {origin: name for name, origin in PAGES.items()}.get(path)
     if shown is None and path.startswith("docs/"):
         shown = path.removeprefix("docs/")
     if shown is not None:
