@@ -1,7 +1,6 @@
 """A real server for tests of the web page, and a connection that can be cut."""
 
 import contextlib
-import os
 import re
 import select
 import socket
@@ -92,24 +91,6 @@ class Relay:
                         self.passed += len(data)
                         time.sleep(len(data) / self._pace)
                     (far if end is near else near).sendall(data)
-
-
-def processor_seconds(root: int) -> float:
-    """Processor time of a process and of all that it has started and that still run."""
-    ticks: dict[int, int] = {}
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = path.read_text().rpartition(") ")[2].split()
-            number = int(path.parent.name)
-            ticks[number] = int(fields[11]) + int(fields[12])
-            children.setdefault(int(fields[1]), []).append(number)
-    found, total = [root], 0
-    while found:
-        number = found.pop()
-        total += ticks.get(number, 0)
-        found += children.get(number, [])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def until(found: Callable[[], Any], seconds: float = 60.0, what: str = "it") -> Any:

@@ -18,7 +18,7 @@ from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.run.guidance import BLURRED, DARK
 from stream_recon.app.web.places import Places
-from tests.app.web.browsing import Relay, ServerProcess, processor_seconds, until
+from tests.app.web.browsing import Relay, ServerProcess, until
 from tests.chromium import chromium, needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
@@ -89,25 +89,10 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         assert "token" not in driver.current_url
         begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off&name=room")
         until(lambda: stats(driver)["posed"] >= 10, 180, "poses")
-        processes = (server.process.pid, driver.service.process.pid)
-        before, first, began = [processor_seconds(number) for number in processes], stats(driver), time.monotonic()
-        time.sleep(40)
-        of_run, of_browser = (
-            processor_seconds(number) - seconds for number, seconds in zip(processes, before, strict=True)
-        )
-        each, share = of_run / (stats(driver)["posed"] - first["posed"]), of_browser / (time.monotonic() - began)
+        until(lambda: stats(driver)["posed"] >= 40, 180, "more poses")
         found = end(driver)
         assert found["transport"] == "socket" and found["mostInFlight"] == 1 and not found["errors"]
         assert found["acknowledged"] >= 10 and found["posed"] >= 8 and found["cuts"] == 0
-        delays = sorted(found["delays"])
-        rate = found["acknowledged"] / ((found["ended"] - found["began"]) / 1000)
-        print(
-            f"{rate:.1f} frames/s; delay p50 {delays[len(delays) // 2]:.0f}, "
-            f"p95 {delays[int(0.95 * len(delays))]:.0f} ms"
-        )
-        print(f"processor time of server and run: {1000 * each:.0f} ms a frame; Chromium: {share:.2f} of a core")
-        # 8 frames/s have room on two cores; the rate itself depends on what else runs here.
-        assert 8 * each + share < 2
         record = finished(data, "room-recon")
         # The last frame may have been on its way.
         assert record["frames"]["reconstructed"] - found["acknowledged"] in (0, 1) and not record["segments"]
