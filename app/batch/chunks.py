@@ -81,7 +81,7 @@ def chunk_jobs(job: Job, count: int) -> list[Job]:
             job,
             name=f"{chunks_folder(job.name)}/{number}",
             chunk=chunk,
-            # Called as in version 0.1, whose finished chunks still count.
+            # Called as in version 0.2, whose finished chunks still count.
             key={**job.key, "window": dataclasses.asdict(chunk)},
         )
         for number, chunk in enumerate(plan_chunks(job.frames, count))
@@ -170,10 +170,10 @@ def _align(before: ResultFolder, after: ResultFolder, scale_before: float) -> tu
         raise FrameMismatchError(f"{both} number frames differently")
 
     def ratio(pair: tuple[FrameCamera, FrameCamera]) -> float:
-        found = depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
-        if found is None:
+        scale = depth_ratio(result_of(before.folder, pair[0]), result_of(after.folder, pair[1]))
+        if scale is None:
             raise InputError(f"frame {pair[0].index} has no depth to align two chunks by")
-        return found
+        return scale
 
     with ThreadPoolExecutor(ALIGN_THREADS, "align") as pool:
         scales = np.array(list(pool.map(ratio, pairs)), np.float64)

@@ -24,12 +24,12 @@ MAX_NAME_BYTES = 200
 RESERVED_NAMES = frozenset({"summary.json", "summary.csv", "index.html"})
 """Files of the batch in OUT, which no scene's folder may be called like."""
 CHUNKS_FOLDER = ".windows"
-"""Folder in OUT for the chunks of split videos, called as in version 0.1, whose finished chunks still count."""
+"""Folder in OUT for the chunks of split videos, called as in version 0.2, whose finished chunks still count."""
 
 
 @dataclass(frozen=True)
-class Model:
-    """Identity of a model: results of another one do not count as finished."""
+class ModelIdentity:
+    """What the results of a model depend on: those of another one do not count as finished."""
 
     preset: Preset
     weights_sha256: str
@@ -56,7 +56,7 @@ class ModelLoader(Protocol):
     def check(self) -> None:
         """Fail early where there is no such model. Raises StreamReconError."""
 
-    def describe(self) -> Model:
+    def describe(self) -> ModelIdentity:
         """Identity of the model, without loading it; reads the whole weights file. Raises StreamReconError."""
 
     def gpus(self) -> list[str]:
@@ -80,9 +80,9 @@ class EngineLoader:
         self.choice.load_preset()
         self.choice.weights_file()
 
-    def describe(self) -> Model:
+    def describe(self) -> ModelIdentity:
         """Raises ConfigError, WeightsError."""
-        return Model(self.choice.load_preset(), file_sha256(self.choice.weights_file()), self.choice.cache)
+        return ModelIdentity(self.choice.load_preset(), file_sha256(self.choice.weights_file()), self.choice.cache)
 
     @property
     def uses_gpu(self) -> bool:
@@ -173,7 +173,7 @@ def plan_jobs(
     root: Path,
     scenes: Sequence[BatchScene],
     options: RunOptions,
-    model: Model,
+    model: ModelIdentity,
     split: int = 1,
     scales: Mapping[str, str] | None = None,
 ) -> list[Job]:
@@ -188,7 +188,7 @@ def plan_jobs(
     return jobs
 
 
-def job_key(root: Path, scene: BatchScene, options: RunOptions, model: Model, split: int = 1) -> dict[str, Any]:
+def job_key(root: Path, scene: BatchScene, options: RunOptions, model: ModelIdentity, split: int = 1) -> dict[str, Any]:
     """All that decides a scene's result.
 
     Device and attention kernel are left out: they change only its rounding. Dense depth and meshes are left out, too:

@@ -22,7 +22,6 @@ from typing import IO, Any
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.evaluation.metrics import upgraded_metrics
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
@@ -33,7 +32,6 @@ from stream_recon.app.result.lock import LOCK_NAME
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError
-from stream_recon.configs.schema import upgraded_preset
 
 BLOCK_BYTES = 1 << 26
 """Block of a large file (64 MiB): large enough that a thread's start costs nothing."""
@@ -49,45 +47,31 @@ IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
 OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME)
 """Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
 OWN_DEPTH = re.compile(r"\d{6,}\.npz((\.[0-9a-f]{16})?\.part)?")
-RENAMED_KEYS = {
-    "metres": "metric_scale",
-    "seams": "overlaps",
-    "window_phases": "chunk_phases",
-    "window_seconds": "chunk_seconds",
-}
-"""Keys of version 0.1 in the record of a result, and their names since."""
-RENAMED_IN_PLOT = {"ours": "estimate", "truth": "ground_truth"}
-"""Keys of version 0.1 in a plot, and their names since."""
 
 Checksum = tuple[int, str]
 """Size of a file in bytes, and its digest as `file_digest` gives it."""
 
 
-def file_digest(path: Path, known: str | None = None) -> str:
-    """Digest of a file, of the kind of ``known``: early manifests have plain digests of large files. Raises OSError."""
+def file_digest(path: Path, block_bytes: int = BLOCK_BYTES) -> str:
+    """Digest of a file; of a large one, a digest over those of its blocks. Raises OSError."""
 
     def block(begin: int) -> bytes:
         with path.open("rb") as file:
             file.seek(begin)
-            return _hash_next(file, BLOCK_BYTES)
+            return _hash_next(file, block_bytes)
 
     size = path.stat().st_size
-    if _is_plain(size, known):
-        with path.open("rb") as file:
-            return _hash_next(file, size).hex()
+    if size <= block_bytes:
+        return block(0).hex()
     with ThreadPoolExecutor(HASH_THREADS, "digest") as pool:
-        return _blocks_digest(pool.map(block, range(0, size, BLOCK_BYTES)))
+        return _blocks_digest(pool.map(block, range(0, size, block_bytes)))
 
 
-def stream_digest(file: IO[bytes], size: int, known: str | None = None) -> str:
+def stream_digest(file: IO[bytes], size: int, block_bytes: int = BLOCK_BYTES) -> str:
     """`file_digest` of a stream of ``size`` bytes that cannot seek. Raises what reading raises."""
-    if _is_plain(size, known):
+    if size <= block_bytes:
         return _hash_next(file, size).hex()
-    return _blocks_digest(_hash_next(file, BLOCK_BYTES) for _ in range(0, size, BLOCK_BYTES))
-
-
-def _is_plain(size: int, known: str | None) -> bool:
-    return size <= BLOCK_BYTES or (known is not None and not known.startswith(BLOCKS_PREFIX))
+    return _blocks_digest(_hash_next(file, block_bytes) for _ in range(0, size, block_bytes))
 
 
 def _blocks_digest(digests: Iterator[bytes]) -> str:
@@ -144,21 +128,16 @@ def check_manifest(folder: Path, key: Mapping[str, Any]) -> CheckResult:
         if not path.is_file():
             return CheckResult(None, "not there" if not folder.exists() else "unfinished")
         sizes = {name: entry.stat().st_size for name, entry in _files(folder)}
-        return check_files(read_file(path), key, sizes, lambda name, known: file_digest(folder / name, known))
+        return check_files(read_file(path), key, sizes, lambda name: file_digest(folder / name))
 
 
 def check_files(
-    manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str, str], str]
+    manifest: bytes, key: Mapping[str, Any], sizes: Mapping[str, int], digest: Callable[[str], str]
 ) -> CheckResult:
-    """`check_manifest` for files in any store.
-
-    Args:
-        sizes: size in bytes by file name.
-        digest: gives the digest of a file by its name and its recorded digest, of the same kind.
-    """
+    """`check_manifest` for files in any store: ``sizes`` in bytes by file name; ``digest`` gives that of a file."""
     try:
         content = parse_json(manifest)
-        recorded, result = _current_key(content["key"]), checked_result(upgraded_result(content["result"]))
+        recorded, result = content["key"], checked_result(content["result"])
         expected = _recorded_checksums(content)
         _ = result["frames"]  # without its number of frames a scene is not finished
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
@@ -169,55 +148,51 @@ def check_files(
         if sizes.get(name) != size:
             return CheckResult(None, f"{name} is missing or changed")
     with ThreadPoolExecutor(HASH_THREADS, "check") as pool:
-        known = [checksum for _, checksum in expected.values()]
-        for name, wanted, found in zip(expected, known, pool.map(digest, expected, known), strict=True):
-            if found != wanted:
+        for (name, (_, recorded_digest)), actual in zip(expected.items(), pool.map(digest, expected), strict=True):
+            if actual != recorded_digest:
                 pool.shutdown(cancel_futures=True)
                 return CheckResult(None, f"{name} is missing or changed")
     return CheckResult(result, "")
 
 
-def _current_key(key: Any) -> Any:
-    known = isinstance(key, dict) and "preset" in key
-    return {**key, "preset": upgraded_preset(key["preset"])} if known else key
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def upgraded_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Record of a scene of any version, with this version's keys."""
-    record = {RENAMED_KEYS.get(name, name): value for name, value in result.items()}
-    if record.get("figures") is not None:
-        record["figures"] = upgraded_metrics(record["figures"])
-    if "plot" in record:
-        record["plot"] = {RENAMED_IN_PLOT.get(name, name): points for name, points in record["plot"].items()}
-    return record
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, str) and _is_number(v) for k, v in value.items())
+
+
+def _is_list_of(kind: type, value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+RECORD_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("frames", "keyframes", "damaged"), _is_count),
+    "seconds": lambda v: _is_number(v) and v >= 0,
+    "device": lambda v: isinstance(v, str),
+    "warnings": lambda v: _is_list_of(str, v),
+    "metric": lambda v: v is None or isinstance(v, bool),
+    "figures": lambda v: v is None or (isinstance(v, dict) and _are_numbers({k: v[k] for k in v if v[k] is not None})),
+    **dict.fromkeys(("phases", "stitch_phases"), _are_numbers),
+    "chunk_phases": lambda v: isinstance(v, list) and all(map(_are_numbers, v)),
+    "metric_scale": lambda v: v is None or isinstance(v, dict),
+    "overlaps": lambda v: _is_list_of(dict, v),
+    "plot": lambda v: isinstance(v, dict) and all(x is None or isinstance(x, list) for x in v.values()),
+}
+"""Checks of the values in the record of a scene that tables and pages use."""
 
 
 def checked_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Record of a scene, after a check of the values that tables and pages use.
+    """Record of a scene, after `RECORD_CHECKS`.
 
     Raises ValueError or TypeError: one has a type or value that no batch writes.
     """
-
-    def is_number(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-    def numbers(value: object) -> bool:
-        return isinstance(value, dict) and all(isinstance(k, str) and is_number(v) for k, v in value.items())
-
-    checks: dict[str, Callable[[Any], bool]] = {
-        **dict.fromkeys(("frames", "keyframes", "damaged"), lambda v: type(v) is int and v >= 0),
-        "seconds": lambda v: is_number(v) and v >= 0,
-        "device": lambda v: isinstance(v, str),
-        "warnings": lambda v: isinstance(v, list) and all(isinstance(line, str) for line in v),
-        "metric": lambda v: v is None or isinstance(v, bool),
-        "figures": lambda v: v is None or (isinstance(v, dict) and numbers({k: v[k] for k in v if v[k] is not None})),
-        **dict.fromkeys(("phases", "stitch_phases"), numbers),
-        "chunk_phases": lambda v: isinstance(v, list) and all(map(numbers, v)),
-        "metric_scale": lambda v: v is None or isinstance(v, dict),
-        "overlaps": lambda v: isinstance(v, list) and all(isinstance(each, dict) for each in v),
-        "plot": lambda v: isinstance(v, dict) and all(v[k] is None or isinstance(v[k], list) for k in v),
-    }
-    for name, check in checks.items():
+    for name, check in RECORD_CHECKS.items():
         if name in result and not check(result[name]):
             raise ValueError(f"'{name}' of a scene has a value that no batch writes")
     return result

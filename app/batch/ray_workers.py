@@ -58,22 +58,12 @@ class RayPool(Pool):
             raise ResourceError(f"no Ray cluster at {self._address}: {error}") from error
 
     def _run_actors(self, queue: WorkQueue, cancel: Cancel) -> None:
-        resources = self._ray.cluster_resources()
-        gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
-        count = min(self._actors or max(gpus, 1), len(queue))
-        share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
-        needs = {"num_gpus": 1 if gpus else 0, "num_cpus": share}
-        # A second thread answers `progress` while the first one works.
-        kind = self._ray.remote(**needs, max_restarts=0, max_concurrency=2)(SceneActor)
+        start_actor, count = self._actor_factory(len(queue))
         # Actor and its job by pending answer; the job is None while the model is loaded.
         busy: dict[Any, tuple[Any, Job | None]] = {}
-
-        def start_actor() -> None:
-            actor = kind.remote(self._loader, self._store, share)
-            busy[actor.load.remote()] = (actor, None)
-
         for _ in range(count):
-            start_actor()
+            actor = start_actor()
+            busy[actor.load.remote()] = (actor, None)
         requests: dict[Any, Any] = {}
         while (queue or any(job is not None for _, job in busy.values())) and not cancel.requested:
             for answer in self._ray.wait(list(busy), timeout=POLL_SECONDS)[0]:
@@ -81,14 +71,25 @@ class RayPool(Pool):
                 if not self._handle_answer(answer, job, queue):
                     # If it is only unreachable, it must not publish the job that its successor repeats.
                     self._ray.kill(actor)
-                    start_actor()
-                    continue
-                if queue:
+                    actor = start_actor()
+                    busy[actor.load.remote()] = (actor, None)
+                elif queue:
                     following = queue.pop()
                     busy[actor.run.remote(following)] = (actor, following)
             self._poll_progress(requests, {job.name: actor for actor, job in busy.values() if job is not None}, queue)
         for actor, _ in busy.values():
             self._ray.kill(actor)
+
+    def _actor_factory(self, jobs: int) -> tuple[Callable[[], Any], int]:
+        """A function that starts an actor, and the number of actors that the cluster's resources allow."""
+        resources = self._ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0)) if self._loader.uses_gpu else 0
+        count = min(self._actors or max(gpus, 1), jobs)
+        share = 1 if gpus else max(1, int(resources.get("CPU", 1)) // count)
+        # A second thread answers `progress` while the first one works.
+        needs = {"num_gpus": 1 if gpus else 0, "num_cpus": share, "max_restarts": 0, "max_concurrency": 2}
+        kind = self._ray.remote(**needs)(SceneActor)
+        return lambda: kind.remote(self._loader, self._store, share), count
 
     def _handle_answer(self, answer: Any, job: Job | None, queue: WorkQueue) -> bool:
         """Report an actor's outcome; False if the actor is lost."""

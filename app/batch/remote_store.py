@@ -88,10 +88,10 @@ class RemoteFiles:
         with self._errors("read"):
             # A cached listing may lack what other machines wrote since.
             self._fs.invalidate_cache()
-            found = self._fs.find(base, detail=True)
+            entries = self._fs.find(base, detail=True)
         # Some stores list a file as its own content.
-        inside = {str(path): info for path, info in found.items() if str(path).startswith(base + "/")}
-        return {path[len(base) + 1 :]: int(info["size"]) for path, info in inside.items()}
+        below = {str(path): info for path, info in entries.items() if str(path).startswith(base + "/")}
+        return {path[len(base) + 1 :]: int(info["size"]) for path, info in below.items()}
 
     def read(self, name: str) -> bytes | None:
         """Content of a file; None if there is no such file."""
@@ -102,10 +102,10 @@ class RemoteFiles:
             except FileNotFoundError:
                 return None
 
-    def digest(self, name: str, size: int, known: str) -> str:
-        """Digest of a file of ``size`` bytes, of the kind of ``known``; see `file_digest`."""
+    def digest(self, name: str, size: int) -> str:
+        """Digest of a file of ``size`` bytes; see `file_digest`."""
         with self._errors("read"), self._fs.open(self._path(name), "rb") as file:
-            return stream_digest(file, size, known)
+            return stream_digest(file, size)
 
     def write(self, name: str, data: bytes) -> None:
         with self._errors("write"):
@@ -158,8 +158,8 @@ POLLS = 4
 
 
 @contextmanager
-def remote_lock(files: RemoteFiles, beat: float | None = None) -> Iterator[None]:
-    """Lock the address, creating its folder if need be, and renew the lock every ``beat`` seconds.
+def remote_lock(files: RemoteFiles, heartbeat_s: float = HEARTBEAT_SECONDS) -> Iterator[None]:
+    """Lock the address, creating its folder if need be, and renew the lock at every heartbeat.
 
     Two batches that begin in the same moment may both be refused. Both are admitted only if one of them stalls for
     longer than `DEAD_HEARTBEATS`.
@@ -167,13 +167,12 @@ def remote_lock(files: RemoteFiles, beat: float | None = None) -> Iterator[None]
     Raises:
         OutputError: another batch holds it, or it cannot be written.
     """
-    beat = HEARTBEAT_SECONDS if beat is None else beat
     files.make_folder()
-    _await_dead(files, beat)
-    lock = _Heartbeat(files, beat)
+    _await_dead(files, heartbeat_s)
+    lock = _Heartbeat(files, heartbeat_s)
     lock.renew()
     # Of several that wrote in the same moment, the last one holds the lock.
-    time.sleep(beat / POLLS)
+    time.sleep(heartbeat_s / POLLS)
     lock.check()
     thread = threading.Thread(target=lock.run, name="lock", daemon=True)
     thread.start()
@@ -187,20 +186,20 @@ def remote_lock(files: RemoteFiles, beat: float | None = None) -> Iterator[None]
                 files.remove([LOCK_NAME])
 
 
-def _await_dead(files: RemoteFiles, beat: float) -> None:
+def _await_dead(files: RemoteFiles, heartbeat_s: float) -> None:
     """Wait until the lock of a killed batch counts as dead. Raises OutputError if its batch is alive."""
-    found = files.read(LOCK_NAME)
-    if found is None:
+    lock = files.read(LOCK_NAME)
+    if lock is None:
         return
     logger.warning(
-        "found the lock of another batch: watching for %g s whether it is still running", beat * DEAD_HEARTBEATS
+        "found the lock of another batch: watching for %g s whether it is still running", heartbeat_s * DEAD_HEARTBEATS
     )
     for _ in range(DEAD_HEARTBEATS * POLLS):
-        time.sleep(beat / POLLS)
+        time.sleep(heartbeat_s / POLLS)
         now = files.read(LOCK_NAME)
         if now is None:
             return
-        if now != found:
+        if now != lock:
             raise _refusal(files, now)
 
 
@@ -254,9 +253,11 @@ TEMPORARY_PREFIX = "stream-recon-"
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """`Store` at an address. Only the address is pickled for workers."""
+    """`Store` at an address. Its connection is not pickled for workers."""
 
     address: str
+    heartbeat_s: float = HEARTBEAT_SECONDS
+    """Time between renewals of the lock."""
 
     def __post_init__(self) -> None:
         """Raises what `RemoteFiles` raises."""
@@ -266,8 +267,8 @@ class RemoteStore:
     def _files(self) -> RemoteFiles:
         return RemoteFiles(self.address)
 
-    def __getstate__(self) -> dict[str, str]:
-        return {"address": self.address}
+    def __getstate__(self) -> dict[str, Any]:
+        return {"address": self.address, "heartbeat_s": self.heartbeat_s}
 
     @property
     def single_process(self) -> bool:
@@ -277,18 +278,14 @@ class RemoteStore:
         return f"{self._files.address}/{name}"
 
     def lock(self) -> AbstractContextManager[None]:
-        return remote_lock(self._files)
+        return remote_lock(self._files, self.heartbeat_s)
 
     def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
         manifest = self._files.read(f"{name}/{MANIFEST_NAME}")
         sizes = self._files.sizes(name)
         if manifest is None:
             return CheckResult(None, "unfinished" if sizes else "not there")
-
-        def digest(file: str, known: str) -> str:
-            return self._files.digest(f"{name}/{file}", sizes[file], known)
-
-        return check_files(manifest, key, sizes, digest)
+        return check_files(manifest, key, sizes, lambda file: self._files.digest(f"{name}/{file}", sizes[file]))
 
     def read(self, name: str) -> bytes | None:
         return self._files.read(name)

@@ -13,7 +13,7 @@ from stream_recon.app.batch.jobs import (
     Event,
     Job,
     JobProgress,
-    Model,
+    ModelIdentity,
     ModelLoader,
     Outcome,
     Seconds,
@@ -86,7 +86,7 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
 class _BatchRun:
     """State of all scenes during a run."""
 
-    def __init__(self, batch: Batch, model: Model, listener: BatchListener, timer: StageTimer) -> None:
+    def __init__(self, batch: Batch, model: ModelIdentity, listener: BatchListener, timer: StageTimer) -> None:
         self._batch, self._store = batch, batch.store
         self._model = model
         self._listener = listener

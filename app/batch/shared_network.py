@@ -7,7 +7,7 @@ from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from stream_recon.app.batch.jobs import Model, ModelLoader
+from stream_recon.app.batch.jobs import ModelIdentity, ModelLoader
 from stream_recon.app.batch.store import Store
 from stream_recon.app.batch.workers import HASHED_ELSEWHERE, ProcessPool, Worker
 from stream_recon.app.core.process import exit_with_parent, memory_errors
@@ -42,7 +42,7 @@ class RemoteLoader:
     def check(self) -> None:
         self.local.check()
 
-    def describe(self) -> Model:
+    def describe(self) -> ModelIdentity:
         return self.local.describe()
 
     def gpus(self) -> list[str]:

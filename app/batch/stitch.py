@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stream_recon.app.batch.chunks import AlignedChunks
-from stream_recon.app.batch.jobs import Job, Model, Seconds, StageTimer, chunks_folder
-from stream_recon.app.batch.scene import manifest_record, run_scene_stages
+from stream_recon.app.batch.jobs import Job, ModelIdentity, Seconds, StageTimer, chunks_folder
+from stream_recon.app.batch.scene_stages import manifest_record, run_scene_stages
 from stream_recon.app.batch.stitched_files import StitchedFiles, stitched_health, stitched_segments
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.process import peak_host_memory_mb
@@ -32,7 +32,7 @@ class SceneStitcher:
     One thread at a time may use it. Always close it.
     """
 
-    def __init__(self, job: Job, chunks: Sequence[Job], store: Store, model: Model) -> None:
+    def __init__(self, job: Job, chunks: Sequence[Job], store: Store, model: ModelIdentity) -> None:
         self._job, self._store, self._model = job, store, model
         self._count = len(chunks)
         self._waiting = deque(chunks)

@@ -42,8 +42,9 @@ LINK_THREADS = 8
 class StitchedCloud:
     """Cloud to which chunks are added in order; one point per voxel of the stitched result. Close it."""
 
-    def __init__(self, folder: Path, voxel: float) -> None:
+    def __init__(self, folder: Path, voxel: float, block_points: int = BLOCK_POINTS) -> None:
         """Begin the cloud's file in ``folder``; ``voxel`` is the voxel's edge. Raises OutputError."""
+        self._block_points = block_points
         self._voxels, self._ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
         threads = min(usable_cores(), MAX_CLOUD_THREADS)
         self._bits = min(threads.bit_length() - 1, MAX_PART_BITS)
@@ -61,7 +62,7 @@ class StitchedCloud:
         """Add the points of a chunk's folder. Raises OutputError."""
         path = chunk / POINTS_NAME
         count = len(stored_points(path))
-        blocks = ((path, begin, T_world_chunk) for begin in range(0, count, BLOCK_POINTS))
+        blocks = ((path, begin, T_world_chunk) for begin in range(0, count, self._block_points))
         looked_up = (
             (
                 vertices,
@@ -76,7 +77,7 @@ class StitchedCloud:
         self, path: Path, begin: int, T_world_chunk: Similarity
     ) -> tuple[Vertices, NDArray[np.uint64], list[NDArray[np.intp]]]:
         """One block's points in world coordinates, their voxel keys, and their indices by part of the table."""
-        vertices = np.array(stored_points(path)[begin : begin + BLOCK_POINTS])
+        vertices = np.array(stored_points(path)[begin : begin + self._block_points])
         keys = self._voxels.keys(_transform_in_place(vertices, T_world_chunk))
         first = first_of_each(keys)
         keys = keys[first]
@@ -195,9 +196,9 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
 
 def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:
     """``segments`` of ``run.json``: those whose first frame was taken from the chunk that recorded them."""
-    found: list[dict[str, Any]] = []
+    stitched: list[dict[str, Any]] = []
     for number, chunk in enumerate(aligned.chunks):
         indices = {camera.index for camera in aligned.frames_of(number)}
         segments = chunk.run.get("segments")
-        found += [entry for entry in (segments if isinstance(segments, list) else []) if entry["index"] in indices]
-    return tuple(found)
+        stitched += [entry for entry in (segments if isinstance(segments, list) else []) if entry["index"] in indices]
+    return tuple(stitched)

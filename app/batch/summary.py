@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from rich.table import Table
 
-from stream_recon.app.batch.jobs import Model, Seconds
-from stream_recon.app.batch.manifest import checked_result, upgraded_result
+from stream_recon.app.batch.jobs import ModelIdentity, Seconds
+from stream_recon.app.batch.manifest import checked_result
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.input_file import read_file
@@ -24,7 +25,6 @@ from stream_recon.app.evaluation.metrics import METRIC_NAMES
 from stream_recon.app.result.run_record import PROGRAM, program_version
 from stream_recon.app.result.verdict import LEVELS, Verdict, recorded_verdict
 from stream_recon.configs.errors import InputError, OutputError
-from stream_recon.configs.schema import upgraded_preset
 
 SUMMARY_NAME = "summary.json"
 CSV_NAME = "summary.csv"
@@ -145,7 +145,7 @@ def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def summary_record(
-    batch: Batch, model: Model, rows: Sequence[Row], totals: Totals, *, interrupted: bool
+    batch: Batch, model: ModelIdentity, rows: Sequence[Row], totals: Totals, *, interrupted: bool
 ) -> dict[str, Any]:
     """Content of ``summary.json``."""
     datasets = dict.fromkeys(row.dataset for row in rows)
@@ -191,15 +191,26 @@ def _cell_text(value: Any) -> Any:
 
 
 def check_summary_files(store: Store) -> None:
-    """Raises OutputError where a file of the user has the name of one of the batch's."""
+    """Raises OutputError where a file of the user, or of a version that is not read, has the name of the batch's."""
     for name, mark in SUMMARY_MARKS.items():
         content = store.read(name)
         if content and not all(word in content for word in mark):
             raise OutputError(f"{store.location(name)} was not written by {PROGRAM}: move it, or choose another -o")
+        if content and name == SUMMARY_NAME:
+            with suppress(ValueError):  # a damaged one is written anew
+                _check_version(parse_json(content), store.location(name))
+
+
+def _check_version(record: Any, location: str) -> None:
+    """Raises OutputError for a summary of version 0.1, of which nothing is read."""
+    version = str(record.get("version")) if isinstance(record, dict) else ""
+    if version.startswith("0.1."):
+        text = f"{location} was written by {PROGRAM} {version}, whose batches are not read"
+        raise OutputError(f"{text}: run it again in another folder")
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Content of a ``summary.json`` of this version or of 0.1. Raises InputError."""
+    """Content of a ``summary.json``. Raises InputError, OutputError."""
     try:
         record = parse_json(read_file(path))
     except OSError as error:
@@ -209,13 +220,14 @@ def read_summary(path: Path) -> dict[str, Any]:
     required = {"program", "scenes", "means", "weights_sha256", "preset", "options", "protocol"}
     if not isinstance(record, dict) or not required <= set(record) or record["program"] != PROGRAM:
         raise InputError(f"{path} is not a summary.json of {PROGRAM} batch")
+    _check_version(record, str(path))
     try:
-        scenes = [checked_result(upgraded_result(scene)) for scene in record["scenes"]]
+        scenes = [checked_result(scene) for scene in record["scenes"]]
         if not isinstance(record["options"], dict) or not all(isinstance(s.get("path"), str) for s in scenes):
             raise ValueError("options or a path")
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    return {**record, "preset": upgraded_preset(record["preset"]), "scenes": scenes}
+    return {**record, "scenes": scenes}
 
 
 ScenePair = tuple[Mapping[str, Any], Mapping[str, Any]]

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.batch.jobs import Job, Model, plan_jobs
+from stream_recon.app.batch.jobs import Job, ModelIdentity, plan_jobs
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore, Store
@@ -184,8 +184,8 @@ class RoomLoader:
     def check(self) -> None:
         pass
 
-    def describe(self) -> Model:
-        return Model(fake_preset(), WEIGHTS)
+    def describe(self) -> ModelIdentity:
+        return ModelIdentity(fake_preset(), WEIGHTS)
 
     def gpus(self) -> list[str]:
         return list(self.named_gpus)

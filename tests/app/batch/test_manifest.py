@@ -56,20 +56,6 @@ def test_a_changed_shortened_or_missing_file_is_noticed(done: Path, name: str) -
     assert check_manifest(done, KEY).result is None
 
 
-def test_a_record_of_version_0_1_is_read_with_the_keys_of_this_version(tmp_path: Path) -> None:
-    old = {"seams": [{"first": 3}], "window_phases": [{"open": 1.0}], "window_seconds": [2.0], "metres": {"scale": 3.0}}
-    old |= {"figures": {"ate_m": 0.1, "rot_step_deg": 0.2, "tdir_deg": 3}, "plot": {"ours": [[0, 1]], "truth": []}}
-    publish(written(tmp_path / "work"), tmp_path / "a", KEY, RESULT | old)
-    assert check_manifest(tmp_path / "a", KEY).result == RESULT | {
-        "overlaps": [{"first": 3}],
-        "chunk_phases": [{"open": 1.0}],
-        "chunk_seconds": [2.0],
-        "metric_scale": {"scale": 3.0},
-        "figures": {"ate_m": 0.1, "rpe_rot_deg": 0.2, "trans_dir_deg": 3},
-        "plot": {"estimate": [[0, 1]], "ground_truth": []},
-    }
-
-
 @pytest.mark.parametrize("part", ["scene", "options", "weights"])
 def test_a_result_with_another_key_does_not_count(done: Path, part: str) -> None:
     check = check_manifest(done, {**KEY, part: "other"})

@@ -41,6 +41,15 @@ def test_files_of_an_earlier_batch_are(tmp_path: Path) -> None:
     check_summary_files(LocalStore(tmp_path))
 
 
+def test_batches_of_version_0_1_are_refused_by_their_version(tmp_path: Path) -> None:
+    record = {"program": "stream-recon", "means": {}, "weights_sha256": "", "preset": {}, "options": {}, "protocol": {}}
+    (tmp_path / "summary.json").write_text(json.dumps({**record, "version": "0.1.0", "scenes": []}))
+    with pytest.raises(OutputError, match=r"was written by stream-recon 0\.1\.0, whose batches are not read"):
+        check_summary_files(LocalStore(tmp_path))
+    with pytest.raises(OutputError, match=r"stream-recon 0\.1\.0"):
+        read_summary(tmp_path / "summary.json")
+
+
 def test_no_cell_is_a_formula() -> None:
     text = csv_text([{"name": "=cmd|'/c calc'!A1", "dataset": "@x", "path": "+1", "status": "done", "reason": "-2"}])
     assert text.splitlines()[1].startswith("'=cmd|'/c calc'!A1,'@x,'+1,done,'-2")
@@ -67,7 +76,7 @@ def test_no_cell_is_a_formula() -> None:
 )
 def test_a_tampered_manifest_is_made_anew_and_ends_nothing(name: str, value: Any) -> None:
     manifest = {"key": {}, "result": {**RESULT, name: value}, "files": {}}
-    found = check_files(json.dumps(manifest).encode(), {}, {}, lambda file, known: known)
+    found = check_files(json.dumps(manifest).encode(), {}, {}, lambda file: "")
     assert found.result is None and found.reason == "its manifest is damaged"
     with pytest.raises((ValueError, TypeError)):
         checked_result({**RESULT, name: value})
@@ -75,7 +84,7 @@ def test_a_tampered_manifest_is_made_anew_and_ends_nothing(name: str, value: Any
 
 def test_a_true_manifest_counts() -> None:
     manifest = {"key": {}, "result": RESULT, "files": {}}
-    assert check_files(json.dumps(manifest).encode(), {}, {}, lambda file, known: known).result == RESULT
+    assert check_files(json.dumps(manifest).encode(), {}, {}, lambda file: "").result == RESULT
 
 
 def test_a_tampered_summary_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch import remote_store as remote_store
 from stream_recon.app.batch.remote_store import RemoteFiles, RemoteStore, open_store, remote_lock
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore
@@ -17,9 +16,8 @@ from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files,
 fsspec = pytest.importorskip("fsspec")
 
 
-@pytest.fixture(autouse=True)
-def fast_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_store, "HEARTBEAT_SECONDS", 0.1)
+def store_at(address: str) -> RemoteStore:
+    return RemoteStore(address, heartbeat_s=0.1)
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def test_results_at_an_address_are_those_in_a_folder(tmp_path: Path, address: st
     root = tmp_path / "data"
     scenes = [room_scene(root / "straße [1] *"), room_scene(root / "two", 2)]
     plain = run(batch_of(root, tmp_path / "plain", scenes))
-    summary = run(batch_of(root, RemoteStore(address), scenes))
+    summary = run(batch_of(root, store_at(address), scenes))
     assert states(summary) == states(plain)
     for scene in plain["scenes"]:
         name = scene["name"]
@@ -60,17 +58,17 @@ def test_finished_results_at_an_address_are_kept_and_others_redone(
 ) -> None:
     root = tmp_path / "data"
     scenes = [room_scene(root / name) for name in ("kept", "cut", "gone", "unfinished")]
-    run(batch_of(root, RemoteStore(address), scenes))
+    run(batch_of(root, store_at(address), scenes))
     run_of_kept = files.read("kept/run.json")
     ply = files.read("cut/points.ply") or b""
     files.write("cut/points.ply", ply[:-1] + b"x")
     files.remove(["gone/depth/000003.npz", "unfinished/manifest.json"])
     files.write("unfinished/notes.txt", b"mine")
-    summary = run(batch_of(root, RemoteStore(address), scenes))
+    summary = run(batch_of(root, store_at(address), scenes))
     assert [state for _, state in states(summary).values()] == [True, False, False, False]
     assert files.read("kept/run.json") == run_of_kept and files.read("cut/points.ply") == ply
     assert files.read("unfinished/notes.txt") == b"mine"
-    run(batch_of(root, RemoteStore(address), scenes, max_frames=2))
+    run(batch_of(root, store_at(address), scenes, max_frames=2))
     assert sorted(files.sizes("kept/depth")) == ["000000.npz", "000001.npz"], "nothing of the longer one is left"
 
 
@@ -88,16 +86,16 @@ def test_the_manifest_comes_last(
 
     monkeypatch.setattr(RemoteFiles, "upload", breaks)
     scenes = [room_scene(root / "a")]
-    summary = run(batch_of(root, RemoteStore(address), scenes))
+    summary = run(batch_of(root, store_at(address), scenes))
     assert summary["scenes"][0]["reason"] == "the network is gone"
     assert set(files.sizes("a")) == {"run.json", "cameras.json"}
     monkeypatch.undo()
-    assert states(run(batch_of(root, RemoteStore(address), scenes))) == {"a": ("done", False)}
+    assert states(run(batch_of(root, store_at(address), scenes))) == {"a": ("done", False)}
 
 
 def test_files_of_others_there_are_left_alone(tmp_path: Path, address: str, files: RemoteFiles) -> None:
     files.write("a/points.ply", b"somebody's")
-    summary = run(batch_of(tmp_path, RemoteStore(address), [room_scene(tmp_path / "data" / "a")]))
+    summary = run(batch_of(tmp_path, store_at(address), [room_scene(tmp_path / "data" / "a")]))
     assert "holds other files" in summary["scenes"][0]["reason"]
     assert files.read("a/points.ply") == b"somebody's" and list(files.sizes("a")) == ["points.ply"]
 
@@ -106,7 +104,7 @@ def test_a_split_video_is_stitched_there(tmp_path: Path, address: str, files: Re
     root = tmp_path / "data"
     scenes, loader = [room_scene(root / "a", 60)], RoomLoader(own_worlds=True)
     plain = run(batch_of(root, tmp_path / "plain", scenes, split=2), loader)
-    summary = run(batch_of(root, RemoteStore(address), scenes, split=2), loader)
+    summary = run(batch_of(root, store_at(address), scenes, split=2), loader)
     assert summary["scenes"][0]["overlaps"] == plain["scenes"][0]["overlaps"]
     assert downloaded(files, "a", tmp_path / "got") == result_files(tmp_path / "plain" / "a")
     assert not [name for name in files.sizes("") if name.startswith(".windows")]
@@ -118,7 +116,7 @@ def test_a_worker_killed_in_mid_scene_changes_nothing_at_an_address(tmp_path: Pa
     scenes = [room_scene(root / name, frames) for name, frames in (("a", 12), ("b", 9))]
     run(batch_of(root, tmp_path / "plain", scenes))
     # A folder, through fsspec: other processes must see it.
-    store = RemoteStore(f"file://{tmp_path}/out")
+    store = store_at(f"file://{tmp_path}/out")
     summary = run(batch_of(root, store, scenes), RoomLoader(die_once=marker), 2)
     assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
     for name in ("a", "b"):
@@ -132,7 +130,7 @@ def test_ray_actors_upload_their_results(tmp_path: Path) -> None:
     root = tmp_path / "data"
     scenes, loader = [room_scene(root / "a"), room_scene(root / "b", 9)], RoomLoader()
     run(batch_of(root, tmp_path / "plain", scenes))
-    batch = batch_of(root, RemoteStore(f"file://{tmp_path}/out"), scenes)
+    batch = batch_of(root, store_at(f"file://{tmp_path}/out"), scenes)
     summary = run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), Listening())
     assert states(summary) == {"a": ("done", False), "b": ("done", False)}
     for name in ("a", "b"):
@@ -140,8 +138,11 @@ def test_ray_actors_upload_their_results(tmp_path: Path) -> None:
 
 
 def test_a_second_batch_on_the_same_address_refuses(tmp_path: Path, address: str, files: RemoteFiles) -> None:
-    batch = batch_of(tmp_path, RemoteStore(address), [room_scene(tmp_path / "data" / "a")])
-    with remote_lock(files), pytest.raises(OutputError, match=r"another batch is writing to memory://.*process \d+ on"):
+    batch = batch_of(tmp_path, store_at(address), [room_scene(tmp_path / "data" / "a")])
+    with (
+        remote_lock(files, 0.1),
+        pytest.raises(OutputError, match=r"another batch is writing to memory://.*process \d+ on"),
+    ):
         run(batch)
     assert states(run(batch)) == {"a": ("done", False)}, "the lock ends with its holder"
     assert files.read(LOCK_NAME) is None
@@ -150,7 +151,7 @@ def test_a_second_batch_on_the_same_address_refuses(tmp_path: Path, address: str
 def test_the_lock_of_a_killed_batch_is_taken_over(files: RemoteFiles, caplog: pytest.LogCaptureFixture) -> None:
     files.make_folder()
     files.write(LOCK_NAME, b'{"holder": "process 1 on a machine that is off"}')
-    with remote_lock(files):
+    with remote_lock(files, 0.1):
         assert b"machine that is off" not in (files.read(LOCK_NAME) or b"")
     assert "watching for" in caplog.text and files.read(LOCK_NAME) is None
 
@@ -186,9 +187,11 @@ def test_a_lost_lock_is_neither_renewed_nor_removed(files: RemoteFiles, caplog: 
     assert files.read(LOCK_NAME) == b"another's" and "took" in caplog.text
 
 
-def test_only_the_address_is_pickled(address: str) -> None:
-    store = pickle.loads(pickle.dumps(RemoteStore(address)))
-    assert store == RemoteStore(address) and store.__getstate__() == {"address": address}
+def test_the_connection_is_not_pickled(address: str) -> None:
+    store = store_at(address)
+    store.read("anything")
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy == store and copy.__getstate__() == {"address": address, "heartbeat_s": 0.1}
 
 
 @pytest.mark.parametrize("place", ["some/folder", "file://{}/some/folder", "local://{}/some/folder"])

@@ -79,8 +79,8 @@ def test_a_scene_of_unknown_length_cannot_be_split(tmp_path: Path) -> None:
         chunk_jobs(job_of(RoomScene("a", scene.path, None), tmp_path), 2)
 
 
-def test_chunks_have_the_folders_and_keys_of_version_0_1(tmp_path: Path) -> None:
-    """So finished chunks of an interrupted split of version 0.1 count."""
+def test_chunks_have_the_folders_and_keys_of_version_0_2(tmp_path: Path) -> None:
+    """So finished chunks of an interrupted split of version 0.2 count."""
     job = job_of(room_scene(tmp_path / "a", 60), tmp_path)
     first, second = chunk_jobs(job, 2)
     assert [first.name, second.name] == [".windows/a/0", ".windows/a/1"]

@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 from plyfile import PlyData
 
-from stream_recon.app.batch import stitched_files
 from stream_recon.app.batch.stitched_files import StitchedCloud
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.result.cloud import POINTS_NAME
@@ -36,11 +35,11 @@ def colours(seed: int) -> NDArray[np.uint8]:
     return np.stack([np.full(COUNT, seed), number // 256, number % 256], axis=1).astype(np.uint8)
 
 
-def stitch_three(base: Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+def stitch_three(base: Path, block_points: int) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
     """Join chunks of three worlds; where their points belong [N, 3], and their colours."""
     noise = np.random.default_rng(9)
     points = []
-    with closing(StitchedCloud(base, VOXEL)) as cloud:
+    with closing(StitchedCloud(base, VOXEL, block_points)) as cloud:
         for seed in range(3):
             transform = Similarity(0.5 + 0.4 * seed, random_rotation(noise), noise.normal(size=3))
             points.append(transform.apply(chunk_cloud(base / str(seed), seed).astype(np.float64)))
@@ -49,11 +48,8 @@ def stitch_three(base: Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
 
 
 @pytest.mark.parametrize("block", [100, 10**6])
-def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
-    monkeypatch.setattr(stitched_files, "BLOCK_POINTS", block)
-    points, rgb = stitch_three(tmp_path)
+def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(tmp_path: Path, block: int) -> None:
+    points, rgb = stitch_three(tmp_path, block)
     vertices = PlyData.read(tmp_path / POINTS_NAME)["vertex"]
     xyz = np.stack([vertices[axis] for axis in "xyz"], axis=1)
     found = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=1)
@@ -67,7 +63,6 @@ def test_the_first_point_of_each_voxel_is_moved_and_keeps_its_colour(
 
 
 def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stitched_files, "BLOCK_POINTS", 100)
     append = PlyFile.append_vertices
 
     def refuse(ply: PlyFile, vertices: NDArray[np.void]) -> None:
@@ -77,7 +72,7 @@ def test_a_full_disk_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(PlyFile, "append_vertices", refuse)
     with pytest.raises(OutputError, match="no space left"):
-        stitch_three(tmp_path)
+        stitch_three(tmp_path, 100)
 
 
 def test_work_is_handed_on_in_order_and_not_all_at_once() -> None:

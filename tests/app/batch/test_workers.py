@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.batch.jobs import Event, JobProgress, Model, longest_first
+from stream_recon.app.batch.jobs import Event, JobProgress, ModelIdentity, longest_first
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.workers import ProcessPool
@@ -133,7 +133,7 @@ def test_workers_begin_before_the_weights_are_hashed_and_end_where_nothing_is_to
     begun: list[int] = []
 
     class Watched(RoomLoader):
-        def describe(self) -> Model:
+        def describe(self) -> ModelIdentity:
             # Called in parallel to the start of workers, which does not wait for it.
             deadline = time.monotonic() + 20
             while len(multiprocessing.active_children()) < 2 and time.monotonic() < deadline:
