@@ -57,11 +57,6 @@ class Chunk:
     def frames(self) -> slice:
         return slice(self.first, self.last + 1)
 
-    def signature(self, options: PointOptions) -> tuple[int, int, int]:
-        """Values that change exactly when the shown points may change."""
-        last = self.last if options.last_frame is None else min(options.last_frame, self.last)
-        return self.version, options.min_rank, last
-
 
 class ChunkStore:
     """All chunks in order: at most ``max_chunks``, and at most ``budget`` points once pending ones are merged.
@@ -164,14 +159,12 @@ class ChunkStore:
         """Number of merged points that the options show."""
         return sum(len(chunk.points.filtered(options)) for chunk in self.chunks)
 
-    def causal_points(
-        self, chunk: Chunk, causal_poses: DiskColumn, options: PointOptions = ALL_POINTS, stride: int = 1
-    ) -> RankedPoints:
+    def causal_points(self, chunk: Chunk, causal_poses: DiskColumn, stride: int = 1) -> RankedPoints:
         """Every ``stride``-th merged point of a chunk at its causal pose, in the axes of the chunk's first camera.
 
         ``causal_poses``: [n, 4, 4], of all frames.
         """
-        points = chunk.points.filtered(options)
+        points = chunk.points
         points = points.take(np.arange(0, len(points), stride)) if stride > 1 else points
         maps = np.linalg.inv(causal_poses[chunk.first]) @ causal_poses[chunk.frames]
         fields, frame = -self._frames.applied_fields[chunk.frames], points.frame - chunk.first

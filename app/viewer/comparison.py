@@ -10,7 +10,7 @@ from stream_recon.app.core.disk_table import DiskColumn
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.viewer.chunks import Chunk, ChunkStore
 from stream_recon.app.viewer.nodes import ChunkNode, LineNode, path_segments, wxyz
-from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP, RankedPoints
+from stream_recon.app.viewer.points import HIDE_STEP, RankedPoints
 from stream_recon.app.viewer.timeline import Timeline
 
 PATH = (170, 170, 170)
@@ -50,13 +50,7 @@ class ComparisonLayer:
                 name = f"/before/points/{step}/{chunk.first}"
                 node = self._nodes.setdefault((step, chunk.first), ChunkNode(self._server, name))
                 with self._server.atomic():
-                    node.sync(
-                        chunk,
-                        ALL_POINTS,
-                        partial(_causal_step, store, chunk, causal, step),
-                        S_world_chunk,
-                        quaternion,
-                    )
+                    node.sync(chunk, partial(_causal_step, store, chunk, causal, step), S_world_chunk, quaternion)
         path = timeline.causal_path(MAX_PATH_VERTICES) + self._offset.astype(np.float32)
         self._path.sync(path_segments(path), PATH)
 

@@ -15,7 +15,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -203,16 +203,7 @@ class MessageGuard:
         control, updates = self.find_control(message["uuid"]), message["updates"]
         if control is None or not isinstance(updates, dict) or set(updates) != {"value"}:
             return False
-        value, current = updates["value"], control.value
-        if isinstance(current, bool):
-            return isinstance(value, bool)
-        low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
-        if isinstance(current, int | float):
-            return _is_number(value) and low <= value <= high
-        if isinstance(current, tuple | list) and hasattr(control, "min"):
-            numbers = isinstance(value, list) and len(value) == len(current) and all(map(_is_number, value))
-            return numbers and all(low <= number <= high for number in value) and sorted(value) == value
-        return isinstance(value, str) and value in getattr(control, "options", ())
+        return _is_value_of(control, updates["value"])
 
 
 class RateLimiter:
@@ -262,7 +253,21 @@ def _is_click(message: Mapping[str, Any]) -> bool:
     return all(isinstance(v, list) and len(v) == count and all(map(_is_number, v)) for v, count in lists)
 
 
-def _is_number(value: object) -> bool:
+def _is_value_of(control: Any, value: object) -> bool:
+    """Whether a control of viser can have a value."""
+    current = control.value
+    if isinstance(current, bool):
+        return isinstance(value, bool)
+    low, high = getattr(control, "min", -LARGEST_NUMBER), getattr(control, "max", LARGEST_NUMBER)
+    if isinstance(current, int | float):
+        return _is_number(value) and low <= value <= high
+    if isinstance(current, tuple | list) and hasattr(control, "min"):
+        is_list = isinstance(value, list) and len(value) == len(current) and all(map(_is_number, value))
+        return is_list and all(low <= number <= high for number in value) and sorted(value) == value
+    return isinstance(value, str) and value in getattr(control, "options", ())
+
+
+def _is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and abs(value) <= LARGEST_NUMBER

@@ -11,7 +11,7 @@ from viser._messages import SceneNodeUpdateMessage
 from stream_recon.app.core.transforms import Similarity, quaternion_xyzw
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.viewer.chunks import Chunk
-from stream_recon.app.viewer.points import PointOptions, RankedPoints
+from stream_recon.app.viewer.points import RankedPoints
 from stream_recon.app.viewer.surfaces import Surface
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
@@ -52,14 +52,13 @@ class ChunkNode(Node):
     """Number of points that clients show."""
     sent = 0
     """Number of times that points were sent."""
-    _signature: tuple[int, int, int] | None = None
+    _version = -1
     _S_sent: Similarity | None = None
     _point_size = 0.0
 
     def sync(
         self,
         chunk: Chunk,
-        options: PointOptions,
         points: Callable[[], RankedPoints],
         S_world_chunk: Similarity,
         quaternion: NDArray[np.float64],
@@ -67,50 +66,53 @@ class ChunkNode(Node):
         """Send changes.
 
         Args:
-            points: gives the points to show; called if they may have changed.
+            points: gives the points to show; called if the chunk's have changed.
             quaternion: rotation of ``S_world_chunk`` (`wxyz`).
         """
-        S, point_size = S_world_chunk, chunk.voxel * options.size
-        signature = chunk.signature(options)
-        if signature != self._signature:
-            self._signature = signature
-            self._send(points(), chunk.voxel, point_size, S, quaternion)
+        S, self._point_size = S_world_chunk, chunk.voxel
+        if chunk.version != self._version:
+            self._version = chunk.version
+            self._send(points(), chunk, S)
         if self.handle is None:
             return
         if self._S_sent is not S:
             self._S_sent = S
             self.handle.wxyz, self.handle.position, self.handle.scale = quaternion, S.translation, S.scale
-        self._point_size = point_size
-        self.handle.point_size = point_size
+        self.handle.point_size = chunk.voxel
 
     def send_size(self, client: Any, size: float) -> None:
         """Change the size of the points, in voxels, on one page."""
         updates = {"point_size": size * self._point_size}
         client.scene._websock_interface.queue_message(SceneNodeUpdateMessage(self.name, updates))
 
-    def _send(
-        self, points: RankedPoints, voxel: float, point_size: float, S: Similarity, quaternion: NDArray[np.float64]
-    ) -> None:
+    def _send(self, points: RankedPoints, chunk: Chunk, S: Similarity) -> None:
         self.shown = len(points)
         if not len(points):
             self.remove()
             return
-        self._S_sent, self._point_size = S, point_size
+        self._S_sent = S
         # Replaced: an update would stay in the server's memory with the old points.
-        self.handle = self.server.scene.add_point_cloud(
-            self.name,
-            points.xyz,
-            points.rgb,
-            point_size=point_size,  # the client multiplies it by the scale
-            point_shape="rounded",
-            point_shading="flat",
-            # Half precision where it keeps points within half a voxel.
-            precision="float16" if float(np.abs(points.xyz).max()) <= HALF_STEPS * voxel else "float32",
-            scale=S.scale,
-            wxyz=quaternion,
-            position=S.translation,
-        )
+        self.handle = add_chunk_points(self.server.scene, self.name, points, chunk, S)
         self.sent += 1
+
+
+def add_chunk_points(
+    scene: Any, name: str, points: RankedPoints, chunk: Chunk, S_world_chunk: Similarity, size: float = 1.0
+) -> Any:
+    """Add points of a chunk to a scene of viser, each of a ``size`` in voxels."""
+    return scene.add_point_cloud(
+        name,
+        points.xyz,
+        points.rgb,
+        point_size=chunk.voxel * size,  # the client multiplies it by the scale
+        point_shape="rounded",
+        point_shading="flat",
+        # Half precision where it keeps points within half a voxel.
+        precision="float16" if float(np.abs(points.xyz).max()) <= HALF_STEPS * chunk.voxel else "float32",
+        scale=S_world_chunk.scale,
+        wxyz=wxyz(S_world_chunk.rotation[None])[0],
+        position=S_world_chunk.translation,
+    )
 
 
 class SurfaceNode(Node):

@@ -27,7 +27,7 @@ from stream_recon.app.viewer.nodes import (
 )
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.place_layers import PlaceLayers
-from stream_recon.app.viewer.points import ALL_POINTS, HIDE_STEP
+from stream_recon.app.viewer.points import HIDE_STEP
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
@@ -131,7 +131,7 @@ class ViewerScene:
                 for step in STEPS:
                     name = f"/points/{step}/{chunk.first}"
                     node = self.nodes.setdefault((step, chunk.first), ChunkNode(self._server, name))
-                    node.sync(chunk, ALL_POINTS, partial(chunk.points.step, step), chunk.S_world_chunk, quaternion)
+                    node.sync(chunk, partial(chunk.points.step, step), chunk.S_world_chunk, quaternion)
 
     def _sync_surfaces(self, surfaces: SurfaceStore, timeline: Timeline) -> None:
         wanted = {} if self.mesh is not None else surfaces.surfaces

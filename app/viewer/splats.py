@@ -28,9 +28,9 @@ class SplatLayer:
         self.total = 0
         """Number of all splats."""
 
-    def show(self, splats: Splats, most: int = MAX_SHOWN) -> None:
-        """Show splats in place of the last ones: the ``most`` that are seen most."""
-        shown = splats.most_visible(most)
+    def show(self, splats: Splats, most: int | None = None) -> None:
+        """Show the most visible splats in place of the last ones. ``most``: their number; None: `MAX_SHOWN`."""
+        shown = splats.most_visible(MAX_SHOWN if most is None else most)
         add_splats(self._server.scene, shown)
         self.count, self.total = len(shown), len(splats)
 

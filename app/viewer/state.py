@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.splats import Splats
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
@@ -117,10 +116,6 @@ class ViewerState:
         if self.surfaces.surfaces and coverage(mesh, points, path) < MIN_COVERAGE:
             return
         self.scene.mesh = mesh
-
-    def show_splats(self, splats: Splats, most: int) -> None:
-        """Show Gaussian splats; the first ones are what pages show then."""
-        self.splats.show(splats, most)
 
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:
         """Send changes to the clients. True if revised points or surfaces are left for the next update.

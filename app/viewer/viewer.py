@@ -28,7 +28,6 @@ from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
-from stream_recon.app.viewer.splats import MAX_SHOWN
 from stream_recon.app.viewer.state import ViewerState
 from stream_recon.app.viewer.update_queue import DenseUpdate, FrameUpdate, UpdateQueue
 from stream_recon.configs.schema import PointsConfig
@@ -210,9 +209,9 @@ class Viewer:
                 return
         request()
 
-    def show_splats(self, splats: Splats, most: int = MAX_SHOWN) -> None:
-        """Show Gaussian splats in place of the last ones: the ``most`` that are seen most."""
-        self._queue_request(self.state.show_splats, splats, most)
+    def show_splats(self, splats: Splats, most: int | None = None) -> None:
+        """Show Gaussian splats in place of the last ones. ``most``: see `SplatLayer.show`."""
+        self._queue_request(self.state.splats.show, splats, most)
         self._touch()
 
     def offer_stop(self, stop: Callable[[], None] | None) -> None:
@@ -352,13 +351,9 @@ class Viewer:
             self.state.panel.show_status(FAILED_STATUS)
 
     def _step(self) -> None:
-        """Process one queued item, and send an update if it is due."""
+        """Process one queued item and one request, and send an update if it is due."""
         with self._wake:
-            wait_s = self._next_update - time.monotonic()
-            if not len(self._queue) and not self._requests and (not self._touched or wait_s > 0):
-                resend = RESEND_S if self.state.cameras.waiting else None
-                if not self._wake.wait(wait_s if self._touched else resend) and resend is not None:
-                    self._requests.append(self.state.cameras.send)
+            self._wait_for_work()
             item = self._queue.take()
             request = self._requests.popleft() if self._requests else None
             self._touched |= item is not None
@@ -376,6 +371,15 @@ class Viewer:
         with self._wake:
             self._busy = False
             self._wake.notify_all()
+
+    def _wait_for_work(self) -> None:
+        """Wait until something is queued, an update is due, or views have to be sent again. The lock is held."""
+        wait_s = self._next_update - time.monotonic()
+        if len(self._queue) or self._requests or (self._touched and wait_s <= 0):
+            return
+        resend = RESEND_S if self.state.cameras.waiting else None
+        if not self._wake.wait(wait_s if self._touched else resend) and resend is not None:
+            self._requests.append(self.state.cameras.send)
 
     def _update(self) -> None:
         began = time.monotonic()
