@@ -43,31 +43,34 @@ def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
         if not target.exists() and not target.is_symlink():
             if not target.absolute().parent.is_dir():
                 raise OutputError(f"{target} cannot be written: there is no folder {target.absolute().parent}")
-            return
-        if is_file != target.is_file():
+        elif is_file != target.is_file():
             raise OutputError(f"{target} is a {'folder' if is_file else 'file'}: choose another -o TARGET")
-        if not is_file and not any(target.iterdir()):
-            return
-        if not overwrite:
-            raise OutputError(f"{target} exists: use --overwrite, or another -o TARGET")
-        if is_file:
-            return
-        text = target / README_NAME
-        if not text.is_file() or not text.read_bytes().startswith(README_TITLE.encode()):
-            raise OutputError(f"{target} is no earlier export: choose another -o TARGET")
-        for path in target.rglob("*"):
-            name = path.relative_to(target).as_posix()
-            if (not path.is_dir() or path.is_symlink()) and not EXPORT_FILES.fullmatch(name):
-                raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
+        elif is_file or any(target.iterdir()):
+            if not overwrite:
+                raise OutputError(f"{target} exists: use --overwrite, or another -o TARGET")
+            if not is_file:
+                _check_earlier_export(target)
+
+
+def _check_earlier_export(folder: Path) -> None:
+    """Raises OutputError where a folder is no export, or has other files."""
+    if not _is_own_readme(folder / README_NAME):
+        raise OutputError(f"{folder} is no earlier export: choose another -o TARGET")
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if (not path.is_dir() or path.is_symlink()) and not EXPORT_FILES.fullmatch(name):
+            raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
 
 
 def check_readme(path: Path) -> None:
     """Raises OutputError where the README of an exported file would replace one of the user."""
     with output_errors(path):
-        if path.exists() or path.is_symlink():
-            if path.is_file() and not path.is_symlink() and path.read_bytes().startswith(README_TITLE.encode()):
-                return
+        if path.is_symlink() or (path.exists() and not _is_own_readme(path)):
             raise OutputError(f"{path} was not written by an export: move it, or choose another -o TARGET")
+
+
+def _is_own_readme(path: Path) -> bool:
+    return path.is_file() and path.read_bytes().startswith(README_TITLE.encode())
 
 
 @contextmanager
@@ -116,10 +119,10 @@ def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
 def _sibling(target: Path, kind: str) -> Path:
     """A hidden path in the folder of ``target``, on the same file system."""
     # A path that ends in ".." or "." has no name.
-    named = target.resolve() if not target.name else target
-    _remove_left_behind(named)
+    target = target if target.name else target.resolve()
+    _remove_left_behind(target)
     # The suffix comes last because writers choose their format by it.
-    return named.with_name(f".{named.stem}.{secrets.token_hex(8)}.{kind}{named.suffix}")
+    return target.with_name(f".{target.stem}.{secrets.token_hex(8)}.{kind}{target.suffix}")
 
 
 def _remove_left_behind(target: Path) -> None:
