@@ -196,7 +196,7 @@ def job_key(root: Path, scene: BatchScene, options: RunOptions, model: ModelIden
     """
     path, choice = scene.path, options.frames
     # Absent unless given: results of versions without these options stay valid.
-    given = {
+    options_used = {
         "camera": choice.camera,
         "masks": scene.masks,
         "mapping": None if options.mapping == "off" else options.mapping,
@@ -215,7 +215,7 @@ def job_key(root: Path, scene: BatchScene, options: RunOptions, model: ModelIden
         "options": {
             "stride": choice.stride,
             "max_frames": choice.max_frames,
-            **{name: value for name, value in given.items() if value},
+            **{name: value for name, value in options_used.items() if value},
         },
         "preset": model.preset_tables,
         "weights": model.weights_sha256,
@@ -282,10 +282,10 @@ Seconds = dict[str, float]
 class StageTimer(RunObserver):
     """Time by stage, without gaps: the seconds add up to the total. A stage that is entered again is summed."""
 
-    def __init__(self, first: str, begun: float | None = None) -> None:
-        """``begun``: start of the first stage by `time.monotonic`; None: this moment."""
+    def __init__(self, first: str, started_at: float | None = None) -> None:
+        """``started_at``: start of the first stage by `time.monotonic`; None: this moment."""
         self._seconds: Seconds = {}
-        self._name, self._since = first, time.monotonic() if begun is None else begun
+        self._name, self._since = first, time.monotonic() if started_at is None else started_at
 
     def on_stage(self, name: str, number: int, count: int) -> None:
         self.enter(name)

@@ -91,7 +91,7 @@ def _reconstruct(
     store.check_target(job.name)
     # Chunks of a split scene are evaluated once they are stitched.
     truth = job.scene.truth() if job.chunk is None else None
-    begun = time.monotonic()
+    started_at = time.monotonic()
     with store.job_workspace(job.name, job.key) as lock:
         engine.reset()
         with open_job(job) as source:
@@ -101,8 +101,13 @@ def _reconstruct(
             depth = DepthChecksums(lock.folder)
             try:
                 # Nobody looks at a scene before it is complete, and a refinement writes the cloud again.
-                cloud = "never" if job_options(job).mapping == "full" else "end"
-                output = Output(lock.folder, info, lock=lock, partial=previous.unfinished, cloud=cloud)
+                output = Output(
+                    lock.folder,
+                    info,
+                    lock=lock,
+                    partial=previous.unfinished,
+                    cloud="never" if job_options(job).mapping == "full" else "end",
+                )
                 listeners: list[Evaluator | DepthChecksums] = [previous.evaluator, depth]
                 summary = previous.summary() if previous.complete else _run(engine, job, source, output, listeners)
             except InputError:
@@ -116,7 +121,7 @@ def _reconstruct(
         phases.enter("publish")
         replace_json(lock.folder / RUN_NAME, {**read_run(lock.folder), "phases": phases.seconds})
         lock.release()
-        result = manifest_record(summary, previous.evaluator, time.monotonic() - begun, engine.device)
+        result = manifest_record(summary, previous.evaluator, time.monotonic() - started_at, engine.device)
         result |= {**staged, "phases": phases.seconds}
         store.publish(lock.folder, job.name, job.key, result, depth.checksums)
     return {**result, "phases": phases.seconds}
@@ -128,7 +133,7 @@ def _run(
     """Reconstruct all frames of the job, or those that a previous batch has not reconstructed."""
     open_again = partial(open_job, job, resumed=True)
     with (
-        open_again() if output.partial is not None else nullcontext(source) as begun,
-        Session(engine, begun, open_again, job_options(job), output) as session,
+        open_again() if output.partial is not None else nullcontext(source) as opened,
+        Session(engine, opened, open_again, job_options(job), output) as session,
     ):
         return session.reconstruct(listeners)

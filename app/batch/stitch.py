@@ -106,9 +106,9 @@ class SceneStitcher:
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         yield
-        self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - begun
+        self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - started_at
 
     def _rounded_phases(self) -> Seconds:
         return {phase: round(seconds, 3) for phase, seconds in self._phases.items()}

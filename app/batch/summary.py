@@ -265,9 +265,9 @@ def differences(ours: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     words = {"weights_sha256": "weights", "preset": "presets", "protocol": "protocols"}
     lines = [f"the {word} differ" for name, word in words.items() if ours[name] != other[name]]
     for name in sorted(set(ours["options"]) | set(other["options"])):
-        given = [options.get(name) for options in (ours["options"], other["options"])]
-        if given[0] != given[1]:
-            mine, theirs = ("not given" if value is None else value for value in given)
+        values = [options.get(name) for options in (ours["options"], other["options"])]
+        if values[0] != values[1]:
+            mine, theirs = ("not given" if value is None else value for value in values)
             lines.append(f"--{name.replace('_', '-')} was {mine} here and {theirs} there")
     return lines
 

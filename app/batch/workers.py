@@ -263,12 +263,12 @@ class ProcessPool(Pool):
                 worker.process.join()
 
 
-def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, begun: float) -> None:
+def _work(pipe: "Connection[Any, Any]", loader: ModelLoader, store: Store, threads: int, started_at: float) -> None:
     """Body of a worker. Receives its GPU, sends None once the model is loaded, then for each job progress and outcome.
 
-    ``begun``: start of the process by `time.monotonic`.
+    ``started_at``: start of the process by `time.monotonic`.
     """
-    loading = StageTimer("start", begun)
+    loading = StageTimer("start", started_at)
     exit_with_parent()
     limit_cores(threads)
     try:

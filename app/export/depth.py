@@ -124,9 +124,9 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     written = 0
     with (folder / CAMERAS).open("w") as table:
         table.write("file,index,timestamp,width,height,fx,fy,cx,cy\n")
-        for done, (camera, found) in enumerate(maps, start=1):
-            if found is not None:
-                depth, level, k = found
+        for done, (camera, map_of_frame) in enumerate(maps, start=1):
+            if map_of_frame is not None:
+                depth, level, k = map_of_frame
                 name = f"depth/{frame_name(camera.index)}.png"
                 write_image(folder / name, depth_units(depth))
                 write_image(folder / "confidence" / f"{frame_name(camera.index)}.png", level_steps(level))
@@ -240,25 +240,24 @@ def has_masks(job: ExportJob) -> bool:
 
 
 def excluded_pixels(
-    job: ExportJob, camera: FrameCamera, view: PinholeView, given: NDArray[np.bool_] | None
+    job: ExportJob, camera: FrameCamera, view: PinholeView, user_mask: NDArray[np.bool_] | None
 ) -> NDArray[np.bool_]:
     """Masked pixels [h, w] of a frame's exported image.
 
-    ``given``: the user's mask, where it could be read again. Otherwise, and for the sky, the coarser mask of the depth
-    file serves.
+    ``user_mask``: where it could be read again. Otherwise, and for the sky, the coarser mask of the depth file serves.
     """
     width, height = view.size
     nothing = np.zeros((height, width), bool)
     options = job.result.run["options"]
-    if given is not None and not options.get("mask_sky"):
-        return given
+    if user_mask is not None and not options.get("mask_sky"):
+        return user_mask
     try:
         stored = read_depth(depth_path(job.result.folder, camera.index))
     except OutputError:
-        return nothing if given is None else given
+        return nothing if user_mask is None else user_mask
     coarse = ((stored.depth == 0) & (stored.confidence == 0)).astype(np.float32)
-    found = view.from_network(coarse, stored.transform) > 0.5
-    return np.asarray(found if given is None else found | given)
+    masked = view.from_network(coarse, stored.transform) > 0.5
+    return np.asarray(masked if user_mask is None else masked | user_mask)
 
 
 def write_mask(folder: Path, camera: FrameCamera, masked: NDArray[np.bool_]) -> str:

@@ -78,22 +78,22 @@ def track_observations(tracks: SparseTracks, cameras: Sequence[FrameCamera], vie
     frames, of_frame = np.unique(tracks.frame, return_inverse=True)
     number = np.array([row.get(int(frame), -1) for frame in frames], np.int64)[of_frame]
     pixel = view.to_export(tracks.pixel)
-    found = PointObservations(
+    observed = PointObservations(
         np.asarray(tracks.points, np.float64),
         np.full((len(tracks.points), 3), 128, np.uint8),
         tracks.point.astype(np.int64),
         number,
         pixel,
     )
-    found = found.filtered((number >= 0) & inside(pixel, view))
-    if not len(found.xyz):
+    observed = observed.filtered((number >= 0) & inside(pixel, view))
+    if not len(observed.xyz):
         return no_observations()
-    found = found.filtered(found.errors(cameras, view) < max(MAX_ERROR_SHARE * max(view.size), 2.0))
+    observed = observed.filtered(observed.errors(cameras, view) < max(MAX_ERROR_SHARE * max(view.size), 2.0))
     # A track may hold two features of one image.
-    _, first = np.unique(found.point * len(cameras) + found.camera, return_index=True)
-    once = np.zeros(len(found.point), bool)
+    _, first = np.unique(observed.point * len(cameras) + observed.camera, return_index=True)
+    once = np.zeros(len(observed.point), bool)
     once[first] = True
-    return found.filtered(once)
+    return observed.filtered(once)
 
 
 def inside(pixel: NDArray[np.floating], view: PinholeView) -> NDArray[np.bool_]:
@@ -164,17 +164,17 @@ def dense_points(
     if not point:
         return no_observations()
     rgb = colours(vertices)
-    found = PointObservations(
+    observed = PointObservations(
         xyz.astype(np.float64),
         rgb,
         np.concatenate(point).astype(np.int64),
         np.concatenate(camera_number).astype(np.int64),
         np.concatenate(pixel),
     )
-    found = found.filtered(np.ones(len(found.point), bool))
-    wanted = np.zeros(len(found.xyz), bool)
-    wanted[uniform_indices(len(found.xyz), most)] = True
-    return found.filtered(wanted[found.point])
+    observed = observed.filtered(np.ones(len(observed.point), bool))
+    chosen = np.zeros(len(observed.xyz), bool)
+    chosen[uniform_indices(len(observed.xyz), most)] = True
+    return observed.filtered(chosen[observed.point])
 
 
 def _visible(

@@ -61,13 +61,13 @@ def _fill(server: Any, job: ExportJob, cloud: OrderedPoints) -> str:
     scene = server.scene
     has_splats = current_splats(job.result) is not None
     what = add_surface(server, job, has_splats)
-    kept = uniform_indices(len(cloud.xyz), len(cloud.xyz) if what == "no surface" else POINTS_WITH_SURFACES)
+    chosen = uniform_indices(len(cloud.xyz), len(cloud.xyz) if what == "no surface" else POINTS_WITH_SURFACES)
     near = float(np.abs(cloud.xyz).max()) <= HALF_RANGE * cloud.spacing
     scene.add_point_cloud(
         "/points",
-        cloud.xyz[kept],
-        cloud.rgb[kept],
-        point_size=1.2 * cloud.spacing * (len(cloud.xyz) / len(kept)) ** 0.5,
+        cloud.xyz[chosen],
+        cloud.rgb[chosen],
+        point_size=1.2 * cloud.spacing * (len(cloud.xyz) / len(chosen)) ** 0.5,
         point_shape="rounded",
         point_shading="flat",
         precision="float16" if near else "float32",

@@ -22,17 +22,17 @@ POINT_RADIUS = 0.6
 def write_recording(job: ExportJob, path: Path) -> ExportReport:
     """Write an .rrd file. Raises StreamReconError, or OSError for system errors."""
     rr = _library()
-    found = ordered_points(job, job.options.points, job.progress)
+    cloud = ordered_points(job, job.options.points, job.progress)
     recording = rr.RecordingStream(PROGRAM, recording_id=job.result.folder.resolve().name)
     # In memory, bounded by the number of points: Rerun's file writer blocks forever on a full disk.
     stream = recording.binary_stream()
     recording.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_DOWN, static=True)
-    line = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras])
+    line = np.array([camera.T_world_camera[:3, 3] for camera in cloud.cameras])
     recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
     (width, height), k = job.view.size, job.view.intrinsics
-    starts = [0, *found.point_ends.tolist()]
+    starts = [0, *cloud.point_ends.tolist()]
     images = 0
-    for number, camera in enumerate(found.cameras):
+    for number, camera in enumerate(cloud.cameras):
         recording.set_time("frame", sequence=camera.index)
         recording.set_time("time", duration=camera.timestamp)
         T = camera.T_world_camera
@@ -55,14 +55,14 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
             recording.log("world/camera/image", image)
             images += 1
         new = slice(starts[number], starts[number + 1])
-        radius = POINT_RADIUS * found.spacing
-        points = rr.Points3D(found.xyz[new], colors=found.rgb[new], radii=radius)
+        radius = POINT_RADIUS * cloud.spacing
+        points = rr.Points3D(cloud.xyz[new], colors=cloud.rgb[new], radii=radius)
         recording.log(f"world/points/{camera.index}", points)
-        job.progress(number + 1, len(found.cameras))
+        job.progress(number + 1, len(cloud.cameras))
     path.write_bytes(stream.read(flush=True) or b"")
     recording.disconnect()
     return ExportReport(
-        f"{len(found.xyz)} points, {len(found.cameras)} cameras, {images} of them with images.",
+        f"{len(cloud.xyz)} points, {len(cloud.cameras)} cameras, {images} of them with images.",
         [
             "Open it with 'rerun FILE'. Timelines: frame (number in the source) and time (seconds of the source).",
             "Entities: world/path, world/camera (x right, y down, z forward), world/camera/image, world/points/FRAME.",

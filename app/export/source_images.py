@@ -109,7 +109,7 @@ def _opener(options: Mapping[str, Any]) -> Callable[[], Source] | None:
 
 def _opener_of_parts(parts: Sequence[Any]) -> Callable[[], Source] | None:
     """A function that opens the sources of a merged result; None where one is gone."""
-    found = []
+    openers = []
     for part in parts:
         try:
             change = None if part["change"] is None else CameraChange.from_json(part["change"])
@@ -119,8 +119,8 @@ def _opener_of_parts(parts: Sequence[Any]) -> Callable[[], Source] | None:
             return None
         if opener is None:
             return None
-        found.append((JoinedPart(opener, first, start, change), name))
-    return lambda: open_joined([part for part, _ in found], " + ".join(name for _, name in found))
+        openers.append((JoinedPart(opener, first, start, change), name))
+    return lambda: open_joined([part for part, _ in openers], " + ".join(name for _, name in openers))
 
 
 def image_files(result: ResultFolder) -> list[Path] | None:

@@ -68,7 +68,8 @@ class ViewerCameras:
         self.subject = Subject()
         self._start: int | None = None
         self._first_typical_depth = 1.0
-        self._clients: dict[int, ClientView] = {}
+        self.clients: dict[int, ClientView] = {}
+        """What each client was shown, by its id."""
         self._lock = threading.Lock()
         self._opening: View | None = None
         """The opening view of a usual window."""
@@ -76,7 +77,7 @@ class ViewerCameras:
         """Share of the subject below which another one is chosen."""
         self.on_misplaced: Callable[[], None] = lambda: None
         """Called where a page has left its view by itself, which has to be sent again."""
-        server.on_client_disconnect(lambda client: self._clients.pop(client.client_id, None))
+        server.on_client_disconnect(lambda client: self.clients.pop(client.client_id, None))
 
     @property
     def typical_depth(self) -> float:
@@ -87,7 +88,7 @@ class ViewerCameras:
     @property
     def waiting(self) -> bool:
         """Whether a client has not reported its view yet."""
-        return any(not c.reported and c.sends < MAX_SENDS for c in list(self._clients.values()) if c.sent is not None)
+        return any(not c.reported and c.sends < MAX_SENDS for c in list(self.clients.values()) if c.sent is not None)
 
     def start(self, ordinal: int, typical_depth: float) -> None:
         """Set the typical depth and the up direction by the first frame with points."""
@@ -99,7 +100,7 @@ class ViewerCameras:
     def connect(self, client: Any) -> None:
         """Take in a new client; call in the server's thread before its first view is sent."""
         state = ClientView()
-        self._clients[client.client_id] = state
+        self.clients[client.client_id] = state
 
         async def report(camera: Any) -> None:
             self._report(state, np.array(camera.position))
@@ -121,7 +122,7 @@ class ViewerCameras:
             camera, view = self._server.initial_camera, self._opening
             camera.position, camera.look_at, camera.up = view.position, view.target, view.up
         for client in self._server.get_clients().values():
-            state = self._clients.get(client.client_id)
+            state = self.clients.get(client.client_id)
             if state is None or state.moved or state.sent is None:
                 continue
             if reframe or share_in_view(points, state.sent, _free_view(client)) < state.share:
@@ -133,7 +134,7 @@ class ViewerCameras:
         if self._opening is None:
             return
         for client in self._server.get_clients().values():
-            state = self._clients.get(client.client_id)
+            state = self.clients.get(client.client_id)
             if state is None or state.moved or (state.reported and state.sent is not None):
                 continue
             if state.sent is None:
@@ -146,7 +147,7 @@ class ViewerCameras:
 
     def look_from(self, client: Any, T_world_camera: NDArray[np.float64], back: float, lift: float) -> None:
         """Move a client's view behind (``back``) and above (``lift``) a camera."""
-        state = self._clients.get(client.client_id)
+        state = self.clients.get(client.client_id)
         if state is None:
             return
         R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
@@ -156,7 +157,7 @@ class ViewerCameras:
 
     def show_all(self, client: Any, compared: NDArray[np.float32]) -> None:
         """Move a client's view to the opening view. ``compared``: points [n, 3] that it also takes in."""
-        state = self._clients.get(client.client_id)
+        state = self.clients.get(client.client_id)
         if self._start is None or state is None:
             return
         state.moved = state.inside = False
@@ -167,7 +168,7 @@ class ViewerCameras:
 
         From outside, splats hide what is behind walls.
         """
-        state = self._clients.get(client.client_id)
+        state = self.clients.get(client.client_id)
         if state is None or state.moved:
             return
         state.inside, state.sent = True, None
@@ -205,7 +206,7 @@ class ViewerCameras:
 
     def _put(self, client: Any, view: View) -> None:
         """Move a client's view on its user's behalf."""
-        state = self._clients.get(client.client_id)
+        state = self.clients.get(client.client_id)
         if state is not None:
             state.moved = True
             _move_to(client, view)

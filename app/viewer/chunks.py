@@ -80,6 +80,11 @@ class ChunkStore:
         """Number of merged points."""
         return sum(len(c.points) for c in self.chunks)
 
+    @property
+    def firsts(self) -> set[int]:
+        """Ordinals of the chunks' first frames."""
+        return {chunk.first for chunk in self.chunks}
+
     def add_frame(self, ordinal: int, T_world_camera: NDArray[np.float64]) -> None:
         """Add the next frame; a chunk begins at every ``chunk_frames``-th one."""
         assert ordinal == len(self._frames)
@@ -239,10 +244,10 @@ class ChunkStore:
         if not wrong[frame].any():  # other frames have more confident points in all the same voxels
             self._frames.filled[chunk.frames] = (self._frames.filled[chunk.frames] > 0) & ~wrong
             return 0
-        wanted = chunk.S_world_chunk.inverse().matrix @ world
+        in_chunk = chunk.S_world_chunk.inverse().matrix @ world
         fields, applied = self._frames.fields[chunk.frames], self._frames.applied_fields[chunk.frames]
-        xyz = self._frames.moved(chunk.frames, fields - applied, wanted, frame, chunk.points.xyz)
-        self._frames.in_chunk[chunk.frames], self._frames.applied_fields[chunk.frames] = wanted, fields
+        xyz = self._frames.moved(chunk.frames, fields - applied, in_chunk, frame, chunk.points.xyz)
+        self._frames.in_chunk[chunk.frames], self._frames.applied_fields[chunk.frames] = in_chunk, fields
         chunk.points = replace(chunk.points, xyz=xyz)
         chunk.version += 1
         return len(frame)

@@ -37,8 +37,7 @@ class ComparisonLayer:
 
     def sync(self, store: ChunkStore, timeline: Timeline) -> None:
         """Show the layer, or send its changes."""
-        present = {chunk.first for chunk in store.chunks}
-        for key in [key for key in self._nodes if key[1] not in present]:
+        for key in [key for key in self._nodes if key[1] not in store.firsts]:
             self._nodes.pop(key).remove()
         self._update_offset(store, timeline)
         causal = timeline.causal_poses

@@ -69,11 +69,11 @@ class SceneContent:
             return [self._surface(ordinal) for ordinal in list(self._surfaces.surfaces)]
         if self._mesh is None or self._mesh[0] is not mesh:
             try:
-                found = read_glb(mesh.glb)
+                parts = read_glb(mesh.glb)
             except ValueError:  # a mesh of another program
-                found = []
+                parts = []
             R = mesh.R_world_mesh
-            self._mesh = mesh, [moved(part, R, np.zeros(3)) for part in found]
+            self._mesh = mesh, [moved(part, R, np.zeros(3)) for part in parts]
         return self._mesh[1]
 
     def points(self, options: PageOptions) -> Primitive:
@@ -101,14 +101,14 @@ class SceneContent:
 
     def extent(self, R: NDArray[np.floating]) -> Extent:
         """The extent of the scene in axes to which ``R`` [3, 3] rotates the world."""
-        whole = [*(part.xyz for part in self.surfaces()), self._store.world_points().xyz, self.timeline.path(SAMPLE)]
-        parts = [part[:: max(1, len(part) // SAMPLE)] for part in whole]
+        clouds = [*(part.xyz for part in self.surfaces()), self._store.world_points().xyz, self.timeline.path(SAMPLE)]
+        parts = [part[:: max(1, len(part) // SAMPLE)] for part in clouds]
         xyz = np.concatenate(parts) @ np.asarray(R).T
         low, high = np.quantile(xyz, [OUTLIERS, 1 - OUTLIERS], axis=0)
         border = MARGIN * float((high - low).max()) + 1e-9
-        everything = np.concatenate(whole) @ np.asarray(R).T
-        least, most = np.minimum(everything.min(axis=0), low), np.maximum(everything.max(axis=0), high)
-        return Extent(low - border, high + border, least - border, most + border)
+        everything = np.concatenate(clouds) @ np.asarray(R).T
+        lowest, highest = np.minimum(everything.min(axis=0), low), np.maximum(everything.max(axis=0), high)
+        return Extent(low - border, high + border, lowest - border, highest + border)
 
     def wall_turn_deg(self) -> float:
         """Turn of a box about the vertical that aligns it with most of the walls, from -45 to 45 degrees."""
@@ -147,9 +147,9 @@ def coverage(mesh: SceneMesh, points: NDArray[np.floating], cameras: NDArray[np.
         return 0.0
     from scipy.spatial import cKDTree  # imported here: it takes time
 
-    far = cKDTree(cameras).query(points)[0]
-    apart = cKDTree(vertices @ mesh.R_world_mesh.T).query(points)[0]
-    return float(np.mean(apart < NEAR_MESH * far))
+    to_camera = cKDTree(cameras).query(points)[0]
+    to_mesh = cKDTree(vertices @ mesh.R_world_mesh.T).query(points)[0]
+    return float(np.mean(to_mesh < NEAR_MESH * to_camera))
 
 
 def moved(part: Primitive, R: NDArray[np.floating], t: NDArray[np.floating]) -> Primitive:

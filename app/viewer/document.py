@@ -38,8 +38,8 @@ def with_page(text: str, title: str, nonce: str = "") -> str:
     strings = {"TITLE": title, "PICTURE": PICTURE_LABEL, "FULL_SCREEN": FULL_SCREEN_LABEL}
     script = re.sub(r"\b(?:TITLE|PICTURE|FULL_SCREEN)\b", lambda name: _string(strings[name[0]]), SCRIPT)
     added = f'<title>{html.escape(title)}</title><script id="{MARK}">{script}</script>'
-    rest = re.sub(r"<title>[^<]*</title>", "", text[end:], count=1)
-    page = text[:end] + added + rest
+    body = re.sub(r"<title>[^<]*</title>", "", text[end:], count=1)
+    page = text[:end] + added + body
     return SCRIPT_TAG.sub(f'<script nonce="{nonce}"', page) if nonce else page
 
 

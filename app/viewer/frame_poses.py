@@ -76,12 +76,12 @@ class FramePoses:
         applied_fields = self.applied_fields[frames]
         corners = rows * np.exp(applied_fields.max(axis=(1, 2), initial=0.0))[:, None, None]
         error = _moved(S_world_chunk.matrix @ self.in_chunk[frames] - world, corners)
-        most = np.sqrt((error * error).sum(axis=2).max(axis=1))
+        bounds = np.sqrt((error * error).sum(axis=2).max(axis=1))
         along = np.abs(np.expm1(self.fields[frames] - applied_fields)).max(axis=(1, 2), initial=0.0)
         if along.any():
             far = _moved(world, corners) - world[:, None, :3, 3]
-            most += along * np.sqrt((far * far).sum(axis=2).max(axis=1))
-        return np.asarray(most * self.filled[frames])
+            bounds += along * np.sqrt((far * far).sum(axis=2).max(axis=1))
+        return np.asarray(bounds * self.filled[frames])
 
     def moved(
         self, frames: slice, fields: FloatArray, maps: FloatArray, which: NDArray[np.integer], xyz: NDArray[np.float32]

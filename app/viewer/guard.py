@@ -60,8 +60,8 @@ def own_sockets(host: str) -> str:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach what listens on ``host``."""
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host or "0.0.0.0", None)}
-        return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+        addresses = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host or "0.0.0.0", None)}
+        return bool(addresses) and all(ipaddress.ip_address(address).is_loopback for address in addresses)
     except (OSError, ValueError):
         return False
 
@@ -158,14 +158,14 @@ class RequestGuard:
 
     def _has_token(self, request: Request) -> bool:
         assert self._token is not None
-        given = parse_qs(urlsplit(request.path).query).get("token", [])
+        tokens = parse_qs(urlsplit(request.path).query).get("token", [])
         name = self.cookie_name(request.headers)
         for header in request.headers.get_all("Cookie"):
             for part in header.split(";"):
                 key, _, value = part.strip().partition("=")
                 if key == name:
-                    given.append(value)
-        return any(hmac.compare_digest(value.encode(errors="replace"), self._token.encode()) for value in given[:8])
+                    tokens.append(value)
+        return any(hmac.compare_digest(value.encode(errors="replace"), self._token.encode()) for value in tokens[:8])
 
     def cookie_name(self, headers: Headers) -> str:
         """Name of the cookie. Cookies ignore ports, so each viewer of a machine needs its own name."""
@@ -246,10 +246,10 @@ def _is_click(message: Mapping[str, Any]) -> bool:
         return False
     if message["event_type"] != "click" or message["modifier"] is not None:
         return False
-    places = message["screen_pos"]
-    if not isinstance(places, list) or len(places) != 1:
+    positions = message["screen_pos"]
+    if not isinstance(positions, list) or len(positions) != 1:
         return False
-    lists = [(message["ray_origin"], 3), (message["ray_direction"], 3), (places[0], 2)]
+    lists = [(message["ray_origin"], 3), (message["ray_direction"], 3), (positions[0], 2)]
     return all(isinstance(v, list) and len(v) == count and all(map(_is_number, v)) for v, count in lists)
 
 
@@ -262,8 +262,9 @@ def _is_value_of(control: Any, value: object) -> bool:
     if isinstance(current, int | float):
         return _is_number(value) and low <= value <= high
     if isinstance(current, tuple | list) and hasattr(control, "min"):
-        is_list = isinstance(value, list) and len(value) == len(current) and all(map(_is_number, value))
-        return is_list and all(low <= number <= high for number in value) and sorted(value) == value
+        if not isinstance(value, list) or len(value) != len(current) or not all(map(_is_number, value)):
+            return False
+        return all(low <= number <= high for number in value) and sorted(value) == value
     return isinstance(value, str) and value in getattr(control, "options", ())
 
 

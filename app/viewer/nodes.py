@@ -91,7 +91,7 @@ class ChunkNode(Node):
             self.remove()
             return
         self._S_sent = S
-        # Replaced: an update would stay in the server's memory with the old points.
+        # Replacement: an update would stay in the server's memory with the old points.
         self.handle = add_chunk_points(self.server.scene, self.name, points, chunk, S)
         self.sent += 1
 
@@ -121,17 +121,17 @@ class SurfaceNode(Node):
     sent = 0
     """Number of times that the surface was sent."""
     _version = -1
-    _placed: tuple[float, ...] = ()
+    _placement: tuple[float, ...] = ()
 
     def sync(
         self, surface: Surface, timeline: Timeline, T_world_camera: NDArray[np.float64], quaternion: NDArray[np.float64]
     ) -> None:
         """Send changes. ``quaternion``: the pose's rotation (`wxyz`)."""
         x, y, z = surface.scale(timeline).tolist()
-        placed = (x, y, z, *T_world_camera[:3].ravel().tolist())
+        placement = (x, y, z, *T_world_camera[:3].ravel().tolist())
         position = T_world_camera[:3, 3].copy()
         if surface.version != self._version:
-            self._version, self._placed = surface.version, placed
+            self._version, self._placement = surface.version, placement
             self.sent += 1
             self.handle = self.server.scene.add_glb(
                 self.name,
@@ -142,11 +142,11 @@ class SurfaceNode(Node):
                 cast_shadow=False,
                 receive_shadow=False,
             )
-        elif placed != self._placed:
-            if placed[:3] != self._placed[:3]:
+        elif placement != self._placement:
+            if placement[:3] != self._placement[:3]:
                 self.handle.scale = (x, y, z)
             self.handle.wxyz, self.handle.position = quaternion, position
-            self._placed = placed
+            self._placement = placement
 
 
 class LineNode(Node):

@@ -80,13 +80,13 @@ def overview(
     right = np.cross(ahead, up)
     right /= np.linalg.norm(right)
     axes = np.stack([right, np.cross(right, ahead), ahead])
-    seen = np.asarray(points, np.float64) @ axes.T
-    if len(seen):
-        low, high = np.quantile(seen, [OUTLIER_SHARE, 1 - OUTLIER_SHARE], axis=0)
-        seen = seen[((seen >= low) & (seen <= high)).all(axis=1)]
-    seen = np.concatenate([seen, np.asarray(path, np.float64) @ axes.T])
-    centre = (seen.min(axis=0) + seen.max(axis=0)) / 2
-    x, y, z = (seen - centre).T
+    local = np.asarray(points, np.float64) @ axes.T
+    if len(local):
+        low, high = np.quantile(local, [OUTLIER_SHARE, 1 - OUTLIER_SHARE], axis=0)
+        local = local[((local >= low) & (local <= high)).all(axis=1)]
+    local = np.concatenate([local, np.asarray(path, np.float64) @ axes.T])
+    centre = (local.min(axis=0) + local.max(axis=0)) / 2
+    x, y, z = (local - centre).T
     # The panel is at the right, so the axis lies right of the points' centre, by `offset` per unit of distance, and
     # both borders are `half` from the centre.
     half, offset = (free.left + free.right) / 2, (free.left - free.right) / 2
@@ -122,8 +122,8 @@ def opening_direction(
     angles = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
     directions = np.cos(angles)[:, None] * level + np.sin(angles)[:, None] * side
     views = np.cos(tilt) * directions - np.sin(tilt) * up
-    seen = np.clip(np.asarray(rays) @ views.T, 0, None).mean(axis=0)
-    best = int(np.argmax(seen + 0.03 * np.cos(angles)))
+    share = np.clip(np.asarray(rays) @ views.T, 0, None).mean(axis=0)
+    best = int(np.argmax(share + 0.03 * np.cos(angles)))
     return np.asarray(directions[best]), float(np.degrees(tilt))
 
 

@@ -1,6 +1,6 @@
 """Pages of the viewer's clients: what each shows of the common scene, and its controls."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,18 +149,20 @@ def hidden_nodes(scene: ViewerScene, store: ChunkStore, options: PageOptions) ->
     for step in STEPS:
         shown[f"/points/{step}"] = step + HIDE_STEP > min_rank
         shown[f"/before/points/{step}"] = step + HIDE_STEP / 2 > min_rank
-    chunks: set[int] = set()
+    hidden = {name for name, is_shown in shown.items() if not is_shown}
     if last is not None:
-        shown |= {f"/surface/{ordinal}": ordinal <= last for ordinal in scene.surfaces}
-        shown |= {f"/cameras/{ordinal}": ordinal <= last for ordinal in scene.frusta}
-        shown["/cameras/current"] = False
-        chunks = {chunk.first for chunk in store.chunks if chunk.first > last}
+        hidden |= {f"/surface/{ordinal}" for ordinal in scene.surfaces if ordinal > last}
+        hidden |= {f"/cameras/{ordinal}" for ordinal in scene.frusta if ordinal > last} | {"/cameras/current"}
+        hidden |= _nodes_of(first for first in store.firsts if first > last)
     if not options.shows_points and scene.bare:
         # Surfaces alone: points stand in where limits have removed them.
-        chunks |= {chunk.first for chunk in store.chunks} - scene.bare
-    hidden = {name for name, is_shown in shown.items() if not is_shown}
-    hidden |= {f"/points/{step}/{first}" for first in chunks for step in STEPS}
+        hidden |= _nodes_of(store.firsts - scene.bare)
     return hidden | scene.place.hidden(options.layers, scene.frame_nodes)
+
+
+def _nodes_of(chunks: Iterable[int]) -> set[str]:
+    """Names of the nodes of chunks, by their first frames."""
+    return {f"/points/{step}/{first}" for first in chunks for step in STEPS}
 
 
 def chunk_parts(store: ChunkStore, options: PointOptions, hidden: set[str]) -> Iterator[ChunkPart]:

@@ -93,10 +93,11 @@ class SharedPanel:
     def show_verdict(self, level: str, text: str) -> None:
         """A coloured line; ``level``: ``good``, ``doubtful`` or ``failed``."""
         colour = VERDICT_COLOURS.get(level, OTHER_COLOUR)
-        said = f'data-stream-recon-verdict="{html.escape(f"{level}: {text}")}" data-colour="{colour}"'
+        attributes = f'data-stream-recon-verdict="{html.escape(f"{level}: {text}")}" data-colour="{colour}"'
         style = f"border-left: 4px solid {colour}; padding: 2px 8px; margin: 0 12px 8px; font-size: 0.875em"
         self._verdict.content = (
-            f'<div {said} style="{style}"><b style="color: {colour}">{html.escape(level)}</b> {html.escape(text)}</div>'
+            f'<div {attributes} style="{style}">'
+            f'<b style="color: {colour}">{html.escape(level)}</b> {html.escape(text)}</div>'
         )
         self._verdict.visible = True
 
@@ -120,7 +121,10 @@ class SharedPanel:
 
 
 class PagePanel:
-    """Controls of one page. They change what this page shows, and nothing for others."""
+    """Controls of one page. They change what this page shows, and nothing for others.
+
+    Attributes: controls of viser, whose values users and tests set.
+    """
 
     def __init__(self, client: Any, events: PanelEvents) -> None:
         self._client = client
@@ -131,23 +135,23 @@ class PagePanel:
         self._pictured: TimelineView | None = None
         gui = client.gui
         self._counts = gui.add_html("", order=2)
-        self._show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
+        self.show = gui.add_dropdown("Show", ("Surface", "Points", "Both"), initial_value="Surface", order=4)
         self._add_view(gui)
         self._add_frames(gui)
         self._add_comparison(gui)
         self._add_saves(gui)
         self.layers = LayerSwitches(gui, events.changed)
-        self._scrubber.on_update(self._scrub)
-        self._show.on_update(lambda _: self._recall_hidden())
+        self.frame.on_update(self._scrub)
+        self.show.on_update(lambda _: self._recall_hidden())
         self._light.on_update(lambda _: self._set_theme())
         for control in (
-            self._show,
-            self._follow,
-            self._hidden,
+            self.show,
+            self.follow_camera,
+            self.hidden,
             self._point_size,
-            self._cameras,
-            self._path,
-            self._from_here,
+            self.cameras,
+            self.path,
+            self.view_from_here,
             self._until_here,
             self._matches,
             self._loops,
@@ -160,20 +164,20 @@ class PagePanel:
             gui.add_button("Show all", hint="Back to the view from behind and above").on_click(
                 lambda event: self._events.show_all(event.client)
             )
-            self._follow = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
+            self.follow_camera = gui.add_checkbox("Follow camera", False, hint="Move the view along with the camera")
             hint = "This percentage of each frame's pixels is hidden, the least sure first"
-            self._hidden = gui.add_slider("Hide unsure (%)", 0, 95, 1, HIDDEN["Surface"], hint=hint)
+            self.hidden = gui.add_slider("Hide unsure (%)", 0, 95, 1, HIDDEN["Surface"], hint=hint)
             self._point_size = gui.add_slider("Point size", 0.2, 4.0, 0.1, 1.0, hint="In voxels of the cloud")
-            self._cameras = gui.add_checkbox("Cameras", True)
-            self._path = gui.add_checkbox("Path", True)
+            self.cameras = gui.add_checkbox("Cameras", True)
+            self.path = gui.add_checkbox("Path", True)
             self._light = gui.add_checkbox("Light background", False)
 
     def _add_frames(self, gui: Any) -> None:
         self._frame_folder = gui.add_folder("Frames", visible=False, expand_by_default=False, order=6)
         with self._frame_folder:
-            self._scrubber = gui.add_slider("Frame", 0, 1, 1, 0, hint="Choose a frame of the video so far")
+            self.frame = gui.add_slider("Frame", 0, 1, 1, 0, hint="Choose a frame of the video so far")
             self._picture = gui.add_image(np.zeros((96, 128, 3), np.uint8), format="jpeg", jpeg_quality=85)
-            self._from_here = gui.add_checkbox("View from here", False)
+            self.view_from_here = gui.add_checkbox("View from here", False)
             self._until_here = gui.add_checkbox("Only up to here", False, hint="Hide what later frames have added")
 
     def _add_comparison(self, gui: Any) -> None:
@@ -199,28 +203,28 @@ class PagePanel:
 
     @property
     def follow(self) -> bool:
-        return bool(self._follow.value)
+        return bool(self.follow_camera.value)
 
     @property
     def from_here(self) -> int | None:
         """Ordinal of the frame to look from, if asked for."""
-        return int(self._scrubber.value) if self._from_here.value else None
+        return int(self.frame.value) if self.view_from_here.value else None
 
     def options(self) -> PageOptions:
         """The values of the controls."""
-        frame = int(self._scrubber.value)
-        picked = self._scrubbed or self._until_here.value or self._from_here.value
+        frame = int(self.frame.value)
+        picked = self._scrubbed or self._until_here.value or self.view_from_here.value
         return PageOptions(
-            self._show.value,
+            self.show.value,
             PointOptions(
-                min_rank=int(self._hidden.value),
+                min_rank=int(self.hidden.value),
                 size=float(self._point_size.value),
                 last_frame=frame if self._until_here.value else None,
             ),
-            selected=frame if picked and not self._from_here.value else None,
+            selected=frame if picked and not self.view_from_here.value else None,
             # Seen from inside a camera, the thumbnails of its neighbours would hide the scene.
-            cameras=bool(self._cameras.value and not self._from_here.value),
-            path=bool(self._path.value),
+            cameras=bool(self.cameras.value and not self.view_from_here.value),
+            path=bool(self.path.value),
             matches=bool(self._matches.value),
             loops=bool(self._loops.value),
             comparison=bool(self._comparison.value),
@@ -229,39 +233,39 @@ class PagePanel:
 
     def offer_map(self, has_map: bool, revised: bool) -> None:
         """Show the switches of layers that exist."""
-        for switches, wanted in (((self._matches, self._loops), has_map), ((self._comparison,), revised)):
+        for switches, exists in (((self._matches, self._loops), has_map), ((self._comparison,), revised)):
             for switch in switches:
-                if switch.visible != wanted:
-                    switch.visible = wanted
+                if switch.visible != exists:
+                    switch.visible = exists
         if self._map_folder.visible != (has_map or revised):
             self._map_folder.visible = has_map or revised
 
     def offer_splats(self, exist: bool) -> bool:
         """Let the page show splats once they exist; True where it begins to show them."""
-        is_new = exist and "Splats" not in self._show.options
+        is_new = exist and "Splats" not in self.show.options
         if is_new:
-            self._show.options = (*self._show.options, "Splats")
-            self._show.value = "Splats"
+            self.show.options = (*self.show.options, "Splats")
+            self.show.value = "Splats"
         return is_new
 
     def start_following(self) -> None:
         """Move the view along with the camera, until a user changes that."""
-        self._follow.value = True
+        self.follow_camera.value = True
 
     def release_view(self) -> None:
         """Stop moving the view with a camera."""
-        self._follow.value = self._from_here.value = False
+        self.follow_camera.value = self.view_from_here.value = False
 
     def allow_hiding(self, possible: bool) -> None:
         """Whether the page shows something of which the unsure part can be hidden."""
-        if self._hidden.disabled == possible:
-            self._hidden.disabled = not possible
+        if self.hidden.disabled == possible:
+            self.hidden.disabled = not possible
 
     def _recall_hidden(self) -> None:
         """Set the slider to its last value for what is shown."""
-        self._hides[self._shown] = int(self._hidden.value)
-        self._shown = self._show.value
-        self._hidden.value = self._hides[self._shown]
+        self._hides[self._shown] = int(self.hidden.value)
+        self._shown = self.show.value
+        self.hidden.value = self._hides[self._shown]
 
     def show_counts(self, text: str) -> None:
         content = _paragraph(text)
@@ -272,11 +276,11 @@ class PagePanel:
         """Extend the slider to the newest frame, and show the chosen frame's thumbnail."""
         if len(timeline) < 2 or not timeline.views:
             return
-        if self._scrubber.max != len(timeline) - 1:
-            self._scrubber.max = len(timeline) - 1
-        if not (self._scrubbed or self._until_here.value or self._from_here.value):
-            self._scrubber.value = len(timeline) - 1
-        view = timeline.nearest_view(int(self._scrubber.value))
+        if self.frame.max != len(timeline) - 1:
+            self.frame.max = len(timeline) - 1
+        if not (self._scrubbed or self._until_here.value or self.view_from_here.value):
+            self.frame.value = len(timeline) - 1
+        view = timeline.nearest_view(int(self.frame.value))
         if view is not None and view is not self._pictured:
             self._picture.image = view.image
             self._pictured = view

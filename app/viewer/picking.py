@@ -86,13 +86,13 @@ def hit_points(ray: PointingRay, xyz: NDArray[np.floating], spacing: float) -> H
     """The place that a ray meets in a cloud [N, 3], whose points are about ``spacing`` apart."""
     offset = np.asarray(xyz, np.float64) - ray.origin
     along = offset @ ray.direction
-    aside = np.linalg.norm(offset - along[:, None] * ray.direction, axis=1)
-    near = (along > 0) & (aside < np.maximum(REACH_PX * ray.pixel * along, spacing)) & ray.is_shown(xyz)
+    from_ray = np.linalg.norm(offset - along[:, None] * ray.direction, axis=1)
+    near = (along > 0) & (from_ray < np.maximum(REACH_PX * ray.pixel * along, spacing)) & ray.is_shown(xyz)
     if not near.any():
         return None
-    along, aside, points = along[near], aside[near], np.asarray(xyz, np.float64)[near]
+    along, from_ray, points = along[near], from_ray[near], np.asarray(xyz, np.float64)[near]
     front = along < along.min() + max(2 * spacing, IN_FRONT * along.min())
-    middle = int(np.argmin(np.where(front, aside, np.inf)))
+    middle = int(np.argmin(np.where(front, from_ray, np.inf)))
     distance = float(np.median(along[front]))
     spread = max(float(np.std(along[front])), spacing / 2)
     return Hit(ray.origin + distance * ray.direction if front.sum() >= SUPPORT else points[middle], distance, spread)
@@ -100,30 +100,30 @@ def hit_points(ray: PointingRay, xyz: NDArray[np.floating], spacing: float) -> H
 
 def _distances(ray: PointingRay, rays: FloatArray, corners: NDArray[np.floating]) -> FloatArray:
     """Distances [R] of the nearest hits of rays from one origin; inf where there is none."""
-    found = np.full(len(rays), np.inf)
+    nearest = np.full(len(rays), np.inf)
     a, b, c = np.moveaxis(np.asarray(corners, np.float64) - ray.origin, 1, 0)
     # Only triangles that the cone of all rays may meet: by the sphere around each.
     centre = (a + b + c) / 3
     radius = np.sqrt(np.max([((part - centre) ** 2).sum(axis=1) for part in (a, b, c)], axis=0))
     along = centre @ ray.direction
-    aside = np.linalg.norm(centre - along[:, None] * ray.direction, axis=1)
-    near = (along > -radius) & (aside < radius + 1.1 * max(RINGS) * ray.pixel * np.maximum(along + radius, 0))
+    from_axis = np.linalg.norm(centre - along[:, None] * ray.direction, axis=1)
+    near = (along > -radius) & (from_axis < radius + 1.1 * max(RINGS) * ray.pixel * np.maximum(along + radius, 0))
     a, b, c = a[near], b[near], c[near]
     if not len(a):
-        return found
+        return nearest
     # Moeller and Trumbore (1997), all triangles by all rays.
     first, second = b - a, c - a
     normal = np.cross(first, second)
     slope = rays @ normal.T  # [R, M]; below 0: the front side
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = (normal * a).sum(axis=1) / slope
-        place = distance[..., None] * rays[:, None] - a
+        point = distance[..., None] * rays[:, None] - a
         size = (normal * normal).sum(axis=1)
-        u = (np.cross(place, second) * normal).sum(axis=2) / size
-        v = (np.cross(first, place) * normal).sum(axis=2) / size
-        met = (slope < 0) & (distance > 0) & (u >= -1e-9) & (v >= -1e-9) & (u + v <= 1 + 1e-9)
-        met &= ray.is_shown(np.nan_to_num(place + a + ray.origin))
-    return np.asarray(np.where(met, distance, np.inf).min(axis=1))
+        u = (np.cross(point, second) * normal).sum(axis=2) / size
+        v = (np.cross(first, point) * normal).sum(axis=2) / size
+        hits = (slope < 0) & (distance > 0) & (u >= -1e-9) & (v >= -1e-9) & (u + v <= 1 + 1e-9)
+        hits &= ray.is_shown(np.nan_to_num(point + a + ray.origin))
+    return np.asarray(np.where(hits, distance, np.inf).min(axis=1))
 
 
 def _chosen(ray: PointingRay, rays: FloatArray, distances: FloatArray) -> Hit | None:

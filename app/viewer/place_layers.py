@@ -117,7 +117,7 @@ class PlaceLayers:
     def hidden(self, choice: LayerChoice, nodes: Iterable[str]) -> set[str]:
         """Names of the nodes that a page hides; ``nodes``: those of points, surfaces and cameras of the scene."""
         shown = {"queries": choice.queries, "changes/added": choice.added, "changes/gone": choice.gone}
-        hidden = {f"/{name}" for name, wanted in shown.items() if not wanted and name.split("/")[-1] in self.kinds}
+        hidden = {f"/{name}" for name, is_shown in shown.items() if not is_shown and name.split("/")[-1] in self.kinds}
         if not self.sources:
             return hidden
         if choice.by_source:

@@ -124,15 +124,15 @@ def _draw(
     rgb: NDArray[Any],
 ) -> None:
     """Draw points below the height; the highest one of each pixel is seen."""
-    place = np.floor(frame.pixels(xyz)).astype(np.int64)
+    pixel = np.floor(frame.pixels(xyz)).astype(np.int64)
     width, height = frame.size
-    shown = (place >= 0).all(axis=1) & (place < (width, height)).all(axis=1) & (xyz[:, 1] < frame.height)
-    column, row = place[shown].T
+    shown = (pixel >= 0).all(axis=1) & (pixel < (width, height)).all(axis=1) & (xyz[:, 1] < frame.height)
+    column, row = pixel[shown].T
     y = xyz[shown, 1]
     flat, tops = row * width + column, top.reshape(-1)
     np.maximum.at(tops, flat, y)
-    seen = y >= tops[flat]
-    canvas.reshape(-1, 3)[flat[seen]] = np.rint(rgb[shown][seen])
+    highest = y >= tops[flat]
+    canvas.reshape(-1, 3)[flat[highest]] = np.rint(rgb[shown][highest])
 
 
 def _colours(primitive: Primitive) -> NDArray[np.uint8]:
@@ -159,7 +159,7 @@ def _framed(canvas: NDArray[np.uint8], frame: PlanFrame, unit: str) -> NDArray[n
     return image
 
 
-def bar_length(most: float) -> float:
+def bar_length(limit: float) -> float:
     """The largest of 1, 2 or 5 times a power of ten that is at most ``most``."""
-    power = 10.0 ** np.floor(np.log10(max(most, 1e-9)))
-    return float(next(step * power for step in (5, 2, 1) if step * power <= most * (1 + 1e-9)))
+    power = 10.0 ** np.floor(np.log10(max(limit, 1e-9)))
+    return float(next(step * power for step in (5, 2, 1) if step * power <= limit * (1 + 1e-9)))

@@ -127,11 +127,11 @@ def _is_sending(client: Any) -> bool:
     """
     buffer = client._websock_connection.get_message_buffer()
     with buffer.buffer_lock:
-        waits = any(type(message).__name__ == "FileTransferPart" for message in buffer.message_from_id.values())
-        told = any(type(message).__name__ == "NotificationShowMessage" for message in buffer.message_from_id.values())
-    if waits and not told:
+        kinds = {type(message).__name__ for message in buffer.message_from_id.values()}
+    is_sending = "FileTransferPart" in kinds
+    if is_sending and "NotificationShowMessage" not in kinds:
         client.add_notification("Not now", "The last file is still on its way.", auto_close_seconds=12.0)
-    return waits
+    return is_sending
 
 
 def send_bytes(client: Any, content: bytes, name: str = FILE_NAME) -> None:

@@ -122,8 +122,7 @@ class ViewerScene:
 
     def _sync_points(self, store: ChunkStore) -> None:
         # One atomic block per chunk: a node and its pose arrive together, and no large batch delays the rest.
-        present = {chunk.first for chunk in store.chunks}
-        for key in [key for key in self.nodes if key[1] not in present]:
+        for key in [key for key in self.nodes if key[1] not in store.firsts]:
             self.nodes.pop(key).remove()
         quaternions = wxyz(np.array([chunk.S_world_chunk.rotation for chunk in store.chunks]).reshape(-1, 3, 3))
         for chunk, quaternion in zip(store.chunks, quaternions, strict=True):
@@ -134,19 +133,19 @@ class ViewerScene:
                     node.sync(chunk, partial(chunk.points.step, step), chunk.S_world_chunk, quaternion)
 
     def _sync_surfaces(self, surfaces: SurfaceStore, timeline: Timeline) -> None:
-        wanted = {} if self.mesh is not None else surfaces.surfaces
-        for ordinal in [o for o in self.surfaces if o not in wanted]:
+        shown = {} if self.mesh is not None else surfaces.surfaces
+        for ordinal in [o for o in self.surfaces if o not in shown]:
             self.surfaces.pop(ordinal).remove()
         # What was sent at this state of the timeline is as it should be.
-        state = {ordinal: (timeline.revisions, surface.version) for ordinal, surface in wanted.items()}
-        ordinals = [o for o in wanted if self._surface_states.get(o) != state[o] or o not in self.surfaces]
+        state = {ordinal: (timeline.revisions, surface.version) for ordinal, surface in shown.items()}
+        ordinals = [o for o in shown if self._surface_states.get(o) != state[o] or o not in self.surfaces]
         self._surface_states = state
         if ordinals:
             poses = timeline.poses[np.array(ordinals, np.intp)]
             for ordinal, pose, quaternion in zip(ordinals, poses, wxyz(poses[:, :3, :3]), strict=True):
                 node = self.surfaces.setdefault(ordinal, SurfaceNode(self._server, f"/surface/{ordinal}"))
                 with self._server.atomic():
-                    node.sync(wanted[ordinal], timeline, pose, quaternion)
+                    node.sync(shown[ordinal], timeline, pose, quaternion)
         if self.mesh is not None and self._mesh_node is not self.mesh:
             self._mesh_node = self.mesh
             x, y, z, w = quaternion_xyzw(self.mesh.R_world_mesh[None])[0]
@@ -155,13 +154,13 @@ class ViewerScene:
             )
 
     def _sync_cameras(self, timeline: Timeline, typical_depth: float) -> None:
-        wanted = _spaced_views(timeline, typical_depth)
-        for ordinal in [o for o in self.frusta if o not in wanted]:
+        views = _spaced_views(timeline, typical_depth)
+        for ordinal in [o for o in self.frusta if o not in views]:
             self.frusta.pop(ordinal).remove()
-        for ordinal in wanted:
+        for ordinal in views:
             name = f"/cameras/{ordinal}"
             self.frusta.setdefault(ordinal, Frustum(self._server, name, CAMERA, emphasis=False))
-        shown = [(self.frusta[ordinal], ordinal, view) for ordinal, view in wanted.items()]
+        shown = [(self.frusta[ordinal], ordinal, view) for ordinal, view in views.items()]
         newest = len(timeline) - 1
         view = timeline.nearest_view(newest) if newest >= 0 else None
         if view is None:

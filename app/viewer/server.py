@@ -189,9 +189,9 @@ def _quiet_console() -> Iterator[None]:
 def _find_control(server: Any, uuid: str) -> Any:
     """Viser's control with a uuid, of all clients or of one; None where there is none."""
     for gui in (server.gui, *(client.gui for client in server.get_clients().values())):
-        found = gui._gui_input_handle_from_uuid.get(uuid)
-        if found is not None:
-            return found
+        control = gui._gui_input_handle_from_uuid.get(uuid)
+        if control is not None:
+            return control
     return None
 
 

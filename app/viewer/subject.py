@@ -64,6 +64,6 @@ def _looked_at(result: FrameResult) -> NDArray[np.float64]:
     if not good.any():
         return np.zeros((0, 3))
     good &= (depth < FARTHEST * np.median(depth[good])) & (confidence >= np.median(confidence[good]))
-    found = result.camera_points[rows, columns][good]
-    picks = np.linspace(0, len(found) - 1, min(POINTS_PER_FRAME, len(found))).astype(np.intp)
-    return np.asarray(found[picks], np.float64)
+    points = result.camera_points[rows, columns][good]
+    picks = np.linspace(0, len(points) - 1, min(POINTS_PER_FRAME, len(points))).astype(np.intp)
+    return np.asarray(points[picks], np.float64)

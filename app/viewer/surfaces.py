@@ -19,16 +19,6 @@ from stream_recon.app.viewer.surface_grid import (
 )
 from stream_recon.app.viewer.timeline import Timeline
 
-MAX_SURFACES = 200
-"""Surfaces, and so draw calls and messages: some laptops draw no more than 300 at 30 frames/s."""
-MAX_TRIANGLES = 600_000
-"""Triangles of all surfaces: a laptop draws more than a million at 30 frames/s."""
-MAX_BYTES = 24_000_000
-"""Bytes of all surfaces, as sent to a page: some seconds on a home network."""
-MAX_TEXTURE_PIXELS = 40_000_000
-"""Pixels of all textures, 213 MB on the graphics card with their smaller copies."""
-FULL_SURFACES = 24
-"""Newest surfaces that are never thinned."""
 MIN_NEW = 0.06
 """Share of a keyframe's pixels that no earlier surface covers, below which it gets no surface."""
 SAME_DEPTH = 0.05
@@ -48,6 +38,22 @@ SHIFT_TOLERANCE = 0.004
 """Shift of the principal point, in focal lengths, that a surface may keep after a revision."""
 
 VERSIONS = count()
+
+
+@dataclass(frozen=True)
+class SurfaceLimits:
+    """Bounds of all surfaces together."""
+
+    surfaces: int = 200
+    """Surfaces, and so draw calls and messages: some laptops draw no more than 300 at 30 frames/s."""
+    triangles: int = 600_000
+    """A laptop draws more than a million at 30 frames/s."""
+    bytes: int = 24_000_000
+    """As sent to a page: some seconds on a home network."""
+    texture_pixels: int = 40_000_000
+    """213 MB on the graphics card with their smaller copies."""
+    full: int = 24
+    """Newest surfaces that are never thinned."""
 
 
 @dataclass
@@ -124,7 +130,7 @@ class Surface:
 
 @dataclass
 class SurfaceStore:
-    """Surfaces by ordinal, within the limits of this module.
+    """Surfaces by ordinal, within limits.
 
     Above a limit the oldest surfaces are thinned, and then those with the fewest triangles are dropped.
     """
@@ -135,6 +141,7 @@ class SurfaceStore:
     """Ordinals whose surfaces a limit has removed."""
     bent: set[int] = field(default_factory=set)
     """Ordinals whose triangles have to be computed again after a revision."""
+    limits: SurfaceLimits = field(default_factory=SurfaceLimits)
 
     @property
     def triangles(self) -> int:
@@ -192,8 +199,8 @@ class SurfaceStore:
 
     def is_bare(self, first: int, last: int) -> bool:
         """Whether limits have removed most surfaces of the frames from ``first`` to ``last``."""
-        gone = sum(first <= ordinal <= last for ordinal in self.dropped)
-        return gone > sum(first <= ordinal <= last for ordinal in self.surfaces)
+        dropped = sum(first <= ordinal <= last for ordinal in self.dropped)
+        return dropped > sum(first <= ordinal <= last for ordinal in self.surfaces)
 
     def update(self, limit: int) -> bool:
         """Remake bent surfaces up to ``limit`` bytes; False once nothing is left to do."""
@@ -215,20 +222,20 @@ class SurfaceStore:
         T = self.timeline.poses[new.ordinal]
         world, depth = local @ T[:3, :3].T + T[:3, 3], local[:, 2]
         covered = np.zeros(len(world), bool)
-        seen, seen_through = (np.zeros(len(world), np.int16) for _ in range(2))
+        agreeing, seen_through = (np.zeros(len(world), np.int16) for _ in range(2))
         for old in self._overlapping(world, new.is_dense):
             inside, cell, z = self._cells(old, world)
             known = old.grid.depth[cell]
-            same = (known > 0) & (np.abs(z - known) < SAME_DEPTH * known)
-            seen[inside] += same
+            agrees = (known > 0) & (np.abs(z - known) < SAME_DEPTH * known)
+            agreeing[inside] += agrees
             seen_through[inside] += z < (1 - IN_FRONT) * known
             # Depths of the old camera in the unit of the new one.
             coarse = z * old.scale(self.timeline)[2] > COARSER * depth[inside]
             # Only what the old one draws: what it leaves to others may be theirs no longer.
-            covered[inside] |= same & ~coarse & ~old.covered[cell]
+            covered[inside] |= agrees & ~coarse & ~old.covered[cell]
         new.covered[usable] = covered
         depths = new.grid.depth.copy()
-        wrong = seen_through > seen
+        wrong = seen_through > agreeing
         depths[usable] = np.where(wrong, np.float32(0), depths[usable])
         new.grid = replace(new.grid, depth=depths)
 
@@ -262,8 +269,8 @@ class SurfaceStore:
 
     def _reduce(self) -> None:
         while self._too_much():
-            old = [s for s in list(self.surfaces.values())[:-FULL_SURFACES] if not s.thinned]
-            if old and len(self.surfaces) <= MAX_SURFACES:
+            old = [s for s in list(self.surfaces.values())[: -self.limits.full] if not s.thinned]
+            if old and len(self.surfaces) <= self.limits.surfaces:
                 old[0].thin()
                 if len(old[0].triangles.faces):
                     continue
@@ -276,12 +283,12 @@ class SurfaceStore:
             self.bent.discard(smallest.ordinal)
 
     def _too_much(self) -> bool:
-        all_ = self.surfaces.values()
-        return len(all_) > 1 and (
-            len(all_) > MAX_SURFACES
-            or self.triangles > MAX_TRIANGLES
-            or sum(s.size for s in all_) > MAX_BYTES
-            or sum(s.pixels for s in all_) > MAX_TEXTURE_PIXELS
+        surfaces, limits = self.surfaces.values(), self.limits
+        return len(surfaces) > 1 and (
+            len(surfaces) > limits.surfaces
+            or self.triangles > limits.triangles
+            or sum(s.size for s in surfaces) > limits.bytes
+            or sum(s.pixels for s in surfaces) > limits.texture_pixels
         )
 
 

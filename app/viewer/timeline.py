@@ -134,10 +134,10 @@ class Timeline:
         self.views[view.ordinal // self._stride] = view
         while len(self.views) > self.max_views:
             self._stride *= 2
-            kept: dict[int, TimelineView] = {}
+            views: dict[int, TimelineView] = {}
             for kept_view in self.views.values():
-                kept.setdefault(kept_view.ordinal // self._stride, kept_view)
-            self.views = kept
+                views.setdefault(kept_view.ordinal // self._stride, kept_view)
+            self.views = views
 
     def nearest_view(self, ordinal: int) -> TimelineView | None:
         """The view whose frame is nearest to ``ordinal``."""

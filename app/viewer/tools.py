@@ -25,7 +25,6 @@ Borders = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 POINT_SIZE = 0.009
 """Radius of a measured point as a share of the typical depth."""
 SETTLED_S = 1.0
-"""Time without a change after which a cut is one that can be undone."""
 MAX_CUTS = 50
 """Cuts that can be undone."""
 NO_PLANES = np.zeros((0, 4))
@@ -53,7 +52,11 @@ class PageTools:
         self._turn = 0.0
         self._cuts: list[tuple[Borders, float]] = []
         self._changed_at = 0.0
-        self._listening = self._flat = self._planned = False
+        self.settled_s = SETTLED_S
+        """Time without a change after which a cut is one that can be undone."""
+        self.is_listening = False
+        """Whether clicks on the scene are taken."""
+        self._flat = self._planned = False
         self._clip: tuple[str, NDArray[np.float64], float, float] | None = None
         """The chosen clip, the plane's normal toward what is shown, and the first and last place of the plane."""
         self._nodes = ToolNodes(client)
@@ -81,8 +84,8 @@ class PageTools:
             parts.append(self.box.planes(self._content.axes()))
         if self._clip is not None:
             _, normal, first, last = self._clip
-            place = first + self.panel.clip_share.value / 100 * (last - first)
-            parts.append(np.append(normal, -place)[None])
+            offset = first + self.panel.clip_share.value / 100 * (last - first)
+            parts.append(np.append(normal, -offset)[None])
         if self.panel.plan.value and self._extent is not None:
             parts.append(np.append(-self._content.axes()[1], self._plan_height())[None])
         return np.concatenate(parts)
@@ -120,12 +123,12 @@ class PageTools:
         if not self.panel.perspective.value:
             self.panel.perspective.value = True
 
-    def _listen(self, wanted: bool) -> None:
+    def _listen(self, is_listening: bool) -> None:
         """Get clicks on the scene, or stop that."""
-        if wanted == self._listening:
+        if is_listening == self.is_listening:
             return
-        self._listening = wanted
-        if not wanted:
+        self.is_listening = is_listening
+        if not is_listening:
             self._client.scene.remove_click_callback()
             return
 
@@ -182,10 +185,10 @@ class PageTools:
         with self._client.atomic():
             self.panel.turn.value = turn_deg
             self._limit()
-            self._set_borders(self._whole())
-        self._cuts = [(self._whole(), turn_deg)]
+            self._set_borders(self._slider_ranges())
+        self._cuts = [(self._slider_ranges(), turn_deg)]
 
-    def _whole(self) -> Borders:
+    def _slider_ranges(self) -> Borders:
         a, b, c = ((float(slider.min), float(slider.max)) for slider in self.panel.borders)
         return a, b, c
 
@@ -206,7 +209,7 @@ class PageTools:
 
     def _turn_to(self, turn_deg: float) -> None:
         """Turn the box about its middle."""
-        borders, whole = [slider.value for slider in self.panel.borders], self._whole()
+        borders, ranges = [slider.value for slider in self.panel.borders], self._slider_ranges()
         middle = np.zeros(3)
         for axis, (first, last) in zip(AXIS_OF_LABEL, borders, strict=True):
             middle[axis] = (first + last) / 2
@@ -217,13 +220,13 @@ class PageTools:
         with self._client.atomic():
             self._limit()
             turned = []
-            ends = zip(AXIS_OF_LABEL, borders, whole, self._whole(), strict=True)
-            for axis, (first, last), (least, most), (low, high) in ends:
-                half, slack = (last - first) / 2, (most - least) / STEPS
+            ends = zip(AXIS_OF_LABEL, borders, ranges, self._slider_ranges(), strict=True)
+            for axis, (first, last), (lowest, highest), (low, high) in ends:
+                half, slack = (last - first) / 2, (highest - lowest) / STEPS
                 turned.append(
                     (
-                        low if first <= least + slack else middle[axis] - half,
-                        high if last >= most - slack else middle[axis] + half,
+                        low if first <= lowest + slack else middle[axis] - half,
+                        high if last >= highest - slack else middle[axis] + half,
                     )
                 )
             self._set_borders((turned[0], turned[1], turned[2]))
@@ -234,7 +237,7 @@ class PageTools:
         now = (a, b, c), self._turn
         if now == self._cuts[-1]:
             return
-        if len(self._cuts) > 1 and time.monotonic() - self._changed_at < SETTLED_S:
+        if len(self._cuts) > 1 and time.monotonic() - self._changed_at < self.settled_s:
             self._cuts[-1] = now
         else:
             self._cuts = [*self._cuts, now][-MAX_CUTS:]

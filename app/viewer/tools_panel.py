@@ -54,8 +54,8 @@ class ToolsPanel:
         """Show measured distances. ``waiting``: a first point is picked, the second one is not."""
         hint = "Click the second point" if waiting else "" if lines else "Click two points of the surface"
         self._hint = (hint or lines[-1]) if self.measure.value else ""
-        found = [f"<b>{html.escape(line)}</b>" for line in lines]
-        self._show(self._distances, "<br>".join([*found, hint] if hint else found), bool(self.measure.value or lines))
+        shown = [f"<b>{html.escape(line)}</b>" for line in lines]
+        self._show(self._distances, "<br>".join([*shown, hint] if hint else shown), bool(self.measure.value or lines))
         _set(self.points, visible=bool(self.measure.value or lines or waiting))
 
     def show_box(self, lines: Sequence[str]) -> None:
@@ -89,5 +89,5 @@ def _set(control: Any, *, visible: bool) -> None:
 
 def _cut_html(planes: Sequence[Sequence[float]], hide: float, hint: str) -> str:
     data = {"planes": [[float(f"{value:.7g}") for value in plane] for plane in planes], "hide": hide}
-    said = f'data-stream-recon-hint="{html.escape(hint)}"'
-    return f'<span hidden {said} data-stream-recon-cut="{html.escape(json.dumps(data))}"></span>'
+    attributes = f'data-stream-recon-hint="{html.escape(hint)}"'
+    return f'<span hidden {attributes} data-stream-recon-cut="{html.escape(json.dumps(data))}"></span>'

@@ -125,6 +125,11 @@ class Viewer:
         return int(self._server.get_port())
 
     @property
+    def clients(self) -> list[Any]:
+        """Viser's handles of the connected pages."""
+        return list(self._server.get_clients().values())
+
+    @property
     def paused(self) -> bool:
         """Whether a user paused the video."""
         return self.state.panel.paused

@@ -22,8 +22,6 @@ REQUEST_HEADER = b"x-stream-recon"
 """Header of every request that changes something: pages of other origins cannot send it."""
 RECEIVE_SECONDS = 30.0
 """Time for the next part of a request's body."""
-MAX_SOCKETS = 48
-"""Web sockets at a time; each viewer and each scan has one."""
 CONTENT_POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self' {sockets}; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'; object-src 'none'"
@@ -60,7 +58,8 @@ class Reach:
 class Access:
     """ASGI middleware that admits or refuses each request and web socket."""
 
-    def __init__(self, app: Any, reach: Reach) -> None:
+    def __init__(self, app: Any, reach: Reach, max_sockets: int) -> None:
+        self._max_sockets = max_sockets
         self._app, self._token, self._secure, self._prefix = app, reach.token, reach.secure, reach.prefix
         self._guard = RequestGuard(reach.host, "", reach.token, reach.public)
         self._sockets = 0
@@ -90,7 +89,7 @@ class Access:
 
     async def _web_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         refusal = self._refusal(headers, scope.get("query_string", b"").decode("latin-1"))
-        if refusal is not None or self._sockets >= MAX_SOCKETS:
+        if refusal is not None or self._sockets >= self._max_sockets:
             await receive()
             await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
             return
@@ -112,9 +111,9 @@ class Access:
         It is no redirect: the browser would count that as a request of the page that held the link, and would not send
         a cookie that is strictly of this site.
         """
-        rest = urlencode([(key, value) for key, value in parse_qsl(query) if key != "token"])
+        parameters = urlencode([(key, value) for key, value in parse_qsl(query) if key != "token"])
         name = scope["path"].rpartition("/")[2]
-        target = html.escape(f"./{name if name.isalnum() else ''}{'?' + rest if rest else ''}", quote=True)
+        target = html.escape(f"./{name if name.isalnum() else ''}{'?' + parameters if parameters else ''}", quote=True)
         response = HTMLResponse(
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={target}">'
             f'<title>stream-recon</title><a href="{target}">stream-recon</a>'

@@ -13,8 +13,9 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from stream_recon.app.web.access import Access, Reach
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
@@ -22,26 +23,30 @@ from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.viewers import Viewers
 
 STATIC = Path(__file__).parent / "static"
-HOUSEKEEPING_SECONDS = 15.0
-"""Time between two looks for idle viewers and scans, while any is open."""
 
 
-def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str] = PROGRAM) -> Access:
+def make_app(
+    data: DataFolder,
+    reach: Reach,
+    jobs: int = 1,
+    program: Sequence[str] = PROGRAM,
+    limits: WebLimits = DEFAULT_LIMITS,
+) -> Access:
     """The ASGI application of a data folder, whose folders exist.
 
     ``jobs``: reconstructions at a time; ``program``: the command line program that runs them.
     """
-    store = JobStore(places.queue)
-    runner = JobRunner(store, places, jobs, program)
-    viewers = Viewers(runner, places)
+    store = JobStore(data.queue)
+    runner = JobRunner(store, data, jobs, limits.scans, program)
+    viewers = Viewers(runner, data, limits)
     runner.on_ended = viewers.note_end
-    routes, proxy = Routes(places, store, runner, viewers), ViewerProxy(viewers)
+    routes, proxy = Routes(data, store, runner, viewers, limits), ViewerProxy(viewers)
     scans = ScanRoutes(routes.scans, runner)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         runner.start()
-        housekeeping = asyncio.create_task(_keep_house(routes, viewers))
+        housekeeping = asyncio.create_task(_keep_house(routes, viewers, limits.housekeeping_s))
         try:
             yield
         finally:
@@ -77,7 +82,7 @@ def make_app(places: Places, reach: Reach, jobs: int = 1, program: Sequence[str]
         exception_handlers={500: _failed},
         lifespan=lifespan,
     )
-    return Access(application, reach)
+    return Access(application, reach, limits.sockets)
 
 
 def _page(name: str) -> Any:
@@ -87,9 +92,9 @@ def _page(name: str) -> Any:
     return page
 
 
-async def _keep_house(routes: Routes, viewers: Viewers) -> None:
+async def _keep_house(routes: Routes, viewers: Viewers, every_s: float) -> None:
     while True:
-        await asyncio.sleep(HOUSEKEEPING_SECONDS)
+        await asyncio.sleep(every_s)
         if viewers.open:
             await viewers.close_idle()
         if routes.scans.open:

@@ -31,10 +31,10 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
     now = datetime.now(UTC)
     if cert_path.is_file() and key_path.is_file():
         try:
-            found = x509.load_pem_x509_certificate(cert_path.read_bytes())
-            known = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            covered = {str(entry.value) for entry in known}
-            if names <= covered and found.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
+            present = x509.load_pem_x509_certificate(cert_path.read_bytes())
+            alternative = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            covered = {str(entry.value) for entry in alternative}
+            if names <= covered and present.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
                 return cert_path, key_path
         except (ValueError, x509.ExtensionNotFound):
             pass

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.export.formats import FORMATS, Format, concerned
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
-from stream_recon.app.web.places import Places
 from stream_recon.configs.errors import ConfigError
 
 ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
@@ -50,20 +50,20 @@ WEB_EXPORTS = {
 
 def web_export(name: str) -> tuple[Format, str]:
     """The format and suffix of an export; names of jobs of 0.2 count. Raises ConfigError."""
-    found = WEB_EXPORTS.get("glb" if name == "points" else name)
-    if found is None:
+    offer = WEB_EXPORTS.get("glb" if name == "points" else name)
+    if offer is None:
         raise ConfigError(f"the format is one of {', '.join(WEB_EXPORTS)}")
-    return found
+    return offer
 
 
-def checked_options(given: object) -> dict[str, Any]:
+def checked_options(values: object) -> dict[str, Any]:
     """Options of a reconstruction from a page's JSON. Raises ConfigError."""
-    if given is None:
+    if values is None:
         return {}
-    if not isinstance(given, dict) or len(given) > 20:
+    if not isinstance(values, dict) or len(values) > 20:
         raise ConfigError("the options are not an object")
     options: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if value in (None, ""):
             continue
         if not (name in OPTIONS and OPTIONS[name][0](value)):
@@ -98,27 +98,27 @@ def is_live(source: str) -> bool:
     return bool(ADDRESS.fullmatch(source) or CAMERA.fullmatch(source))
 
 
-def arguments(job: WebJob, places: Places) -> list[str]:
+def arguments(job: WebJob, data: DataFolder) -> list[str]:
     """The arguments of a job's command line."""
-    folder = str(places.data / job.name)
+    folder = str(data.path / job.name)
     if job.kind == "refine":
         return ["refine", folder]
     if job.kind == "export":
         form, _ = web_export(job.source)
-        words = ["export", folder, "--format", form.name, "-o", str(export_target(job, places)), "--overwrite"]
+        words = ["export", folder, "--format", form.name, "-o", str(export_target(job, data)), "--overwrite"]
         return words + ([f"--box={job.options['box']}"] if "box" in job.options else [])
     words = ["reconstruct", job.source, "-o", folder, "--resume", "--host", "127.0.0.1", "--port", "0"]
     return words + [word for name, value in job.options.items() for word in OPTIONS[name][1](value)]
 
 
-def export_target(job: WebJob, places: Places) -> Path:
+def export_target(job: WebJob, data: DataFolder) -> Path:
     """File or folder that an export writes; a folder is packed into ``NAME.zip`` next to it."""
     form, suffix = web_export(job.source)
     stem = job.name.removesuffix("-recon")
-    return places.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{form.name}")
+    return data.exports / str(job.id) / (f"{stem}{suffix}" if suffix else f"{stem}-{form.name}")
 
 
-def export_file(job: WebJob, places: Places) -> Path:
+def export_file(job: WebJob, data: DataFolder) -> Path:
     """The file of an export that is downloaded."""
-    target = export_target(job, places)
+    target = export_target(job, data)
     return target if web_export(job.source)[1] else target.with_name(f"{target.name}.zip")

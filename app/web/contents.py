@@ -11,8 +11,6 @@ from stream_recon.app.sources.readers import natural_key
 from stream_recon.configs.errors import InputError
 
 HEAD_BYTES = 4096
-MAX_ENTRIES = 50_000
-"""Files of a ZIP file; a longer capture is a video."""
 MAX_IMAGE_BYTES = 300_000_000
 MAX_RATIO = 200
 """Largest ratio of a file's size to its size in the ZIP file. Photographs do not shrink; only bombs exceed it."""
@@ -61,18 +59,18 @@ def content_of(head: bytes) -> Content | None:
     return None
 
 
-def unpack(path: Path, target: Path, max_bytes: int) -> int:
+def unpack(path: Path, target: Path, max_bytes: int, max_files: int) -> int:
     """Unpack the images of a ZIP file as ``000000.jpg`` and so on, in the natural order of their names.
 
     Names decide the order alone. Links, folders and other files are left out. A ZIP file with one video and no image
-    gives the video. Raises InputError: damaged, encrypted, without images, or larger than ``max_bytes``, a size that
-    counts what is written and not what the file states. Returns the number of files.
+    gives the video. Raises InputError: damaged, encrypted, without images, more than ``max_files``, or larger than
+    ``max_bytes``, a size that counts what is written and not what the file states. Returns the number of files.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             infos = [info for info in archive.infolist() if _is_wanted(info)]
-            if len(infos) > MAX_ENTRIES:
-                raise InputError(f"the ZIP file has more than {MAX_ENTRIES} files")
+            if len(infos) > max_files:
+                raise InputError(f"the ZIP file has more than {max_files} files")
             infos.sort(key=lambda info: natural_key(info.filename))
             return _unpack(archive, infos, target, max_bytes)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:

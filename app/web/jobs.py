@@ -81,9 +81,9 @@ class JobStore:
             (KEPT_JOBS,),
         )
         assert cursor.lastrowid is not None
-        found = self.get(cursor.lastrowid)
-        assert found is not None
-        return found
+        job = self.get(cursor.lastrowid)
+        assert job is not None
+        return job
 
     def get(self, number: int) -> WebJob | None:
         if number > LARGEST_ID:
@@ -97,8 +97,8 @@ class JobStore:
     def next_queued(self, lane: str) -> WebJob | None:
         """The oldest job of a lane that waits."""
         marks = ",".join("?" * len(LANES[lane]))
-        found = self._select(f"where state='queued' and kind in ({marks}) order by id limit 1", LANES[lane])
-        return next(iter(found), None)
+        jobs = self._select(f"where state='queued' and kind in ({marks}) order by id limit 1", LANES[lane])
+        return next(iter(jobs), None)
 
     def of_result(self, name: str) -> list[WebJob]:
         """Jobs of a result, the newest first."""

@@ -19,7 +19,7 @@ from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT, upgraded
 from stream_recon.app.result.writer import remove_result
-from stream_recon.app.web.places import MAX_NAME, Places, safe_name
+from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.configs.errors import OutputError
 
 MAX_RECORD_BYTES = 16_000_000
@@ -51,26 +51,26 @@ class Entry:
 class Library:
     """Reads the results; what it read is kept until their ``run.json`` changes."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, data: DataFolder) -> None:
+        self._data = data
         self._entries: dict[str, tuple[tuple[int, int], Entry]] = {}
 
     def entries(self) -> list[Entry]:
         """All results, the last changed first. Folders with a damaged ``run.json`` are left out."""
-        found = {}
-        for name, folder in self._places.results().items():
+        listed = {}
+        for name, folder in self._data.results().items():
             with suppress(OSError, ValueError):
                 stat = (folder / RUN_NAME).stat()
                 key = stat.st_mtime_ns, stat.st_size
                 known = self._entries.get(name)
                 entry = known[1] if known is not None and known[0] == key else _entry(folder, stat.st_mtime)
-                found[name] = key, entry
-        self._entries = found
-        return sorted((entry for _, entry in found.values()), key=lambda entry: -entry.changed)
+                listed[name] = key, entry
+        self._entries = listed
+        return sorted((entry for _, entry in listed.values()), key=lambda entry: -entry.changed)
 
     def folder(self, name: str) -> Path:
         """Folder of a result. Raises OutputError where there is none of this name."""
-        folder = self._places.results().get(name)
+        folder = self._data.results().get(name)
         if folder is None:
             raise OutputError("there is no such result")
         return folder
@@ -98,7 +98,7 @@ class Library:
         new = safe_name(title[: 4 * MAX_NAME])
         if new == name:
             return name
-        target = self._places.data / new
+        target = self._data.path / new
         if target.exists() or target.is_symlink():
             raise OutputError(f"{new} exists: choose another name")
         FolderLock(folder).release()  # refuses where a process writes to it
@@ -149,8 +149,8 @@ def _entry(folder: Path, changed: float) -> Entry:
 
 
 def _table(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = record.get(key)
-    return found if isinstance(found, dict) else {}
+    table = record.get(key)
+    return table if isinstance(table, dict) else {}
 
 
 def _length(trajectory: Path) -> float | None:

@@ -56,11 +56,11 @@ class ViewerProxy:
         name = unquote(browser.path_params["name"])
         try:
             port = await self._viewers.port(name)
-            wanted = [Subprotocol(word) for word in browser.scope.get("subprotocols", [])]
+            subprotocols = [Subprotocol(word) for word in browser.scope.get("subprotocols", [])]
             viewer = await connect(
                 f"ws://127.0.0.1:{port}/",
                 origin=Origin(f"http://127.0.0.1:{port}"),
-                subprotocols=wanted or None,
+                subprotocols=subprotocols or None,
                 compression=None,
                 max_size=None,
                 open_timeout=TIMEOUT_SECONDS,

@@ -57,11 +57,11 @@ async def body_of(request: Request) -> AsyncIterator[bytes]:
         yield block
 
 
-def check_length(request: Request, most: int) -> None:
+def check_length(request: Request, limit: int) -> None:
     """Raises ConfigError where the request announces a larger body."""
-    given = request.headers.get("content-length", "0")
-    if not (given.isascii() and given.isdecimal()) or len(given) > 15 or int(given) > most:
-        raise ConfigError(f"a request of this kind has at most {most} bytes")
+    announced = request.headers.get("content-length", "0")
+    if not (announced.isascii() and announced.isdecimal()) or len(announced) > 15 or int(announced) > limit:
+        raise ConfigError(f"a request of this kind has at most {limit} bytes")
 
 
 def number(text: str | None) -> float:

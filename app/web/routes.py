@@ -21,9 +21,10 @@ from stream_recon.app.web.commands import (
     is_live,
     web_export,
 )
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.requests import answered, body_of, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
@@ -33,14 +34,8 @@ from stream_recon.configs.errors import ConfigError, OutputError
 
 MAX_SHOWN = 200
 """Latest jobs that a page lists."""
-MAX_WAITING = 200
-"""Jobs that may wait at a time."""
 IDLE_UPLOAD_SECONDS = 20.0
 """Time without a byte after which a page lists an upload that it did not begin itself."""
-STALL_SECONDS = 120.0
-"""Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
-LOADING_SECONDS = 1200.0
-"""The same for a run that has reconstructed nothing."""
 STALLED = "waits for the rest of its upload"
 CANCELLED = "its upload was cancelled: what was reconstructed is kept"
 
@@ -48,10 +43,13 @@ CANCELLED = "its upload was cancelled: what was reconstructed is kept"
 class Routes:
     """Endpoints. They know the parts of the server; no part knows another's state."""
 
-    def __init__(self, places: Places, store: JobStore, runner: JobRunner, viewers: Viewers) -> None:
-        self._places, self._store, self._runner, self._viewers = places, store, runner, viewers
-        self.library, self.uploads = Library(places), Uploads(store, places)
-        self.scans = Scans(store, runner, places)
+    def __init__(
+        self, data: DataFolder, store: JobStore, runner: JobRunner, viewers: Viewers, limits: WebLimits
+    ) -> None:
+        self._data, self._store, self._runner, self._viewers = data, store, runner, viewers
+        self._limits = limits
+        self.library, self.uploads = Library(data), Uploads(store, data, limits.zip_files)
+        self.scans = Scans(store, runner, data, limits)
 
     @answered
     async def state(self, request: Request) -> Response:
@@ -72,7 +70,7 @@ class Routes:
                     }
                     for upload, offset in self.uploads.open()
                 ],
-                "limits": {"bytes": min(MAX_BYTES, self._places.free_bytes()), "piece": PIECE_BYTES},
+                "limits": {"bytes": min(MAX_BYTES, self._data.free_bytes()), "piece": PIECE_BYTES},
                 "exports": [
                     {"name": name, "label": form.label(suffix)} for name, (form, suffix) in WEB_EXPORTS.items()
                 ],
@@ -81,9 +79,9 @@ class Routes:
 
     @answered
     async def create_upload(self, request: Request) -> Response:
-        given = await json_of(request)
-        options = checked_options(given.get("options"))
-        upload = self.uploads.create(given.get("name"), given.get("size"), options)
+        body = await json_of(request)
+        options = checked_options(body.get("options"))
+        upload = self.uploads.create(body.get("name"), body.get("size"), options)
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
 
     @answered
@@ -98,10 +96,10 @@ class Routes:
         offset = self.uploads.offset(upload)
         if request.method == "PATCH":
             check_length(request, MAX_PIECE_BYTES)
-            given = request.query_params.get("offset", "")
-            if not (given.isascii() and given.isdecimal() and len(given) < 20):
+            position = request.query_params.get("offset", "")
+            if not (position.isascii() and position.isdecimal() and len(position) < 20):
                 raise ConfigError("say the offset of the piece")
-            offset = await self.uploads.append(upload, int(given), body_of(request))
+            offset = await self.uploads.append(upload, int(position), body_of(request))
         if offset < upload.size or request.method == "GET":
             answer = {"offset": offset, "size": upload.size}
             return JSONResponse(answer if request.method == "GET" else {**answer, **self._begin_early(upload)})
@@ -113,11 +111,11 @@ class Routes:
             if job.state == "stopped" and job.error == STALLED:
                 self._runner.resume(job.id)
             return {"job": job.id}
-        begun = self.uploads.begin(upload)
-        if begun is None:
+        growing = self.uploads.begin(upload)
+        if growing is None:
             return {"waits": self.uploads.waits_for_its_end(upload)}
-        name = self._places.free_name(upload.title.rpartition(".")[0] or upload.title, self._store.names())
-        return {"job": self._add("reconstruct", name, str(begun.path), upload.options).id}
+        name = self._data.free_name(upload.title.rpartition(".")[0] or upload.title, self._store.names())
+        return {"job": self._add("reconstruct", name, str(growing.path), upload.options).id}
 
     def _jobs_of(self, upload: Upload) -> list[WebJob]:
         """Jobs of an upload that is reconstructed while it comes."""
@@ -137,32 +135,32 @@ class Routes:
         """Whether a run has used all that came of its upload, and nothing more has come for a while."""
         now, last_frame = time.time(), self._runner.progress_time(job.id)
         if last_frame is None:  # it loads, or looks for the first frame
-            return now - max(last_byte, job.started or 0.0) > LOADING_SECONDS
+            return now - max(last_byte, job.started or 0.0) > self._limits.loading_s
         reads = self._runner.progress(job.id).get("step") == "frames"
-        return reads and now - max(last_byte, last_frame) > STALL_SECONDS
+        return reads and now - max(last_byte, last_frame) > self._limits.stall_s
 
     def _begin(self, stored: Stored) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
         for job in self._store.all():
             began_early = not stored.known
-            if job.source == source and (began_early or job.is_open or job.name in self._places.results()):
+            if job.source == source and (began_early or job.is_open or job.name in self._data.results()):
                 # A run that began while its video came may have failed for want of the rest.
                 if began_early and (job.state == "failed" or job.error == STALLED):
                     self._runner.resume(job.id)
                 return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
-        name = self._places.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
+        name = self._data.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
         job = self._add("reconstruct", name, source, stored.options)
         return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
 
     @answered
     async def add_source(self, request: Request) -> Response:
         """Reconstruct a camera or an address."""
-        given = await json_of(request)
-        address = checked_address(given.get("address"))
-        title = given.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
-        name = self._places.free_name(str(title or f"camera-{address}")[:200], self._store.names())
-        job = self._add("reconstruct", name, address, checked_options(given.get("options")))
+        body = await json_of(request)
+        address = checked_address(body.get("address"))
+        title = body.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        name = self._data.free_name(str(title or f"camera-{address}")[:200], self._store.names())
+        job = self._add("reconstruct", name, address, checked_options(body.get("options")))
         return JSONResponse({"job": job.id, "name": job.name}, 201)
 
     @answered
@@ -184,9 +182,7 @@ class Routes:
             if job.is_open:
                 raise OutputError("stop it first")
             self._forget(job)
-            if job.name not in self._places.results() and all(
-                job.source != other.source for other in self._store.all()
-            ):
+            if job.name not in self._data.results() and all(job.source != other.source for other in self._store.all()):
                 self._remove_source(job.source)
         return JSONResponse({})
 
@@ -195,37 +191,37 @@ class Routes:
         """Refine, export, rename or remove a result."""
         name, action = request.path_params["name"], request.path_params.get("action", "remove")
         self.library.folder(name)
-        given = await json_of(request)
+        body = await json_of(request)
         if action == "refine":
             job = self._add("refine", name, "", {})
             return JSONResponse({"job": job.id}, 201)
         if action == "export":
-            options = checked_export(given.get("format"), given.get("box"))
-            job = self._add("export", name, given["format"], options)
+            options = checked_export(body.get("format"), body.get("box"))
+            job = self._add("export", name, body["format"], options)
             return JSONResponse({"job": job.id}, 201)
         if any(job.is_open for job in self._store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
         await self._viewers.close(name)
         if action == "rename":
-            new = await asyncio.to_thread(self.library.rename, name, given.get("name"))
+            new = await asyncio.to_thread(self.library.rename, name, body.get("name"))
             self._store.rename(name, new)
             return JSONResponse({"name": new})
-        return await self._remove(name, with_upload=given.get("upload") is True)
+        return await self._remove(name, with_upload=body.get("upload") is True)
 
     async def _remove(self, name: str, with_upload: bool) -> Response:
         recorded = await asyncio.to_thread(self.library.source, name)  # its jobs may be dismissed
-        gone = await asyncio.to_thread(self.library.remove, name)
+        is_removed = await asyncio.to_thread(self.library.remove, name)
         jobs = self._store.of_result(name)
         for job in jobs:
             self._forget(job)
         sources = {recorded, *(job.source for job in jobs if job.kind in ("scan", "reconstruct"))}
         for source in sources - {job.source for job in self._store.all()} if with_upload else ():
             self._remove_source(source)
-        return JSONResponse({"gone": gone})
+        return JSONResponse({"gone": is_removed})
 
     def _remove_source(self, source: str) -> None:
         """Remove what was uploaded or scanned; other paths are left alone."""
-        _remove_inside(self._places.scans, Path(source))
+        _remove_inside(self._data.scans, Path(source))
         self.uploads.remove_stored(source)
 
     @answered
@@ -237,21 +233,21 @@ class Routes:
     async def download(self, request: Request) -> Response:
         """The file of an export that is done."""
         job = self._store.get(int(request.path_params["id"]))
-        path = None if job is None or job.kind != "export" else export_file(job, self._places)
+        path = None if job is None or job.kind != "export" else export_file(job, self._data)
         if path is None or job is None or job.state != "done" or not path.is_file():
             raise OutputError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
     def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
-        if sum(1 for job in self._store.all() if job.state == "queued") >= MAX_WAITING:
-            raise OutputError(f"{MAX_WAITING} jobs wait already")
+        if sum(1 for job in self._store.all() if job.state == "queued") >= self._limits.waiting_jobs:
+            raise OutputError(f"{self._limits.waiting_jobs} jobs wait already")
         job = self._store.add(kind, name, source, options)
         self._runner.start()
         return job
 
     def _forget(self, job: WebJob) -> None:
         """Remove a job's entry with its own files."""
-        for folder in (self._places.jobs / str(job.id), self._places.exports / str(job.id)):
+        for folder in (self._data.jobs / str(job.id), self._data.exports / str(job.id)):
             _remove_inside(folder.parent, folder)
         self._store.remove(job.id)
 
@@ -267,7 +263,7 @@ class Routes:
             shown["progress"] = self._runner.progress(job.id)
             shown["viewer"] = job.kind in ("reconstruct", "scan") and self._runner.viewer_port(job.name) is not None
         if job.kind == "export" and job.state == "done":
-            path = export_file(job, self._places)
+            path = export_file(job, self._data)
             shown["file"], shown["bytes"] = path.name, path.stat().st_size if path.is_file() else None
         return shown
 

@@ -18,8 +18,8 @@ from typing import Any
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LANES, JobStore, WebJob
-from stream_recon.app.web.places import Places
 from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
@@ -28,8 +28,6 @@ NICENESS = 5
 """Lower priority of jobs, so that pages and scans stay quick."""
 AUTOGROUP = Path("/proc/self/autogroup")
 """Priority of a session (Linux): where the system has it, that of a process counts only inside its session."""
-MAX_SCANS = 4
-"""Scans at a time, of which most are being refined: a phone does not wait for that."""
 STOP_SECONDS = 60.0
 """Time that a stopped job gets to finish its files before it is killed."""
 LOCK_SECONDS = 120.0
@@ -43,11 +41,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class JobRunner:
-    """Starts queued jobs, up to ``limit`` reconstructions at a time. Used from the server's event loop."""
+    """Starts queued jobs. Used from the server's event loop."""
 
-    def __init__(self, store: JobStore, places: Places, limit: int, program: Sequence[str] = PROGRAM) -> None:
-        self._store, self._places, self._program = store, places, program
-        self._limits = {"work": limit, "export": 1, "scan": MAX_SCANS}
+    def __init__(self, store: JobStore, data: DataFolder, runs: int, scans: int, program: Sequence[str]) -> None:
+        """``runs``, ``scans``: reconstructions and scans at a time; ``program``: the command that runs them."""
+        self._store, self._data, self._program = store, data, program
+        self._limits = {"work": runs, "export": 1, "scan": scans}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping: dict[int, str] = {}
@@ -92,7 +91,7 @@ class JobRunner:
         job = self._store.get(number)
         if job is None or job.is_open or job.state == "done":
             return
-        if job.kind == "reconstruct" and is_live(job.source) and (self._places.data / job.name).exists():
+        if job.kind == "reconstruct" and is_live(job.source) and (self._data.path / job.name).exists():
             raise OutputError("a camera or stream cannot be read again: what was reconstructed is kept")
         if job.kind == "reconstruct" and not is_live(job.source) and not Path(job.source).exists():
             raise OutputError("its upload is gone: upload it again")
@@ -133,12 +132,12 @@ class JobRunner:
             _send(process, signal.SIGKILL)
 
     async def _run(self, job: WebJob) -> None:
-        folder = self._places.jobs / str(job.id)
+        folder = self._data.jobs / str(job.id)
         try:
             await self._wait_for_lock(job)
             code = None if job.id in self._stopping else await self._execute(job, folder)
             if code == DONE and job.kind == "export":
-                await asyncio.to_thread(_pack, job, self._places)
+                await asyncio.to_thread(_pack, job, self._data)
             self._note_end(job, code)
         except (OSError, StreamReconError) as error:
             self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR])
@@ -156,15 +155,15 @@ class JobRunner:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._file(job.id).unlink(missing_ok=True)
         if job.kind == "export":
-            export_target(job, self._places).parent.mkdir(mode=0o700, exist_ok=True)
+            export_target(job, self._data).parent.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, VARIABLE: str(self._file(job.id)), "COLUMNS": "200"}
         with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
-                *(*self._program, *arguments(job, self._places)),
+                *(*self._program, *arguments(job, self._data)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                cwd=self._places.data,
+                cwd=self._data.path,
                 env=environment,
                 start_new_session=True,
                 preexec_fn=partial(prepare_child, NICENESS if job.kind != "scan" else 0),
@@ -175,7 +174,7 @@ class JobRunner:
         return await process.wait()
 
     def _file(self, number: int) -> Path:
-        return self._places.jobs / str(number) / "progress.json"
+        return self._data.jobs / str(number) / "progress.json"
 
     def _note_end(self, job: WebJob, code: int | None) -> None:
         if code == DONE:
@@ -189,7 +188,7 @@ class JobRunner:
 
     async def _wait_for_lock(self, job: WebJob) -> None:
         """Wait until a process of an earlier server has left the result. Raises OutputError."""
-        folder = self._places.data / job.name
+        folder = self._data.path / job.name
         for _ in range(int(LOCK_SECONDS)):
             if job.kind == "export" or not (folder / LOCK_NAME).exists() or job.id in self._stopping:
                 return
@@ -217,10 +216,10 @@ def _send(process: asyncio.subprocess.Process, number: int) -> None:
             process.send_signal(number)
 
 
-def _reason(code: int, said: object) -> str:
+def _reason(code: int, message: object) -> str:
     """One line on why a job failed, in the program's words where it gave them."""
-    if said:
-        return str(said)[:MAX_ERROR]
+    if message:
+        return str(message)[:MAX_ERROR]
     if code < 0:
         is_kill = -code == signal.SIGKILL
         ended = "it was killed, maybe for want of memory" if is_kill else f"signal {-code} ended it"
@@ -228,9 +227,9 @@ def _reason(code: int, said: object) -> str:
     return f"the program ended with code {code}: see the job's err.txt"
 
 
-def _pack(job: WebJob, places: Places) -> None:
+def _pack(job: WebJob, data: DataFolder) -> None:
     """Pack an export's folder into the ZIP file that is downloaded."""
-    target, file = export_target(job, places), export_file(job, places)
+    target, file = export_target(job, data), export_file(job, data)
     if target != file:
         part = file.with_name(f"{file.stem}-part")
         made = Path(shutil.make_archive(str(part), "zip", target.parent, target.name))

@@ -26,8 +26,8 @@ class ScanRoutes:
 
     @answered
     async def create_scan(self, request: Request) -> Response:
-        given = await json_of(request)
-        scan = self._scans.create(given.get("name"))
+        body = await json_of(request)
+        scan = self._scans.create(body.get("name"))
         return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
 
     @answered

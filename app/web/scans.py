@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.places import Places
-from stream_recon.app.web.runner import MAX_SCANS, JobRunner
+from stream_recon.app.web.limits import WebLimits
+from stream_recon.app.web.runner import JobRunner
 from stream_recon.configs.errors import InputError, OutputError
 
 MAX_FRAME_BYTES = 2_000_000
@@ -29,8 +29,6 @@ MAX_AHEAD = 2
 """Frames on their way through the run, beyond which the next one waits: more would only add delay."""
 AHEAD_SECONDS, GUIDED_SECONDS = 3.0, 0.1
 """Longest such wait, and the longest while a line is shown: black frames never get a pose."""
-IDLE_SECONDS = 600.0
-"""Time without frames after which a scan is ended."""
 LONGEST_STEP_SECONDS = 3600.0
 """Largest step of the phone's clock that is believed."""
 TURNED = "Turn the phone back: all pictures of a scan are taken the same way up"
@@ -56,7 +54,7 @@ class Scan:
     ended: bool = False
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     feedback_read: int = 0
-    rest: bytes = b""
+    unread: bytes = b""
 
     def read_feedback(self) -> None:
         """Read what the run has reported since the last call."""
@@ -70,7 +68,7 @@ class Scan:
         except OSError:
             return
         self.feedback_read += len(data)
-        *lines, self.rest = (self.rest + data).split(b"\n")
+        *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
             with suppress(ValueError):
                 entry = json.loads(line)
@@ -82,20 +80,20 @@ class Scan:
 class Scans:
     """All scans of the server. Used from its event loop."""
 
-    def __init__(self, store: JobStore, runner: JobRunner, places: Places) -> None:
-        self._store, self._runner, self._places = store, runner, places
+    def __init__(self, store: JobStore, runner: JobRunner, data: DataFolder, limits: WebLimits) -> None:
+        self._store, self._runner, self._data, self._limits = store, runner, data, limits
         self._scans: dict[str, Scan] = {}
-        for folder in places.scans.iterdir():  # of a server that was killed
+        for folder in data.scans.iterdir():  # of a server that was killed
             _end_file(folder)
 
     def create(self, title: object) -> Scan:
         """Begin a scan and its run. Raises OutputError."""
-        if sum(1 for scan in self._scans.values() if not scan.ended) >= MAX_SCANS:
-            raise OutputError(f"{MAX_SCANS} scans are open: stop one first")
+        if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
+            raise OutputError(f"{self._limits.scans} scans are open: stop one first")
         number = secrets.token_hex(8)
         named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
-        name = self._places.free_name(named, self._store.names())
-        folder = self._places.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
+        name = self._data.free_name(named, self._store.names())
+        folder = self._data.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
         folder.mkdir(mode=0o700)
         (folder / FRAMES_NAME).touch(mode=0o600)
         scan = self._scans[number] = Scan(number, self._store.add("scan", name, str(folder), {}), folder)
@@ -126,7 +124,7 @@ class Scans:
             scan.size = scan.size or size
             if size != scan.size:
                 return {"ack": scan.count - 1, "say": TURNED}
-            if self._places.free_bytes() <= 0:
+            if self._data.free_bytes() <= 0:
                 self.end(scan)
                 raise OutputError("the disk is full: the scan was ended")
             self._note_time(scan, captured_ms)
@@ -151,7 +149,7 @@ class Scans:
         """End the scans to which no frame has come for a long time, and those whose run has ended."""
         for scan in list(self._scans.values()):
             job = self._store.get(scan.job.id)
-            if time.monotonic() - scan.came > IDLE_SECONDS or job is None or not job.is_open:
+            if time.monotonic() - scan.came > self._limits.scan_idle_s or job is None or not job.is_open:
                 self.end(scan)
 
     @property
@@ -161,13 +159,13 @@ class Scans:
     def _note_time(self, scan: Scan, captured_ms: float) -> None:
         """Advance the scan's clock by the phone's, or by this machine's where the phone's jumps."""
         now = time.monotonic()
-        step, here = (captured_ms - scan.captured_ms) / 1000, now - scan.came
+        step, silence = (captured_ms - scan.captured_ms) / 1000, now - scan.came
         if not 0 < step < LONGEST_STEP_SECONDS:
-            step = max(here, 0.001)
+            step = max(silence, 0.001)
         if scan.count:
             scan.seconds += step
             # While the run loads, or is slow, no frame is asked for: only the phone's own silence is a gap.
-            if here > LONGEST_PAUSE_SECONDS and step > LONGEST_PAUSE_SECONDS:
+            if min(silence, step) > self._limits.scan_pause_s:
                 scan.segment += 1
         scan.captured_ms, scan.came = captured_ms, now
 
@@ -221,8 +219,8 @@ def _end_file(folder: Path) -> None:
         data = frames.read_bytes()
         if b'"end"' in data[-200:]:
             return
-        whole = data.rpartition(b"\n")[0]
+        complete = data.rpartition(b"\n")[0]
         with frames.open("r+b") as file:  # a kill may have cut the last line
-            file.seek(len(whole) + (1 if whole else 0))
+            file.seek(len(complete) + (1 if complete else 0))
             file.truncate()
             file.write(b'{"end": true}\n')

@@ -21,7 +21,7 @@ from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, ou
 from stream_recon.app.web.access import Reach
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.scans import MAX_FRAME_BYTES
 from stream_recon.configs.errors import ConfigError, OutputError, PortInUseError, ResourceError
 
@@ -133,32 +133,32 @@ class Server:
         Raises ConfigError, OutputError where another server uses the folder, ResourceError where the port cannot be
         listened on.
         """
-        self._places = places = Places(options.data)
+        self._data = data = DataFolder(options.data)
         try:
-            places.make()
+            data.make()
         except OSError as error:
             raise OutputError(f"{options.data} cannot be used: {error.strerror}; choose another --data") from error
-        self._lock = FolderLock(places.state, "server", "server.lock")
+        self._lock = FolderLock(data.state, "server", "server.lock")
         try:
-            self._open(options, places)
+            self._open(options, data)
         except BaseException:
             self._lock.release()
             raise
 
-    def _open(self, options: ServeOptions, places: Places) -> None:
+    def _open(self, options: ServeOptions, data: DataFolder) -> None:
         address = _checked_public(options.public)
         self.is_open = not is_loopback(options.host) or address is not None
         """Whether other machines can reach the server."""
-        files = _certificate(options, places)
+        files = _certificate(options, data)
         self.has_tls = files is not None
-        token = _kept_token(places) if options.token and self.is_open else None
+        token = _kept_token(data) if options.token and self.is_open else None
         self._socket = _listen(options.host, options.port)
         self.port = int(self._socket.getsockname()[1])
         shown = outward_address(options.host) if options.host in EVERYWHERE else options.host
         shown = f"[{shown}]" if ":" in shown else shown
         base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
-        application = make_app(places, Reach(options.host, token, self.has_tls, address), options.jobs)
+        application = make_app(data, Reach(options.host, token, self.has_tls, address), options.jobs)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
@@ -189,8 +189,12 @@ class Server:
             with suppress(KeyboardInterrupt):
                 self._server.run(sockets=[self._socket])
         finally:
-            self._socket.close()
-            self._lock.release()
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening, and let other servers use the data folder."""
+        self._socket.close()
+        self._lock.release()
 
 
 def qr_code(url: str) -> str | None:
@@ -216,7 +220,7 @@ def _checked_public(address: str | None) -> str | None:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
 
 
-def _certificate(options: ServeOptions, places: Places) -> tuple[Path, Path] | None:
+def _certificate(options: ServeOptions, data: DataFolder) -> tuple[Path, Path] | None:
     if (options.cert is None) != (options.key is None):
         raise ConfigError("use --cert and --key together")
     if options.cert is not None and options.key is not None:
@@ -224,15 +228,15 @@ def _certificate(options: ServeOptions, places: Places) -> tuple[Path, Path] | N
             if not path.is_file():
                 raise ConfigError(f"no such file: {path}")
         return options.cert, options.key
-    return own_certificate(places.state, options.host) if options.tls else None
+    return own_certificate(data.state, options.host) if options.tls else None
 
 
-def _kept_token(places: Places) -> str:
+def _kept_token(data: DataFolder) -> str:
     """The data folder's token, which stays the same, so that phones and bookmarks keep their access."""
-    path = places.state / "token"
+    path = data.state / "token"
     with suppress(OSError, UnicodeDecodeError):
-        if (found := path.read_text(encoding="ascii").strip()) and len(found) >= 20:
-            return found
+        if len(token := path.read_text(encoding="ascii").strip()) >= 20:
+            return token
     token = new_token()
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)

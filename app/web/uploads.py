@@ -15,8 +15,8 @@ from typing import Any
 
 from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
+from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.places import MAX_NAME, Places, safe_name
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
 PIECE_BYTES = 8_000_000
@@ -65,8 +65,8 @@ class OffsetError(Exception):
 class Uploads:
     """Files that arrive. Used from the server's event loop."""
 
-    def __init__(self, store: JobStore, places: Places) -> None:
-        self._db, self._places = store.connection, places
+    def __init__(self, store: JobStore, data: DataFolder, max_zip_files: int) -> None:
+        self._db, self._data, self._max_zip_files = store.connection, data, max_zip_files
         self._hashes: dict[str, tuple[int, Any]] = {}
         self._turns: dict[str, int] = {}
         self._storing = asyncio.Lock()
@@ -86,7 +86,7 @@ class Uploads:
         if len(waiting) >= MAX_OPEN:
             raise OutputError(f"{MAX_OPEN} uploads are not complete: continue or remove one")
         promised = sum(upload.size - offset for upload, offset in waiting)
-        room = min(MAX_BYTES, self._places.free_bytes() - promised)
+        room = min(MAX_BYTES, self._data.free_bytes() - promised)
         if size > room:
             raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
@@ -100,10 +100,10 @@ class Uploads:
 
     def get(self, number: str) -> Upload:
         """An incomplete upload. Raises OutputError where there is none."""
-        found = self._select("where sha256 is null and id=?", number)
-        if not found:
+        uploads = self._select("where sha256 is null and id=?", number)
+        if not uploads:
             raise OutputError("there is no such upload: begin it again")
-        return found[0]
+        return uploads[0]
 
     def offset(self, upload: Upload) -> int:
         """Bytes that have arrived."""
@@ -127,26 +127,26 @@ class Uploads:
         Raises OffsetError, OutputError where the piece or the file is larger than announced, OSError.
         """
         turn = self._turns[upload.id] = self._turns.get(upload.id, 0) + 1
-        here = self.offset(upload)
-        if offset != here:
-            raise OffsetError(here)
+        end = self.offset(upload)
+        if offset != end:
+            raise OffsetError(end)
         hashed, digest = self._hashes.get(upload.id, (0, hashlib.sha256()))
-        begin = here
+        begin = end
         with self.path(upload).open("r+b") as file:
-            file.seek(here)
+            file.seek(end)
             async for block in blocks:
                 if self._turns.get(upload.id) != turn:
                     raise OffsetError(self.offset(upload))
-                if here + len(block) > upload.size or here + len(block) - begin > MAX_PIECE_BYTES:
+                if end + len(block) > upload.size or end + len(block) - begin > MAX_PIECE_BYTES:
                     raise OutputError("the piece is larger than announced")
                 file.write(block)
                 file.flush()
-                if hashed == here:
+                if hashed == end:
                     digest.update(block)
                     hashed += len(block)
                     self._hashes[upload.id] = hashed, digest
-                here += len(block)
-        return here
+                end += len(block)
+        return end
 
     def begin(self, upload: Upload) -> Upload | None:
         """The upload where it is reconstructed while the rest of it comes; None where that is not possible, or not yet.
@@ -161,7 +161,7 @@ class Uploads:
             content = content_of(file.read(HEAD_BYTES))
         if content is None or content.kind != "video":
             return None
-        folder = self._places.uploads / upload.id
+        folder = self._data.uploads / upload.id
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / f"{safe_name(upload.title.rpartition('.')[0] or upload.title)}{content.suffix}"
         mark_of(path).write_text(json.dumps({"size": upload.size}), encoding="utf-8")
@@ -219,20 +219,20 @@ class Uploads:
         """Remove a complete upload by the path that was reconstructed; other paths are left alone."""
         row = self._db.execute("select sha256 from uploads where path=?", (source,)).fetchone()
         if row is not None and row[0]:
-            inside = Path(source).relative_to(self._places.uploads).parts[0]
-            shutil.rmtree(self._places.uploads / inside, ignore_errors=True)
+            inside = Path(source).relative_to(self._data.uploads).parts[0]
+            shutil.rmtree(self._data.uploads / inside, ignore_errors=True)
             self._db.execute("delete from uploads where path=?", (source,))
 
     def _store(self, upload: Upload, sha256: str, content: Content) -> Path:
         """Move a complete file to a folder named by its hash, unpacked if it is a ZIP file."""
-        folder, piece = self._places.uploads / sha256, self.path(upload)
+        folder, piece = self._data.uploads / sha256, self.path(upload)
         shutil.rmtree(folder, ignore_errors=True)  # of an upload that a kill ended here
         folder.mkdir(mode=0o700)
         stem = safe_name(upload.title.rpartition(".")[0] or upload.title)
         try:
             if content.kind != "zip":
                 return piece.replace(folder / f"{stem}{content.suffix}")
-            unpack(piece, folder / stem, self._places.free_bytes())
+            unpack(piece, folder / stem, self._data.free_bytes(), self._max_zip_files)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -255,7 +255,7 @@ class Uploads:
 
     def path(self, upload: Upload) -> Path:
         """Where its bytes are written."""
-        return upload.path or self._places.uploads / f"{upload.id}.piece"
+        return upload.path or self._data.uploads / f"{upload.id}.piece"
 
     def _select(self, condition: str, *values: str) -> list[Upload]:
         rows = self._db.execute(f"select id, title, size, options, created, path from uploads {condition}", values)

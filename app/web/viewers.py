@@ -12,15 +12,12 @@ from itertools import count
 from pathlib import Path
 
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
 from stream_recon.configs.errors import OutputError, ResourceError
 
-MAX_VIEWERS = 4
-"""Viewers of finished results at a time; each holds a result in memory."""
-IDLE_SECONDS = 120.0
-"""Time without a page after which a viewer is closed."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 """Time between two looks at what a viewer that starts has written."""
@@ -37,8 +34,8 @@ class _Viewer:
 class Viewers:
     """Gives the port of a result's viewer: that of its run, or else one that is started for it."""
 
-    def __init__(self, runner: JobRunner, places: Places) -> None:
-        self._runner, self._places = runner, places
+    def __init__(self, runner: JobRunner, data: DataFolder, limits: WebLimits) -> None:
+        self._runner, self._data, self._limits = runner, data, limits
         self._viewers: dict[str, _Viewer] = {}
         self._starting: dict[str, asyncio.Lock] = {}
         self._numbers = count(1)
@@ -49,7 +46,7 @@ class Viewers:
 
         Raises OutputError where there is neither, ResourceError where no viewer can be started.
         """
-        if not self._runner.knows(name) and name not in self._places.results():
+        if not self._runner.knows(name) and name not in self._data.results():
             raise OutputError("there is no such result")
         async with self._starting.setdefault(name, asyncio.Lock()):
             live = self._runner.viewer_port(name)
@@ -57,10 +54,10 @@ class Viewers:
                 return live
             viewer = self._viewers.get(name)
             if viewer is None or viewer.process.returncode is not None:
-                if name not in self._places.results():
+                if name not in self._data.results():
                     raise ResourceError("its viewer opens with the first frames")
                 await self._make_room()
-                viewer = self._viewers[name] = await self._start(self._places.data / name)
+                viewer = self._viewers[name] = await self._start(self._data.path / name)
             viewer.used = time.monotonic()
             return viewer.port
 
@@ -78,7 +75,7 @@ class Viewers:
     async def close_idle(self) -> None:
         """Close the viewers that no page has used for a while."""
         for name, viewer in list(self._viewers.items()):
-            is_idle = viewer.pages <= 0 and time.monotonic() - viewer.used > IDLE_SECONDS
+            is_idle = viewer.pages <= 0 and time.monotonic() - viewer.used > self._limits.viewer_idle_s
             if is_idle or viewer.process.returncode is not None:
                 await self.close(name)
 
@@ -102,14 +99,14 @@ class Viewers:
 
     async def _make_room(self) -> None:
         await self.close_idle()
-        while len(self._viewers) >= MAX_VIEWERS:
+        while len(self._viewers) >= self._limits.viewers:
             unused = [(viewer.used, name) for name, viewer in self._viewers.items() if viewer.pages <= 0]
             if not unused:
-                raise ResourceError(f"{MAX_VIEWERS} viewers are open: close one of their pages first")
+                raise ResourceError(f"{self._limits.viewers} viewers are open: close one of their pages first")
             await self.close(min(unused)[1])
 
     async def _start(self, folder: Path) -> _Viewer:
-        file = self._places.jobs / f"view-{next(self._numbers)}.json"
+        file = self._data.jobs / f"view-{next(self._numbers)}.json"
         file.unlink(missing_ok=True)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "stream_recon", "view", str(folder), "--port", "0"),

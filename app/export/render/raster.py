@@ -111,9 +111,9 @@ class RenderScene:
 
 def render_scene(job: ExportJob, most: int, on_frame: Callable[[int, int], None]) -> RenderScene:
     """The scene of a result with at most ``most`` points. Raises as `ordered_points`."""
-    found = ordered_points(job, most, on_frame)
-    eyes = np.array([camera.T_world_camera[:3, 3] for camera in found.cameras], np.float32)
-    side = np.repeat(eyes, np.diff(found.point_ends, prepend=0), axis=0) - found.xyz
-    size = np.full(len(found.xyz), POINT_SIZE * found.spacing, np.float32)
-    points = Points(found.xyz, found.rgb, size, side)
-    return RenderScene(points, found.point_ends, found.cameras, found.extent, found.centre)
+    cloud = ordered_points(job, most, on_frame)
+    eyes = np.array([camera.T_world_camera[:3, 3] for camera in cloud.cameras], np.float32)
+    side = np.repeat(eyes, np.diff(cloud.point_ends, prepend=0), axis=0) - cloud.xyz
+    size = np.full(len(cloud.xyz), POINT_SIZE * cloud.spacing, np.float32)
+    points = Points(cloud.xyz, cloud.rgb, size, side)
+    return RenderScene(points, cloud.point_ends, cloud.cameras, cloud.extent, cloud.centre)

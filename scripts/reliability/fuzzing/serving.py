@@ -16,7 +16,7 @@ from fuzzing.mutate import WORDS, broken_bytes
 from stream_recon.app.sources import growing
 from stream_recon.app.web.access import Reach
 from stream_recon.app.web.app import make_app
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import InputError, OutputError
 
@@ -48,7 +48,7 @@ REFUSALS = (200, 201, 206, 307, 400, 403, 404, 405, 408, 409, 415, 416, 503, 507
 
 def serve(folder: Path, source: Path, draw: random.Random) -> None:
     """Send a server of a folder what no page sends. Raises InputError where it refused all of it."""
-    places = Places(folder / "data")
+    places = DataFolder(folder / "data")
     places.make()
     (folder / "outside.txt").write_text("mine")
     open_to_others = draw.random() < 0.3

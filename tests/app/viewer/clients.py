@@ -54,7 +54,7 @@ class WebClient:
             compression=None,
             max_size=None,  # type: ignore[list-item]
         )
-        self._send(CAMERA)
+        self.send(CAMERA)
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
@@ -86,7 +86,7 @@ class WebClient:
 
     def use(self, label: str, value: object) -> None:
         """Use a control as a user does."""
-        self._send({"type": "GuiUpdateMessage", "uuid": self.control(label)["uuid"], "updates": {"value": value}})
+        self.send({"type": "GuiUpdateMessage", "uuid": self.control(label)["uuid"], "updates": {"value": value}})
 
     @property
     def verdict(self) -> str:
@@ -98,7 +98,7 @@ class WebClient:
         direction = np.asarray(target, np.float64) - np.asarray(origin, np.float64)
         ray = {"ray_origin": [float(v) for v in origin], "ray_direction": [float(v) for v in direction]}
         click = {"type": "ScenePointerMessage", "event_type": "click", "screen_pos": [[0.5, 0.5]], "modifier": None}
-        self._send({**click, **ray})
+        self.send({**click, **ray})
         time.sleep(0.1)
         self.sync()
 
@@ -117,7 +117,7 @@ class WebClient:
 
     def report(self, position: Any) -> None:
         """Report the page's camera, as after a movement."""
-        self._send({**CAMERA, "position": [float(value) for value in position]})
+        self.send({**CAMERA, "position": [float(value) for value in position]})
 
     def set(self, label: str, value: object) -> None:
         """Use a control, and wait for the outcome."""
@@ -174,7 +174,7 @@ class WebClient:
         """All points of nodes with a prefix, in the world."""
         return np.concatenate([np.zeros((0, 3)), *(self.points(name) for name in self.names(prefix))])
 
-    def _send(self, message: Mapping[str, object]) -> None:
+    def send(self, message: Mapping[str, object]) -> None:
         self._socket.send(msgspec.msgpack.encode(message))
 
     def _receive(self) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from websockets.sync.client import ClientConnection, connect
 
 from stream_recon.app.core.process import peak_host_memory_mb
 from stream_recon.app.viewer.guard import MAX_BAD_MESSAGES, MAX_MESSAGE_BYTES, MessageGuard, RateLimiter, is_loopback
+from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.boxroom import room_result
-from tests.app.viewer.clients import CAMERA, PROTOCOL
+from tests.app.viewer.clients import CAMERA, PROTOCOL, client_of
 
 
 @pytest.fixture
@@ -109,7 +111,8 @@ def test_nobody_can_publish_the_viewer(viewer: Viewer, monkeypatch: pytest.Monke
 
 
 def test_uploads_are_not_taken(viewer: Viewer) -> None:
-    slider = next(iter(viewer._server.gui._gui_input_handle_from_uuid))  # the pause
+    with client_of(viewer) as web:
+        slider = web.control("Pause")["uuid"]
     before = peak_host_memory_mb()
     begin = {
         "type": "FileTransferStartUpload", "source_component_uuid": slider, "transfer_uuid": "t", "filename": "f",
@@ -166,16 +169,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_only_values_that_a_control_can_have_are_taken(viewer: Viewer) -> None:
-    with page(viewer.port) as client:
-        send(client, CAMERA)
-        assert answers(client)
-        wait_until(lambda: bool(viewer.state.pages))
+    with client_of(viewer) as client:
+        labels = ("Point size", "Cameras", "Show", "Across", "Path")
+        slider, checkbox, choice, border, last = (client.control(label)["uuid"] for label in labels)
         (shown,) = viewer.state.pages.values()
-        controls = shown.client.gui._gui_input_handle_from_uuid
-        slider = next(uuid for uuid, c in controls.items() if getattr(c, "max", None) == 4.0)
-        checkbox = next(uuid for uuid, c in controls.items() if c.value is True)
-        choice = next(uuid for uuid, c in controls.items() if c.value == "Surface")
-        border = shown.tools.panel.borders[0]._impl.uuid
+
+        def values() -> tuple[PageOptions, tuple[float, ...]]:
+            return shown.panel.options(), tuple(shown.tools.panel.borders[0].value)
+
+        def set_value(uuid: str, updates: object) -> None:
+            client.send({"type": "GuiUpdateMessage", "uuid": uuid, "updates": updates})
+
         wrong = [
             (slider, {"value": -1e6}), (slider, {"value": 96}), (slider, {"value": float("nan")}),
             (slider, {"value": "9"}), (slider, {"value": True}), (slider, {"props": 5}), (slider, {}),
@@ -184,15 +188,17 @@ def test_only_values_that_a_control_can_have_are_taken(viewer: Viewer) -> None:
             (border, {"value": 0.5}), (border, {"value": [0, "1"]}),
             ("nobody", {"value": 5}), (slider, [1]), (choice, {"value": "<b>"}), (choice, {"value": 1}),
         ]  # fmt: skip
-        before = {uuid: control.value for uuid, control in controls.items()}
+        before = values()
         for uuid, updates in wrong:
-            send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": updates})
-        assert answers(client) and {uuid: control.value for uuid, control in controls.items()} == before
+            set_value(uuid, updates)
+        set_value(last, {"value": False})
+        wait_until(lambda: not values()[0].path)
+        assert values() == (replace(before[0], path=False), before[1])
         for uuid, value in ((slider, 3.0), (checkbox, False), (border, [-0.5, 0.5]), (choice, "Points")):
-            send(client, {"type": "GuiUpdateMessage", "uuid": uuid, "updates": {"value": value}})
-        wait_until(lambda: controls[slider].value == 3 and not controls[checkbox].value)
-        wait_until(lambda: controls[choice].value == "Points")
-        assert tuple(controls[border].value) == (-0.5, 0.5)
+            set_value(uuid, {"value": value})
+        wait_until(lambda: values()[0].show == "Points")
+        options, borders = values()
+        assert options.points.size == 3 and not options.cameras and borders == (-0.5, 0.5)
     viewer.add(room_result(4))
     assert viewer.flush(), "the viewer's thread lives"
 
@@ -287,8 +293,8 @@ def test_a_page_that_reads_nothing_gets_one_file(viewer: Viewer, tmp_path: Path)
     large.write_bytes(os.urandom(8 << 20))
     with page(viewer.port) as client:
         send(client, CAMERA)
-        wait_until(lambda: len(viewer._server.get_clients()) == 1)
-        (handle,) = viewer._server.get_clients().values()
+        wait_until(lambda: len(viewer.clients) == 1)
+        (handle,) = viewer.clients
         for _ in range(40):
             send_file(handle, large)
         waiting = handle._websock_connection.get_message_buffer().message_from_id.values()

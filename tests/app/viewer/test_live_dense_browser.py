@@ -74,7 +74,7 @@ class Stream:
 
 def red_shares(viewer: Viewer, browser: Any) -> tuple[float, float]:
     """Shares of red pixels left and right of the middle of the page, as seen from `EYE`."""
-    for client in viewer._server.get_clients().values():
+    for client in viewer.clients:
         client.camera.position, client.camera.look_at = EYE, TARGET
     png = np.frombuffer(browser.get_screenshot_as_png(), np.uint8)
     image: NDArray[np.uint8] = np.asarray(cv2.cvtColor(cv2.imdecode(png, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from stream_recon.app.core.types import FrameRevision, Revision
@@ -36,11 +38,13 @@ def test_the_sample_lies_on_what_was_seen_and_follows_a_revision() -> None:
 
 def test_its_size_is_bounded_and_it_covers_the_whole_video() -> None:
     subject, timeline = filled(0)
-    result = room_result(0, size=(28, 21))
+    result = replace(room_result(0, size=(28, 21)), T_world_camera=np.eye(4))
     for index in range(3 * MAX_FRAMES):
-        subject.add(timeline.add_frame(index, result.T_world_camera, result.intrinsics), result)
-    frames = sorted(subject._frames)
-    assert MAX_FRAMES / 4 < len(frames) <= MAX_FRAMES
+        pose = np.eye(4)
+        pose[0, 3] = 100 * index  # further than the room is wide
+        subject.add(timeline.add_frame(index, pose, result.intrinsics), result)
+    frames = np.unique(np.rint(subject.world(timeline)[0][:, 0] / 100))
+    assert MAX_FRAMES / 4 < len(frames) == len(subject) <= MAX_FRAMES
     assert frames[0] == 0 and frames[-1] > 3 * MAX_FRAMES - 8 and np.diff(frames).max() <= 8
 
 

@@ -10,9 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, FrameRevision, Intrinsics, Revision
-from stream_recon.app.viewer import surfaces as limits
 from stream_recon.app.viewer.surface_grid import surface_grid, triangulate
-from stream_recon.app.viewer.surfaces import SurfaceStore
+from stream_recon.app.viewer.surfaces import SurfaceLimits, SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline
 from tests.app.boxroom import room_result, walk_pose
 from tests.app.viewer.clouds import wall_distance
@@ -20,8 +19,8 @@ from tests.app.viewer.clouds import wall_distance
 SIZE = (56, 42)
 
 
-def filled(count: int, step: int = 1) -> SurfaceStore:
-    store = SurfaceStore(Timeline())
+def filled(count: int, step: int = 1, limits: SurfaceLimits | None = None) -> SurfaceStore:
+    store = SurfaceStore(Timeline(), limits=limits or SurfaceLimits())
     for index in range(0, count * step, step):
         add(store, room_result(index, size=SIZE))
     return store
@@ -127,21 +126,18 @@ def test_what_earlier_cameras_saw_through_is_left_out() -> None:
     assert all(np.quantile(wall_distance(in_world(store, k)), 0.98) < 0.2 for k in store.surfaces)
 
 
-def test_limits_are_kept_by_thinning_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_kept_by_thinning_the_oldest_first() -> None:
     whole = filled(60, step=5)
-    monkeypatch.setattr(limits, "FULL_SURFACES", 2)
-    monkeypatch.setattr(limits, "MAX_TRIANGLES", whole.triangles // 3)
-    store = filled(60, step=5)
+    limits = SurfaceLimits(full=2, triangles=whole.triangles // 3)
+    store = filled(60, step=5, limits=limits)
     assert 0 < store.triangles <= whole.triangles // 3
     kept = list(store.surfaces.values())
     assert kept[0].thinned and not kept[-1].thinned
     thin = next(s for s in kept if s.thinned)
     image = cv2.imdecode(np.frombuffer(thin.jpeg, np.uint8), cv2.IMREAD_COLOR)
     assert image is not None
-    monkeypatch.setattr(limits, "MAX_SURFACES", 3)
-    assert len(filled(60, step=5).surfaces) <= 3
-    monkeypatch.setattr(limits, "MAX_BYTES", 1)
-    assert len(filled(20, step=5).surfaces) == 1, "one is always there"
+    assert len(filled(60, step=5, limits=replace(limits, surfaces=3)).surfaces) <= 3
+    assert len(filled(20, step=5, limits=replace(limits, bytes=1)).surfaces) == 1, "one is always there"
 
 
 def test_a_similarity_and_another_focal_length_need_no_new_triangles() -> None:

@@ -102,9 +102,10 @@ def test_a_box_hides_what_is_outside_on_its_own_page(viewer: Viewer) -> None:
         assert not len(planes(client)) and "/tools/box" not in client.own
 
 
-def test_cuts_are_taken_back_one_by_one_and_all_at_once(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream_recon.app.viewer.tools.SETTLED_S", 0.0)
+def test_cuts_are_taken_back_one_by_one_and_all_at_once(viewer: Viewer) -> None:
     with client_of(viewer) as client:
+        (page,) = viewer.state.pages.values()
+        page.tools.settled_s = 0.0
         client.set("Cut by a box", True)
         states = [planes(client)]
         for label, low, high in (("Height", 0, 0.6), ("Across", 0.2, 1), ("Height", 0, 0.4)):
@@ -115,7 +116,6 @@ def test_cuts_are_taken_back_one_by_one_and_all_at_once(viewer: Viewer, monkeypa
             np.testing.assert_allclose(planes(client), state, atol=1e-5)
         narrow(client, "Along", 0.3, 0.7)
         client.set("Turn (°)", 20.0)
-        (page,) = viewer.state.pages.values()
         assert page.tools.box is not None and page.tools.box.turn_deg == 20
         client.set("Cuts", "Reset cut")
         np.testing.assert_allclose(planes(client), states[0], atol=1e-5)

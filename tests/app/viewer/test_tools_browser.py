@@ -55,14 +55,13 @@ def click_scene(browser: Any, x: int, y: int) -> None:
 def test_what_is_cut_away_is_not_drawn(browser: Any, viewer: Viewer) -> None:
     page = opened(browser, viewer)
     panel, whole = page.tools.panel, coloured_share(browser)
-    page.panel._cameras.value = page.panel._path.value = False
+    page.panel.cameras.value = page.panel.path.value = False
 
     def apply() -> None:
-        viewer._touch()
         assert viewer.flush()
 
     for show in ("Surface", "Points"):
-        page.panel._show.value = show
+        page.panel.show.value = show
         apply()
         whole = wait_for(lambda: (share := coloured_share(browser)) > 0.1 and share)
         panel.cut.value = True
@@ -78,10 +77,10 @@ def test_what_is_cut_away_is_not_drawn(browser: Any, viewer: Viewer) -> None:
         panel.cut.value = False
         apply()
         wait_for(lambda whole=whole: coloured_share(browser) > 0.9 * whole)
-    page.panel._show.value = "Surface"
+    page.panel.show.value = "Surface"
     apply()
     whole = wait_for(lambda: (share := coloured_share(browser)) > 0.1 and share)
-    page.panel._hidden.value = 90
+    page.panel.hidden.value = 90
     apply()
     wait_for(lambda: coloured_share(browser) < 0.6 * whole)
 
@@ -97,7 +96,7 @@ def test_two_clicks_measure_the_room(browser: Any, viewer: Viewer, phone: bool) 
         open_folder(browser, "Tools")
         use(browser, "Measure")
         wait_for(
-            lambda: page.tools._listening and browser.execute_script("return __viserPointer.hasSceneClickFilter()")
+            lambda: page.tools.is_listening and browser.execute_script("return __viserPointer.hasSceneClickFilter()")
         )
         wait_for(lambda: "Click two points" in page_text(browser))
         # From within the room there is a wall everywhere, also above a phone's panel.
@@ -119,7 +118,7 @@ def test_a_plan_is_seen_from_above_and_everything_comes_back(browser: Any, viewe
     page = opened(browser, viewer)
     usual = page.client.camera.fov
     page.tools.panel.plan.value = True
-    viewer._touch()
+    assert viewer.flush()
     up = viewer.state.content.axes()[1]
 
     def ahead() -> Any:
@@ -129,7 +128,7 @@ def test_a_plan_is_seen_from_above_and_everything_comes_back(browser: Any, viewe
     wait_for(lambda: ahead() @ up < -0.999 and page.client.camera.fov < 0.1 * usual)
     wait_for(lambda: coloured_share(browser) > 0.05)
     page.tools.panel.plan.value = False
-    viewer._touch()
+    assert viewer.flush()
     wait_for(lambda: ahead() @ up > -0.9 and page.client.camera.fov == pytest.approx(usual))
     wait_for(lambda: coloured_share(browser) > 0.1)
 

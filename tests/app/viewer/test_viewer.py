@@ -13,10 +13,10 @@ import pytest
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
-from stream_recon.app.viewer import surfaces
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.content import moved
 from stream_recon.app.viewer.scene import STEPS
+from stream_recon.app.viewer.surfaces import SurfaceLimits
 from stream_recon.app.viewer.update_queue import MAX_WAITING_RESULTS
 from stream_recon.app.viewer.viewer import FAILED_STATUS, Viewer, show_results
 from stream_recon.configs.errors import ResourceError
@@ -96,11 +96,11 @@ def test_the_last_opening_view_is_chosen_when_all_frames_are_in(viewer: Viewer) 
         viewer.add(room_result(index, size=(84, 63)))
     viewer.finish()  # while most of them wait
     assert viewer.flush()
-    cameras = viewer.state.cameras
-    chosen = cameras._opening
-    cameras.update(reframe=True)
-    assert chosen is not None and cameras._opening is not None
-    np.testing.assert_allclose(chosen.position, cameras._opening.position, atol=1e-9)
+    with client_of(viewer) as client:
+        chosen = client.camera["position"]
+        viewer.state.cameras.update(reframe=True)
+        client.sync()
+        np.testing.assert_allclose(client.camera["position"], chosen, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -246,8 +246,8 @@ def test_surfaces_move_with_a_revision_and_their_textures_are_sent_once(viewer: 
         assert late.names("/surface/") == names
 
 
-def test_points_stand_in_where_limits_have_removed_surfaces(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surfaces, "MAX_SURFACES", 2)
+def test_points_stand_in_where_limits_have_removed_surfaces(viewer: Viewer) -> None:
+    viewer.state.surfaces.limits = SurfaceLimits(surfaces=2)
     show_results(viewer, (room_result(2 * i, size=(28, 21)) for i in range(140)))
     with client_of(viewer) as client:
         assert len(client.visible("/surface/")) == 2

@@ -143,7 +143,7 @@ def test_points_appear_and_grow_while_the_video_runs(browser: Any, fed: tuple[Vi
     feeder.stop()
     wait_for(lambda: viewer.state.pages)
     for page in viewer.state.pages.values():
-        page.panel._cameras.value = False
+        page.panel.cameras.value = False
     coloured = coloured_share(browser)
     for node in viewer.state.scene.nodes.values():
         if node.handle is not None:  # a step of confidence may have no points
@@ -222,9 +222,9 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     viewer, feeder = fed
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 30)
-    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    (client,) = wait_for(lambda: viewer.clients)
     (page,) = wait_for(lambda: list(viewer.state.pages.values()))
-    page.panel._follow.value = True
+    page.panel.follow_camera.value = True
     wait_for(lambda: share_in_view(viewer, client) < 0.8)
     feeder.stop()
     assert viewer.flush()
@@ -251,10 +251,10 @@ def test_every_open_on_a_slow_connection_is_the_chosen_view(browser: Any) -> Non
                 browser.execute_cdp_cmd("Network.emulateNetworkConditions", {**speed, "downloadThroughput": 2_000_000})
                 browser.execute_cdp_cmd("Emulation.setCPUThrottlingRate", {"rate": 1 + attempt % 4})
                 browser.get("about:blank")
-                wait_for(lambda: not viewer._server.get_clients())
+                wait_for(lambda: not viewer.clients)
                 browser.get(viewer.url)
-                (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
-                state = wait_for(lambda client=client: viewer.state.cameras._clients.get(client.client_id))
+                (client,) = wait_for(lambda: viewer.clients)
+                state = wait_for(lambda client=client: viewer.state.cameras.clients.get(client.client_id))
                 wait_for(lambda state=state: stays(lambda: state.reported))
                 assert not state.moved, attempt
                 assert state.sent.is_at(client.camera.position), attempt
@@ -277,7 +277,7 @@ def test_a_phone_has_a_folded_panel_and_all_of_the_picture(browser: Any, fed: tu
     try:
         browser.get(viewer.url)
         assert wait_for(lambda: browser.title == "kitchen")
-        (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+        (client,) = wait_for(lambda: viewer.clients)
         wait_for(lambda: browser.find_elements("xpath", "//body//*[text()='kitchen']"))
         wait_for(lambda: not browser.find_element("xpath", "//button[contains(., 'Show all')]").is_displayed())
         wait_for(lambda: share_in_view(viewer, client) > 0.85)
@@ -302,7 +302,7 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     viewer, feeder = fed
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 12)
-    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    (client,) = wait_for(lambda: viewer.clients)
     (page,) = wait_for(lambda: list(viewer.state.pages.values()))
 
     def distance_to(ordinal: int) -> float:
@@ -318,9 +318,9 @@ def test_the_view_follows_the_newest_camera_or_the_picked_one(browser: Any, fed:
     assert viewer.flush()
     wait_for(lambda: distance_to(-1) <= 1.1 * viewer.state.cameras.typical_depth)
 
-    page.panel._scrubber.value = 3
-    page.panel._from_here.value = True
-    page.panel._follow.value = False
+    page.panel.frame.value = 3
+    page.panel.view_from_here.value = True
+    page.panel.follow_camera.value = False
     assert viewer.flush()
     wait_for(lambda: distance_to(3) < 0.01)
     assert started > 0.1
@@ -387,10 +387,9 @@ def test_a_map_can_be_shown_and_what_was_before_stands_beside(browser: Any) -> N
             box = f"//label[contains(., '{label}')]/following::input[@type='checkbox'][1]"
             click(browser, wait_for(lambda box=box: browser.find_elements("xpath", box))[0])
         scene = viewer.state.scene
-        wait_for(lambda: scene.comparison._nodes and scene.map_nodes._loops is not None)
-        assert scene.map_nodes._points is not None
+        wait_for(lambda: len(scene.comparison.sample(viewer.state.store, viewer.state.timeline, 10)))
         press(browser, "Show all")
-        (client,) = viewer._server.get_clients().values()
+        (client,) = viewer.clients
 
         def in_view() -> float:
             camera = client.camera
@@ -411,10 +410,10 @@ def test_the_end_frames_a_view_that_nobody_has_moved_and_leaves_any_other(
     viewer, feeder = fed
     browser.get(viewer.url)
     wait_for(lambda: feeder.count > 12)
-    (client,) = wait_for(lambda: list(viewer._server.get_clients().values()))
+    (client,) = wait_for(lambda: viewer.clients)
     feeder.stop()
     assert viewer.flush()
-    state = wait_for(lambda: viewer.state.cameras._clients.get(client.client_id))
+    state = wait_for(lambda: viewer.state.cameras.clients.get(client.client_id))
     wait_for(lambda: state.reported)
     poses = [pose.copy() for pose in viewer.state.timeline.poses]
 

@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 
 from stream_recon.app.web.access import Reach
 from stream_recon.app.web.app import make_app
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
 
 HEADER = {"X-Stream-Recon": "1"}
 STAND_IN = """
@@ -72,11 +73,13 @@ def program(folder: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def served(folder: Path, *, jobs: int = 1, reach: Reach | None = None, **client: Any) -> Iterator[TestClient]:
+def served(
+    folder: Path, *, jobs: int = 1, reach: Reach | None = None, limits: WebLimits = DEFAULT_LIMITS, **client: Any
+) -> Iterator[TestClient]:
     """A client of the application of ``folder``, which sends the header of the own page."""
-    places = Places(folder)
+    places = DataFolder(folder)
     places.make()
-    app = make_app(places, reach or Reach(), jobs, program(folder.parent))
+    app = make_app(places, reach or Reach(), jobs, program(folder.parent), limits)
     options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
     with TestClient(app, **options) as found:  # type: ignore[arg-type]
         yield found

@@ -7,8 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from stream_recon.app.web import access
 from stream_recon.app.web.access import Reach
+from stream_recon.app.web.limits import WebLimits
 from tests.app.web.serving import VIDEO, served, upload
 
 TOKEN = "a-token-of-a-test-1234"
@@ -102,9 +102,8 @@ def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
         assert answer.status_code == 404 or "<title>stream-recon" in answer.text
 
 
-def test_web_sockets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MAX_SOCKETS", 2)
-    with served(tmp_path / "data") as client:
+def test_web_sockets_are_bounded(tmp_path: Path) -> None:
+    with served(tmp_path / "data", limits=WebLimits(sockets=2)) as client:
         path = f"{SOCKETS}/api/scans/{client.post('/api/scans', json={}).json()['id']}/stream"
         with client.websocket_connect(path), client.websocket_connect(path):
             with pytest.raises(WebSocketDisconnect) as ended, client.websocket_connect(path):

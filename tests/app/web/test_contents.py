@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from stream_recon.app.web import contents
-from stream_recon.app.web.contents import content_of, unpack
+from stream_recon.app.web.contents import Content, content_of
+from stream_recon.app.web.contents import unpack as unpack_files
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_video
 
 JPEG = b"\xff\xd8\xff\xe0" + b"0" * 100
+
+
+def unpack(path: Path, target: Path, max_bytes: int, max_files: int = 50) -> int:
+    return unpack_files(path, target, max_bytes, max_files)
 
 
 def zip_of(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -28,7 +32,7 @@ def test_real_files_are_known_by_their_content(tmp_path: Path) -> None:
         content = content_of(data[:4096])
         assert content is not None and (content.kind, content.suffix) == (kind, suffix)
     stream = (b"\x47" + bytes(187)) * 3
-    assert content_of(stream) == contents.Content("video", ".ts")
+    assert content_of(stream) == Content("video", ".ts")
     assert content_of(b"") is None and content_of(b"G" * 100) is None
 
 
@@ -45,11 +49,10 @@ def test_what_is_written_counts_and_not_what_is_stated(tmp_path: Path) -> None:
         unpack(path, tmp_path / "out", 3 * len(noise))
 
 
-def test_too_many_entries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "MAX_ENTRIES", 3)
+def test_too_many_entries_are_refused(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "a.zip", {f"{i}.jpg": JPEG for i in range(4)})
     with pytest.raises(InputError, match="more than 3 files"):
-        unpack(path, tmp_path / "out", 10**9)
+        unpack(path, tmp_path / "out", 10**9, 3)
 
 
 def test_links_and_hidden_files_are_left_out(tmp_path: Path) -> None:

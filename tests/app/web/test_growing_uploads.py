@@ -11,17 +11,20 @@ import pytest
 from starlette.testclient import TestClient
 
 from stream_recon.app import web
-from stream_recon.app.sources import growing
 from stream_recon.app.sources.growing import mark_of
-from stream_recon.app.web import app as web_app
-from stream_recon.app.web import routes
-from stream_recon.app.web.places import Places
-from tests.app.sources.streamed_files import film, index_first
+from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.limits import WebLimits
+from tests.app.sources.streamed_files import box, film, index_first
 from tests.app.web.browsing import ServerProcess
 from tests.app.web.serving import HEADER, served, upload
 from tests.app.web.test_jobs import job, until
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+
+
+LENGTH = 500_000
+"""Bytes of the film."""
+STALLS = WebLimits(housekeeping_s=0.1, stall_s=0.3)
 
 
 def begun(client: TestClient, data: bytes, length: int, name: str = "walk.mp4") -> tuple[str, dict[str, Any]]:
@@ -31,69 +34,64 @@ def begun(client: TestClient, data: bytes, length: int, name: str = "walk.mp4") 
 
 
 @pytest.fixture
-def long_film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+def long_film(tmp_path: Path) -> bytes:
     """A video whose index is in front, and by which the stand-in of the program runs for long."""
-    monkeypatch.setattr(growing, "MIN_BYTES", 50_000)
-    return b"\0\0\0\x11freelongwaits" + index_first(film(tmp_path / "film.mp4"))
+    video = b"\0\0\0\x11freelongwaits" + index_first(film(tmp_path / "film.mp4"))
+    return padded(video)
+
+
+def padded(video: bytes) -> bytes:
+    """A video of `LENGTH` bytes."""
+    return video + box(b"free", bytes(LENGTH - 8 - len(video)))
 
 
 def test_a_job_begins_while_its_video_comes(tmp_path: Path, long_film: bytes) -> None:
     with served(tmp_path / "data") as client:
-        number, answer = begun(client, long_film, 150_000)
-        assert answer["job"] == job(client)["id"] and answer["offset"] == 150_000
+        number, answer = begun(client, long_film, 250_000)
+        assert answer["job"] == job(client)["id"] and answer["offset"] == 250_000
         until(lambda: job(client)["state"] == "running" and job(client)["arrives"])
-        (mark,) = Places(tmp_path / "data").uploads.glob("*/*.upload")
+        (mark,) = DataFolder(tmp_path / "data").uploads.glob("*/*.upload")
         assert json.loads(mark.read_text()) == {"size": len(long_film)}
-        last = client.patch(f"/api/uploads/{number}?offset=150000", content=long_film[150_000:]).json()
+        last = client.patch(f"/api/uploads/{number}?offset=250000", content=long_film[250_000:]).json()
         assert last["job"] == answer["job"] and last["name"] == "walk-recon" and not last["known"]
         assert not mark.exists() and "arrives" not in job(client)
         stored = mark.with_suffix("")
         assert stored.read_bytes() == long_film
         again = upload(client, long_film, piece=100_000)  # the same file: stored and reconstructed once
         assert again["known"] and again["name"] == "walk-recon"
-        assert [path for path in Places(tmp_path / "data").uploads.rglob("*") if path.is_file()] == [stored]
+        assert [path for path in DataFolder(tmp_path / "data").uploads.rglob("*") if path.is_file()] == [stored]
 
 
 def test_a_video_whose_index_comes_last_waits_and_says_so(tmp_path: Path, long_film: bytes) -> None:
-    data = film(tmp_path / "late.mp4")
+    data = padded(film(tmp_path / "late.mp4"))
     with served(tmp_path / "data") as client:
-        number, answer = begun(client, data, 150_000)
-        assert answer == {"offset": 150_000, "size": len(data), "waits": True}
+        number, answer = begun(client, data, 250_000)
+        assert answer == {"offset": 250_000, "size": len(data), "waits": True}
         assert client.get("/api/state").json()["jobs"] == []
-        last = client.patch(f"/api/uploads/{number}?offset=150000", content=data[150_000:]).json()
+        last = client.patch(f"/api/uploads/{number}?offset=250000", content=data[250_000:]).json()
         assert last["name"] == "walk-recon"
-        _, photographs = begun(client, b"PK\x03\x04" + bytes(200_000), 150_000, "a.zip")
+        _, photographs = begun(client, b"PK\x03\x04" + bytes(300_000), 250_000, "a.zip")
         assert photographs["waits"] is False  # a ZIP file is always complete first
 
 
-def test_a_stalled_upload_stops_its_job_which_goes_on_with_the_next_piece(
-    tmp_path: Path, long_film: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(web_app, "HOUSEKEEPING_SECONDS", 0.1)
-    with served(tmp_path / "data") as client:
-        number, _ = begun(client, long_film, 150_000)
-        until(lambda: job(client).get("progress"))
-        monkeypatch.setattr(routes, "STALL_SECONDS", 0.3)
+def test_a_stalled_upload_stops_its_job_which_goes_on_with_the_next_piece(tmp_path: Path, long_film: bytes) -> None:
+    with served(tmp_path / "data", limits=STALLS) as client:
+        number, _ = begun(client, long_film, 250_000)
         until(lambda: job(client)["state"] == "stopped")
         assert (tmp_path / "data" / "walk-recon" / "stopped").exists()  # as by Ctrl-C, and not killed
         assert job(client)["error"] == "waits for the rest of its upload"
-        monkeypatch.setattr(routes, "STALL_SECONDS", 60.0)
-        client.patch(f"/api/uploads/{number}?offset=150000", content=long_film[150_000:200_000])
+        client.patch(f"/api/uploads/{number}?offset=250000", content=long_film[250_000:300_000])
         starts = tmp_path / "data" / "walk-recon" / "starts.txt"
         until(lambda: len(starts.read_text().splitlines()) == 2)
         assert all("--resume" in line for line in starts.read_text().splitlines())
 
 
-def test_a_stalled_upload_that_is_completed_after_a_restart(
-    tmp_path: Path, long_film: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes, "STALL_SECONDS", 0.2)
-    monkeypatch.setattr(web_app, "HOUSEKEEPING_SECONDS", 0.1)
-    with served(tmp_path / "data") as client:
-        number, _ = begun(client, long_film, 150_000)
+def test_a_stalled_upload_that_is_completed_after_a_restart(tmp_path: Path, long_film: bytes) -> None:
+    with served(tmp_path / "data", limits=STALLS) as client:
+        number, _ = begun(client, long_film, 250_000)
         until(lambda: job(client)["state"] == "stopped")
     with served(tmp_path / "data") as client:
-        last = client.patch(f"/api/uploads/{number}?offset=150000", content=long_film[150_000:]).json()
+        last = client.patch(f"/api/uploads/{number}?offset=250000", content=long_film[250_000:]).json()
         assert last["name"] == "walk-recon" and job(client)["state"] in ("queued", "running")
         assert len(client.get("/api/state").json()["jobs"]) == 1
 
@@ -104,35 +102,35 @@ def test_a_run_that_failed_for_want_of_the_rest_is_tried_again(tmp_path: Path, l
         program = tmp_path / "program.py"
         text = program.read_text()
         program.write_text(text.replace('b"broken" in content', 'b"brok" in content'))
-        number, answer = begun(client, data, 150_000)
+        number, answer = begun(client, data, 250_000)
         until(lambda: job(client)["state"] == "failed")
         program.write_text(text.replace('b"long" in content', 'b"brok" in content'))
-        last = client.patch(f"/api/uploads/{number}?offset=150000", content=data[150_000:]).json()
+        last = client.patch(f"/api/uploads/{number}?offset=250000", content=data[250_000:]).json()
         assert last["job"] == answer["job"] and last["name"] == "walk-recon"
         until(lambda: job(client)["state"] == "running")
 
 
 def test_a_cancelled_upload_stops_its_job_and_leaves_nothing(tmp_path: Path, long_film: bytes) -> None:
     with served(tmp_path / "data") as client:
-        number, _ = begun(client, long_film, 150_000)
+        number, _ = begun(client, long_film, 250_000)
         until(lambda: job(client)["state"] == "running" and "progress" in job(client))
         assert client.delete(f"/api/uploads/{number}").status_code == 200
         until(lambda: job(client)["state"] == "stopped")
         assert "cancelled" in job(client)["error"]
-        assert not list(Places(tmp_path / "data").uploads.rglob("*"))
+        assert not list(DataFolder(tmp_path / "data").uploads.rglob("*"))
         resumed = client.post(f"/api/jobs/{job(client)['id']}/resume")
         assert resumed.status_code == 400 and "upload it again" in resumed.json()["error"]
 
 
 def test_a_user_stops_the_job_and_the_upload_goes_on(tmp_path: Path, long_film: bytes) -> None:
     with served(tmp_path / "data") as client:
-        number, answer = begun(client, long_film, 150_000)
+        number, answer = begun(client, long_film, 250_000)
         until(lambda: job(client)["state"] == "running" and job(client)["progress"])
         client.post(f"/api/jobs/{answer['job']}/stop")
         until(lambda: job(client)["state"] == "stopped")
-        more = client.patch(f"/api/uploads/{number}?offset=150000", content=long_film[150_000:200_000])
+        more = client.patch(f"/api/uploads/{number}?offset=250000", content=long_film[250_000:300_000])
         assert more.json()["job"] == answer["job"] and job(client)["state"] == "stopped"
-        client.patch(f"/api/uploads/{number}?offset=200000", content=long_film[200_000:])
+        client.patch(f"/api/uploads/{number}?offset=300000", content=long_film[300_000:])
         client.post(f"/api/jobs/{answer['job']}/resume")
         until(lambda: job(client)["state"] == "running")
 
@@ -140,11 +138,11 @@ def test_a_user_stops_the_job_and_the_upload_goes_on(tmp_path: Path, long_film: 
 def test_what_may_be_here_already_is_not_begun(tmp_path: Path, long_film: bytes) -> None:
     with served(tmp_path / "data", jobs=0) as client:
         upload(client, long_film, piece=100_000)
-        _, answer = begun(client, long_film, 150_000)
+        _, answer = begun(client, long_film, 250_000)
         assert "job" not in answer
         other = bytearray(long_film)
         other[100] ^= 1
-        assert "job" in begun(client, bytes(other), 150_000, "other.mp4")[1]
+        assert "job" in begun(client, bytes(other), 250_000, "other.mp4")[1]
 
 
 @pytest.mark.slow
@@ -181,5 +179,5 @@ def test_first_poses_come_before_the_last_piece(tmp_path: Path) -> None:
         until(lambda: not ask(server, "GET", "api/state")["jobs"], 400)
         record = json.loads((tmp_path / "data" / "walk-recon" / "run.json").read_text())
         assert record["interrupted"] is False and record["frames"]["reconstructed"] == 110 and record["refinement"]
-        (video,) = Places(tmp_path / "data").uploads.glob("*/*.mp4")
+        (video,) = DataFolder(tmp_path / "data").uploads.glob("*/*.mp4")
         assert video.read_bytes() == data and not mark_of(video).exists()

@@ -12,8 +12,8 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from stream_recon.app.web.commands import arguments
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.places import Places
 from stream_recon.app.web.runner import NICENESS
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, program, served, upload
@@ -76,8 +76,8 @@ def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
         failed = until(lambda: job(client)["state"] == "failed" and job(client))
         assert failed["error"] == "it is broken: film again"
         assert client.delete("/api/jobs/1").status_code == 200 and not job(client)
-        assert not list(Places(tmp_path / "data").jobs.iterdir())
-        assert not list(Places(tmp_path / "data").uploads.iterdir())  # nothing came of it
+        assert not list(DataFolder(tmp_path / "data").jobs.iterdir())
+        assert not list(DataFolder(tmp_path / "data").uploads.iterdir())  # nothing came of it
 
 
 def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
 
 
 def test_exports_are_cut_by_a_box_of_the_viewer(tmp_path: Path) -> None:
-    places = Places(tmp_path / "data")
+    places = DataFolder(tmp_path / "data")
     places.make()
-    write_run(places.data / "hall")
-    with served(places.data, jobs=0) as client:
+    write_run(places.path / "hall")
+    with served(places.path, jobs=0) as client:
         for form, box, status in (
             ("mesh", "--box -1,1,0,2.5,-3,-0.5,30", 201),
             ("html", " -1, 1, 0, 2.5, -3, -0.5 ", 201),
@@ -140,7 +140,7 @@ def test_the_end_of_the_server_ends_its_jobs_and_the_next_one_continues_them(tmp
     with served(tmp_path / "data") as client:
         name = upload(client, LONG)["name"]
         until(lambda: job(client).get("progress"))
-    store = JobStore(Places(tmp_path / "data").queue)
+    store = JobStore(DataFolder(tmp_path / "data").queue)
     assert store.get(1).state == "queued"  # type: ignore[union-attr]
     store.close()
     with served(tmp_path / "data") as client:
@@ -153,8 +153,8 @@ import sys, uvicorn
 from pathlib import Path
 from stream_recon.app.web.access import Reach
 from stream_recon.app.web.app import make_app
-from stream_recon.app.web.places import Places
-places = Places(Path(sys.argv[1]))
+from stream_recon.app.web.data_folder import DataFolder
+places = DataFolder(Path(sys.argv[1]))
 places.make()
 app = make_app(places, Reach(), 1, sys.argv[2:])
 uvicorn.run(app, port=0, log_config=None)
@@ -173,7 +173,7 @@ def test_a_kill_of_the_server_ends_its_jobs_too(tmp_path: Path) -> None:
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
     until((tmp_path / "data" / name / "stopped").exists)
-    store = JobStore(Places(tmp_path / "data").queue)
+    store = JobStore(DataFolder(tmp_path / "data").queue)
     assert store.get(1).state == "queued"  # type: ignore[union-attr]
     store.close()
 
@@ -186,7 +186,7 @@ def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
         until(folder.exists)
         until(lambda: not job(client))
         assert client.post("/api/jobs/1/resume").status_code == 200  # it is done: nothing to do
-        JobStore(Places(tmp_path / "data").queue).set_state(1, "stopped")
+        JobStore(DataFolder(tmp_path / "data").queue).set_state(1, "stopped")
         refused = client.post("/api/jobs/1/resume")
         assert refused.status_code == 400 and "read again" in refused.json()["error"]
         assert "secret" not in client.get("/api/state").text

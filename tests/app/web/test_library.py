@@ -7,8 +7,8 @@ import pytest
 
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.library import Library
-from stream_recon.app.web.places import Places
 from stream_recon.configs.errors import OutputError
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import served
@@ -16,10 +16,10 @@ from tests.app.web.serving import served
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    places = Places(tmp_path / "data")
+    places = DataFolder(tmp_path / "data")
     places.make()
-    write_run(places.data / "hall")
-    return places.data
+    write_run(places.path / "hall")
+    return places.path
 
 
 def test_results_of_the_command_line_are_listed(data: Path) -> None:
@@ -28,7 +28,7 @@ def test_results_of_the_command_line_are_listed(data: Path) -> None:
     (data / "damaged").mkdir()
     (data / "damaged" / RUN_NAME).write_text("{")
     (data / "link").symlink_to(data / "hall")
-    entries = {entry.name: entry for entry in Library(Places(data)).entries()}
+    entries = {entry.name: entry for entry in Library(DataFolder(data)).entries()}
     assert set(entries) == {"hall", "half"}
     assert entries["hall"].frames == 5 and not entries["hall"].interrupted and entries["half"].interrupted
     assert entries["hall"].seconds is not None and entries["hall"].seconds > 0
@@ -48,20 +48,20 @@ def test_a_verdict_has_advice_unless_it_names_a_command(data: Path, advice: str,
     record = json.loads(path.read_text())
     record["verdict"] = {"level": "doubtful", "reason": "few frames overlap", "advice": advice}
     path.write_text(json.dumps(record))
-    (entry,) = Library(Places(data)).entries()
+    (entry,) = Library(DataFolder(data)).entries()
     assert (entry.verdict, entry.reason) == ("doubtful", shown)
 
 
 def test_a_result_has_a_picture(data: Path) -> None:
-    assert Library(Places(data)).picture("hall").startswith(b"\xff\xd8\xff")
+    assert Library(DataFolder(data)).picture("hall").startswith(b"\xff\xd8\xff")
     for path in (data / "hall" / "depth").iterdir():
         path.write_bytes(b"damaged")
     with pytest.raises(OutputError):
-        Library(Places(data)).picture("hall")
+        Library(DataFolder(data)).picture("hall")
 
 
 def test_renaming(data: Path) -> None:
-    library = Library(Places(data))
+    library = Library(DataFolder(data))
     write_run(data / "taken")
     assert library.rename("hall", "../Eingang 2") == "Eingang-2"
     assert (data / "Eingang-2" / RUN_NAME).exists() and not (data / "hall").exists()
@@ -76,19 +76,22 @@ def test_renaming(data: Path) -> None:
 def test_removal_takes_only_what_the_program_wrote(data: Path) -> None:
     (data / "hall" / "notes.txt").write_text("mine")
     (data / "hall" / "depth" / "mine.npz").write_bytes(b"mine")
-    assert not Library(Places(data)).remove("hall")
+    assert not Library(DataFolder(data)).remove("hall")
     left = {str(path.relative_to(data / "hall")) for path in (data / "hall").rglob("*")}
     assert left == {"notes.txt", "depth", "depth/mine.npz"}
 
 
 def test_removal_of_a_whole_result(data: Path) -> None:
-    assert Library(Places(data)).remove("hall")
+    assert Library(DataFolder(data)).remove("hall")
     assert not (data / "hall").exists()
 
 
 def test_a_result_in_use_stays(data: Path) -> None:
     with FolderLock(data / "hall"):
-        for change in (lambda: Library(Places(data)).remove("hall"), lambda: Library(Places(data)).rename("hall", "a")):
+        for change in (
+            lambda: Library(DataFolder(data)).remove("hall"),
+            lambda: Library(DataFolder(data)).rename("hall", "a"),
+        ):
             with pytest.raises(OutputError):
                 change()
     assert (data / "hall" / RUN_NAME).exists()
@@ -100,7 +103,7 @@ def test_only_listed_results_are_touched(data: Path, name: str) -> None:
     (data / "other" / RUN_NAME).write_text(json.dumps({"program": "another"}))
     before = sorted(data.rglob("*"))
     with pytest.raises(OutputError):
-        Library(Places(data)).remove(name)
+        Library(DataFolder(data)).remove(name)
     assert sorted(data.rglob("*")) == before
 
 

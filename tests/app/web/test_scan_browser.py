@@ -17,7 +17,7 @@ from stream_recon.app import web
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.run.guidance import BLURRED, DARK
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
 from tests.app.web.browsing import Relay, ServerProcess, until
 from tests.chromium import chromium, needs_browser
 
@@ -64,7 +64,7 @@ def end(driver: Any) -> dict[str, Any]:
 
 
 def scanned(data: Path) -> list[dict[str, Any]]:
-    (folder,) = Places(data).scans.iterdir()
+    (folder,) = DataFolder(data).scans.iterdir()
     return [json.loads(line) for line in (folder / "frames.jsonl").read_text().splitlines()]
 
 
@@ -97,7 +97,7 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         # The last frame may have been on its way.
         assert record["frames"]["reconstructed"] - found["acknowledged"] in (0, 1) and not record["segments"]
         assert [said["text"] for said in found["says"]] == []
-    (scan,) = Places(data).scans.iterdir()
+    (scan,) = DataFolder(data).scans.iterdir()
     again = tmp_path / "again"
     # Each process would choose its precision by timing.
     options = ["--no-viewer", "--no-mesh", "--dense", "off", "--precision", record["precision"]]
@@ -208,7 +208,7 @@ GUIDANCE_FRAMES = 16
 
 def damaged_frames(data: Path, good: list[NDArray[np.uint8]], bad: list[NDArray[np.uint8]]) -> list[bool]:
     """For each frame of a scan, whether it shows one of the ``bad`` pictures of the camera."""
-    (scan,) = Places(data).scans.iterdir()
+    (scan,) = DataFolder(data).scans.iterdir()
     found = []
     for path in sorted(scan.glob("*.jpg")):
         image = cv2.imread(str(path)).astype(np.float32)

@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from stream_recon.app.web import scans
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
 from stream_recon.app.web.scans import TURNED, jpeg_size
 from stream_recon.configs.errors import InputError
 from tests.app.web.serving import served
@@ -45,7 +45,7 @@ def begin(client: TestClient, **given: Any) -> tuple[str, str]:
 
 
 def frames_of(folder: Path) -> list[dict[str, Any]]:
-    (scan,) = Places(folder).scans.iterdir()
+    (scan,) = DataFolder(folder).scans.iterdir()
     return [json.loads(line) for line in (scan / "frames.jsonl").read_text().splitlines()]
 
 
@@ -76,9 +76,8 @@ def test_frames_come_by_post_where_no_web_socket_opens(tmp_path: Path) -> None:
         assert [frame["time"] for frame in frames_of(tmp_path / "data")] == [0.0, 0.05, 0.1]
 
 
-def test_a_cut_connection_goes_on_as_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scans, "LONGEST_PAUSE_SECONDS", 0.2)
-    with served(tmp_path / "data") as client:
+def test_a_cut_connection_goes_on_as_a_new_segment(tmp_path: Path) -> None:
+    with served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.2)) as client:
         number, _ = begin(client)
         for at in (0, 50):
             client.post(f"/api/scans/{number}/frames?captured={10_000 + at}", content=jpeg())
@@ -90,10 +89,9 @@ def test_a_cut_connection_goes_on_as_a_new_segment(tmp_path: Path, monkeypatch: 
         ]  # fmt: skip
 
 
-def test_a_slow_run_is_no_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_run_is_no_cut(tmp_path: Path) -> None:
     """While a frame waits for the run, the phone is silent because nobody asks."""
-    monkeypatch.setattr(scans, "LONGEST_PAUSE_SECONDS", 0.3)
-    with served(tmp_path / "data") as client:
+    with served(tmp_path / "data", limits=WebLimits(scan_pause_s=0.3)) as client:
         number, _ = begin(client)
         began = time.monotonic()
         client.post(f"/api/scans/{number}/frames?captured=10000", content=jpeg())  # waits for the program's start
@@ -139,7 +137,7 @@ def test_scans_that_are_not_open_are_refused(tmp_path: Path) -> None:
         with pytest.raises(WebSocketDisconnect), client.websocket_connect(f"{SOCKETS}/api/scans/nothing/stream"):
             pass
         assert client.post("/api/scans/../frames", content=jpeg()).status_code in (400, 404, 405)
-        for _ in range(scans.MAX_SCANS):
+        for _ in range(DEFAULT_LIMITS.scans):
             begin(client)
         assert client.post("/api/scans", json={}).status_code == 400
 
@@ -156,7 +154,7 @@ def test_a_run_that_ends_is_told_to_the_phone(tmp_path: Path) -> None:
 def test_a_scan_that_a_kill_cut_off_can_be_read_again(tmp_path: Path) -> None:
     with served(tmp_path / "data", jobs=0) as client:
         begin(client)
-    (folder,) = Places(tmp_path / "data").scans.iterdir()
+    (folder,) = DataFolder(tmp_path / "data").scans.iterdir()
     (folder / "frames.jsonl").write_text('{"index": 0, "time": 0.0, "segment": 0}\n{"index": 1, "ti')
     with served(tmp_path / "data", jobs=0):
         assert frames_of(tmp_path / "data") == [{"index": 0, "time": 0.0, "segment": 0}, {"end": True}]

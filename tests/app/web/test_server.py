@@ -18,11 +18,12 @@ import websockets.sync.client
 from cryptography import x509
 from websockets.exceptions import WebSocketException
 
-from stream_recon.app.web import access, certificate, server
+from stream_recon.app.web import certificate, server
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.commands import export_file
+from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.limits import DEFAULT_LIMITS
 from stream_recon.app.web.server import MAX_CONNECTIONS, ServeOptions, Server, qr_code
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.result.test_writer import write_run
@@ -132,15 +133,15 @@ def test_two_hundred_web_sockets_are_bounded_and_the_page_answers(tmp_path: Path
                 address = f"ws://127.0.0.1:{process.port}/api/scans/{number}/stream"
                 stack.enter_context(websockets.sync.client.connect(address, open_timeout=10, close_timeout=0.1))
                 opened += 1
-        assert opened == access.MAX_SOCKETS
+        assert opened == DEFAULT_LIMITS.sockets
         assert json.loads(get(process, "api/state"))["results"][0]["name"] == "hall"
 
 
 @pytest.mark.slow
 def test_a_page_that_never_reads_is_dropped(tmp_path: Path) -> None:
-    places = Places(tmp_path / "data")
+    places = DataFolder(tmp_path / "data")
     places.make()
-    write_run(places.data / "hall")
+    write_run(places.path / "hall")
     store = JobStore(places.queue)
     job = store.add("export", "hall", "points", {})
     store.set_state(job.id, "done")
@@ -148,7 +149,7 @@ def test_a_page_that_never_reads_is_dropped(tmp_path: Path) -> None:
     file = export_file(job, places)
     file.parent.mkdir()
     file.write_bytes(bytes(80_000_000))
-    with ServerProcess(places.data) as process:
+    with ServerProcess(places.path) as process:
         assert len(get(process, f"api/exports/{job.id}")) == 80_000_000
         with socket.create_connection(("127.0.0.1", process.port)) as client:
             client.sendall(f"GET /api/exports/{job.id} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
@@ -220,8 +221,7 @@ def test_one_server_for_a_folder(tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="another server"):
             Server(ServeOptions(tmp_path, port=0))
     finally:
-        first._socket.close()
-        first._lock.release()
+        first.close()
 
 
 def test_the_token_stays_for_a_folder_and_only_beyond_loopback(tmp_path: Path) -> None:
@@ -229,14 +229,12 @@ def test_the_token_stays_for_a_folder_and_only_beyond_loopback(tmp_path: Path) -
     for _ in range(2):
         process = Server(ServeOptions(tmp_path, host="0.0.0.0", port=0))
         found.append(process.url.partition("?token=")[2])
-        process._socket.close()
-        process._lock.release()
+        process.close()
     assert found[0] == found[1] and len(found[0]) >= 20
     assert (tmp_path / ".stream-recon-serve" / "token").stat().st_mode & 0o077 == 0
     local = Server(ServeOptions(tmp_path, port=0))
     assert "token" not in local.url
-    local._socket.close()
-    local._lock.release()
+    local.close()
 
 
 @pytest.mark.parametrize("url", ["example.org", "ftp://a/", "https://a/b?c", "https://a/<b>/"])

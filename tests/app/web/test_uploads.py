@@ -7,19 +7,20 @@ import shutil
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.web.data_folder import RESERVE_BYTES, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.places import RESERVE_BYTES, Places, safe_name
 from stream_recon.app.web.uploads import Stored, Uploads
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, served, upload
 
 
 def stored(folder: Path) -> list[Path]:
-    return [path for path in Places(folder).uploads.rglob("*") if path.is_file()]
+    return [path for path in DataFolder(folder).uploads.rglob("*") if path.is_file()]
 
 
 def test_a_file_arrives_in_pieces_and_is_reconstructed(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_sizes_are_checked_before_anything_is_sent(tmp_path: Path, size: object)
 
 
 def test_room_that_is_promised_is_not_promised_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=RESERVE_BYTES + 1000)
+    usage = SimpleNamespace(free=RESERVE_BYTES + 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with served(tmp_path / "data", jobs=0) as client:
         assert client.get("/api/state").json()["limits"]["bytes"] == 1000
@@ -132,9 +133,9 @@ def test_safe_names(title: str, name: str) -> None:
 
 
 def test_two_complete_copies_at_the_same_time_are_stored_once(tmp_path: Path) -> None:
-    places = Places(tmp_path / "data")
+    places = DataFolder(tmp_path / "data")
     places.make()
-    uploads = Uploads(JobStore(places.queue), places)
+    uploads = Uploads(JobStore(places.queue), places, 50)
 
     async def blocks() -> AsyncIterator[bytes]:
         yield VIDEO

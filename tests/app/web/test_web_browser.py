@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stream_recon.app import web
-from stream_recon.app.web.places import Places
+from stream_recon.app.web.data_folder import DataFolder
 from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import Relay, ServerProcess, until
 from tests.chromium import needs_browser
@@ -75,7 +75,7 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         relay.cut()
         until(lambda: element(browser, '.upload[data-state="interrupted"]'), 30, "the cut")
         # Its job has begun where enough has come; then it has its own folder.
-        (piece,) = (*Places(data).uploads.glob("*.piece"), *Places(data).uploads.glob("*/*.mp4"))
+        (piece,) = (*DataFolder(data).uploads.glob("*.piece"), *DataFolder(data).uploads.glob("*/*.mp4"))
         kept = piece.stat().st_size
         assert 0 < kept < video.stat().st_size
         before = relay.passed
@@ -107,10 +107,10 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         assert b"<html" in shared.read_bytes()[:2000].lower()
         assert pytest.importorskip("pycolmap").Reconstruction(str(model)).num_images() > 1
 
-        stored = [path for path in Places(data).uploads.rglob("*") if path.is_file()]
+        stored = [path for path in DataFolder(data).uploads.rglob("*") if path.is_file()]
         choose(browser, video, 24)
         until(lambda: "is here already" in element(browser, "#message").text, 30, "the recognition")
-        assert [path for path in Places(data).uploads.rglob("*") if path.is_file()] == stored
+        assert [path for path in DataFolder(data).uploads.rglob("*") if path.is_file()] == stored
         assert not count(browser, '.job[data-kind="reconstruct"]')
 
 
@@ -196,6 +196,6 @@ def test_photographs_are_packed_by_the_page(browser: Any, tmp_path: Path) -> Non
         until(lambda: "GB" in element(browser, "#limits").text)
         element(browser, "#files").send_keys(names)
         until(lambda: count(browser, ".job"), 60, "the job")
-        stored = sorted(Places(tmp_path / "data").uploads.glob("*/*/*.jpg"))
+        stored = sorted(DataFolder(tmp_path / "data").uploads.glob("*/*/*.jpg"))
         assert [path.name for path in stored] == ["000000.jpg", "000001.jpg", "000002.jpg"]
         assert [path.read_bytes()[-1] for path in stored] == [1, 2, 10]

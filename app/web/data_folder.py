@@ -1,4 +1,4 @@
-"""Where the server keeps its state inside the data folder, and safe names for results."""
+"""The data folder of the server: its results, its state, and safe names."""
 
 import re
 import shutil
@@ -17,44 +17,44 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 """Names that some systems do not allow."""
 
 
-class Places:
-    """Paths inside the data folder."""
+class DataFolder:
+    """The folder of the results, with the server's own state in it."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data.resolve()
-        self.state = self.data / STATE_FOLDER
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.state = self.path / STATE_FOLDER
         self.uploads, self.jobs = self.state / "uploads", self.state / "jobs"
         self.exports, self.scans = self.state / "exports", self.state / "scans"
         self.queue = self.state / "queue.sqlite"
 
     def make(self) -> None:
         """Create the folders, readable by this user alone. Raises OSError."""
-        self.data.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         for folder in (self.state, self.uploads, self.jobs, self.exports, self.scans):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def results(self) -> dict[str, Path]:
         """Result folders of the data folder, by name. Requests name results by these keys alone, never by a path."""
-        found = {}
-        for entry in sorted(self.data.iterdir()):
+        folders = {}
+        for entry in sorted(self.path.iterdir()):
             if entry.name.startswith(".") or entry.is_symlink():
                 continue
             if (entry / RUN_NAME).is_file():
-                found[entry.name] = entry
-        return found
+                folders[entry.name] = entry
+        return folders
 
     def free_name(self, title: str, taken: Collection[str] = ()) -> str:
         """A name for a new result folder, from a title of any kind; ``taken``: names of jobs without a folder yet."""
         base, number = safe_name(title), 1
         name = f"{base}-recon"
-        while name in taken or (self.data / name).exists():
+        while name in taken or (self.path / name).exists():
             number += 1
             name = f"{base}-recon-{number}"
         return name
 
     def free_bytes(self) -> int:
         """Bytes that uploads may fill."""
-        return max(0, shutil.disk_usage(self.data).free - RESERVE_BYTES)
+        return max(0, shutil.disk_usage(self.path).free - RESERVE_BYTES)
 
 
 def safe_name(title: str) -> str:

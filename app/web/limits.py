@@ -1,0 +1,35 @@
+"""Bounds of what clients may hold of the server at a time, and its times."""
+
+from dataclasses import dataclass
+
+from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
+
+
+@dataclass(frozen=True)
+class WebLimits:
+    """Bounds and times of one server."""
+
+    sockets: int = 48
+    """Web sockets; each viewer and each scan has one."""
+    waiting_jobs: int = 200
+    scans: int = 4
+    """Scans, of which most are being refined: a phone does not wait for that."""
+    viewers: int = 4
+    """Viewers of finished results; each holds a result in memory."""
+    zip_files: int = 50_000
+    """Files of a ZIP file; a longer capture is a video."""
+    housekeeping_s: float = 15.0
+    """Time between two looks for idle viewers, scans and uploads."""
+    stall_s: float = 120.0
+    """Time without a byte after which the job of an upload that comes is stopped, so that others get their turn."""
+    loading_s: float = 1200.0
+    """The same for a run that has reconstructed nothing."""
+    viewer_idle_s: float = 120.0
+    """Time without a page after which a viewer is closed."""
+    scan_idle_s: float = 600.0
+    """Time without frames after which a scan is ended."""
+    scan_pause_s: float = LONGEST_PAUSE_SECONDS
+    """Longest pause between frames of a scan; a longer one begins a new segment."""
+
+
+DEFAULT_LIMITS = WebLimits()
