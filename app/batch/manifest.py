@@ -22,15 +22,12 @@ from typing import IO, Any
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME
-from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
-from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
-from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import LOCK_NAME
 from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.result.tracks import TRACKS_NAME
+from stream_recon.app.result.writer import FILE_NAMES
 from stream_recon.configs.errors import OutputError
 
 BLOCK_BYTES = 1 << 26
@@ -44,9 +41,10 @@ HASH_THREADS = 8
 MANIFEST_NAME = "manifest.json"
 IDENTITY_FILES = (MANIFEST_NAME, RUN_NAME)
 """Files of which either identifies a folder as a result of this program."""
-OWN_NAMES = (MANIFEST_NAME, TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME)
-"""Files of a result, apart from depth files and `RUN_NAME`, which is removed last."""
-OWN_DEPTH = re.compile(r"\d{6,}\.npz((\.[0-9a-f]{16})?\.part)?")
+FRAME_FOLDERS = (DEPTH_FOLDER, DENSE_FOLDER)
+FRAME_FILE = re.compile(r"\d{6,}\.npz")
+TEMPORARY_ENDING = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(PART_SUFFIX)}$")
+"""What the name of a file that is being written, or was when its process was killed, has at the end."""
 
 Checksum = tuple[int, str]
 """Size of a file in bytes, and its digest as `file_digest` gives it."""
@@ -312,11 +310,11 @@ def is_own_record(data: bytes) -> bool:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a run writes a file of that name, relative to its result folder."""
-    folder, _, file = name.rpartition("/")
+    """Whether a run or a batch writes a file of that name, relative to its result folder."""
+    folder, _, file = TEMPORARY_ENDING.sub("", name).rpartition("/")
     if folder:
-        return folder == DEPTH_FOLDER and OWN_DEPTH.fullmatch(file) is not None
-    return file.removesuffix(PART_SUFFIX) in (*OWN_NAMES, RUN_NAME)
+        return folder in FRAME_FOLDERS and FRAME_FILE.fullmatch(file) is not None
+    return file in (*FILE_NAMES, MANIFEST_NAME, RUN_NAME, LOCK_NAME)
 
 
 def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
@@ -330,7 +328,7 @@ def remove_result(folder: Path, *, keep_folder: bool = False) -> None:
         for path in _own_files(folder):
             if not keep_folder or path.name != LOCK_NAME:
                 path.unlink(missing_ok=True)
-        for emptied in (folder / DEPTH_FOLDER, *(() if keep_folder else (folder,))):
+        for emptied in (*(folder / name for name in FRAME_FOLDERS), *(() if keep_folder else (folder,))):
             if is_real_folder(emptied) and not any(emptied.iterdir()):
                 emptied.rmdir()
 
@@ -340,14 +338,9 @@ def is_real_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
+def _own_files(folder: Path) -> list[Path]:
     """Paths of a result's files in the order of removal: the manifest first, what identifies the folder last."""
-    for name in OWN_NAMES:
-        yield folder / name
-        yield folder / (name + PART_SUFFIX)
-    depth = folder / DEPTH_FOLDER
-    if is_real_folder(depth):
-        yield from [path for path in depth.iterdir() if OWN_DEPTH.fullmatch(path.name)]
-    yield folder / LOCK_NAME
-    yield folder / (RUN_NAME + PART_SUFFIX)
-    yield folder / RUN_NAME
+    folders = [folder, *(folder / name for name in FRAME_FOLDERS if is_real_folder(folder / name))]
+    paths = [path for each in folders for path in each.iterdir() if path.is_symlink() or not path.is_dir()]
+    own = [path for path in paths if is_own_name(path.relative_to(folder).as_posix())]
+    return sorted(own, key=lambda path: (path.name == RUN_NAME, path.name != MANIFEST_NAME))

@@ -84,6 +84,20 @@ def test_a_new_result_replaces_the_old_one_and_nothing_else(done: Path, tmp_path
     assert left == {"depth/mine.npz", "notes.txt"}
 
 
+def test_no_dense_map_and_no_half_written_file_of_an_earlier_result_stays(done: Path, tmp_path: Path) -> None:
+    left = ["dense/000001.npz", "splats.ply", f"cameras.json.{'0a' * 8}.part", f"depth/000009.npz.{'0a' * 8}.part"]
+    for name in left:
+        (done / name).parent.mkdir(exist_ok=True)
+        (done / name).write_bytes(b"earlier")
+    publish(written(tmp_path / "work2"), done, KEY, RESULT)
+    assert not any((done / name).exists() for name in left)
+    for name in left:
+        (done / name).parent.mkdir(exist_ok=True)
+        (done / name).write_bytes(b"earlier")
+    remove_result(done)
+    assert not done.exists()
+
+
 def file_checksum(path: Path) -> Checksum:
     return path.stat().st_size, file_digest(path)
 
