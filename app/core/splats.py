@@ -6,6 +6,8 @@ as logarithms; ``rot_*``, a quaternion w, x, y, z. All are little-endian float32
 """
 
 import io
+import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -18,8 +20,7 @@ from stream_recon.configs.errors import OutputError
 
 SH_0 = 0.28209479177387814
 """Value of the spherical harmonic of degree 0."""
-LONGEST_HEADER = 1 << 14
-"""Bytes of a header that are read."""
+MAX_HEADER_BYTES = 1 << 14
 COEFFICIENTS = {0: 1, 1: 4, 2: 9, 3: 16}
 """Number of spherical harmonics up to each degree."""
 
@@ -134,22 +135,23 @@ def splats_bytes(splats: Splats) -> bytes:
 
 
 def _read(file: BinaryIO) -> Splats:
-    count, names = _header(file)
+    count, names = _read_header(file)
     known = (d for d in COEFFICIENTS if set(property_names(d)) - _NORMALS == names.keys() - _NORMALS)
     degree = next(known, None)
     if degree is None:
         raise ValueError("it has other values than splats have")
-    content = file.read(count * 4 * len(names))
-    if len(content) != count * 4 * len(names):
+    start, size = file.tell(), count * 4 * len(names)
+    if file.seek(0, os.SEEK_END) - start < size:
         raise ValueError("it is cut off")
-    table = np.frombuffer(content, "<f4").reshape(count, len(names)).astype(np.float32)
+    file.seek(start)
+    table = np.frombuffer(file.read(size), "<f4").reshape(count, len(names)).astype(np.float32)
 
-    def columns(*wanted: str) -> NDArray[np.float32]:
-        return np.ascontiguousarray(table[:, [names[name] for name in wanted]])
+    def columns(*properties: str) -> NDArray[np.float32]:
+        return np.ascontiguousarray(table[:, [names[name] for name in properties]])
 
-    rest = [f"f_rest_{k}" for k in range(3 * (COEFFICIENTS[degree] - 1))]
+    higher_names = [f"f_rest_{k}" for k in range(3 * (COEFFICIENTS[degree] - 1))]
     dc = columns("f_dc_0", "f_dc_1", "f_dc_2")[:, None]
-    higher = np.swapaxes(columns(*rest).reshape(count, 3, -1), 1, 2) if rest else dc[:, :0]
+    higher = np.swapaxes(columns(*higher_names).reshape(count, 3, -1), 1, 2) if degree else dc[:, :0]
     splats = Splats(
         columns("x", "y", "z"),
         columns("scale_0", "scale_1", "scale_2"),
@@ -167,25 +169,23 @@ def _read(file: BinaryIO) -> Splats:
 _NORMALS = {"nx", "ny", "nz"}
 
 
-def _header(file: BinaryIO) -> tuple[int, dict[str, int]]:
-    """Number of splats, and the column of each of their values."""
-    count, names, read = -1, dict[str, int](), 0
-    for number in range(200):
-        line = file.readline(LONGEST_HEADER)
-        read += len(line)
-        words = line.decode("ascii", "replace").split()
-        if (number == 0 and words != ["ply"]) or read > LONGEST_HEADER:
-            break
-        if words[:1] == ["format"] and words[1:] != ["binary_little_endian", "1.0"]:
-            raise ValueError("it is not binary and little-endian")
-        if words[:1] == ["element"]:
-            if words[1:2] != ["vertex"] or count >= 0 or not words[-1].isdecimal():
+def _read_header(file: BinaryIO) -> tuple[int, dict[str, int]]:
+    """Number of splats, and the column of each of their values; the file is then at the first of them."""
+    header = re.match(rb"ply\s*\n(.*?\n)??end_header\s*?\n", file.read(MAX_HEADER_BYTES), re.DOTALL)
+    count, names = -1, dict[str, int]()
+    for line in header[1].decode("ascii", "replace").splitlines() if header and header[1] else ():
+        match line.split():
+            case ["format", *form] if form != ["binary_little_endian", "1.0"]:
+                raise ValueError("it is not binary and little-endian")
+            case ["element", "vertex", number] if count < 0 and number.isdecimal():
+                count = int(number)
+            case ["element", *_]:
                 raise ValueError("it has other elements than splats")
-            count = int(words[-1])
-        if words[:1] == ["property"]:
-            if len(words) != 3 or words[1] != "float":
+            case ["property", "float", name]:
+                names[name] = len(names)
+            case ["property", *_]:
                 raise ValueError("it has other values than splats have")
-            names[words[2]] = len(names)
-        if words == ["end_header"] and count >= 0:
-            return count, names
-    raise ValueError("it is no PLY file of splats")
+    if header is None or count < 0:
+        raise ValueError("it is no PLY file of splats")
+    file.seek(header.end())
+    return count, names

@@ -46,7 +46,13 @@ def test_a_file_is_read_by_an_independent_reader(tmp_path: Path, degree: int) ->
 
 def test_files_that_have_no_splats_are_refused(tmp_path: Path) -> None:
     good = splats_bytes(some_splats())
-    for content in (b"", b"ply\n", good[:-7], good.replace(b"float opacity", b"float density"), good[:400]):
+    others = {
+        b"float opacity": b"float density",
+        b"vertex 50": b"vertex " + b"9" * 30,
+        b"binary_": b"",
+        b"vertex": b"face",
+    }
+    for content in (b"", b"ply\n", good[:-7], good[:400], *(good.replace(*words) for words in others.items())):
         (tmp_path / "s.ply").write_bytes(content)
         with pytest.raises(OutputError, match="no Gaussian splats"):
             read_splats(tmp_path / "s.ply")
