@@ -5,6 +5,7 @@ a default have to be in the file. An unknown key is an error, so a misspelt one 
 are read until version 0.3 (`upgraded_tables`).
 """
 
+import builtins
 import dataclasses
 import json
 import math
@@ -327,23 +328,26 @@ def _fill(kind: Any, table: Mapping[str, Any], where: str) -> Any:
 
 def _coerce(hint: Any, value: Any, where: str) -> Any:
     """Check ``value`` against a field's type; lists become tuples, and integers floats, where the type has these."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        hint = next(a for a in typing.get_args(hint) if a is not type(None))
-        origin = typing.get_origin(hint)
-    if origin is Literal:
-        choices = typing.get_args(hint)
-        # Of the same type, since 1 equals True.
-        if not any(value == choice and type(value) is type(choice) for choice in choices):
-            raise ConfigError(f"{where} must be one of {', '.join(str(c).lower() for c in choices)}, not {value!r}")
-        return value
-    if origin is tuple:
-        arguments = typing.get_args(hint)
-        if not isinstance(value, list | tuple) or len(value) != len(arguments):
-            raise ConfigError(f"{where} must be {len(arguments)} numbers, not {value!r}")
-        return tuple(_coerce(a, v, where) for a, v in zip(arguments, value, strict=True))
+    arguments = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Union | types.UnionType:
+            return None if value is None else _coerce(arguments[0], value, where)
+        case typing.Literal:
+            # Of the same type, since 1 equals True.
+            if not any(value == choice and type(value) is type(choice) for choice in arguments):
+                raise ConfigError(
+                    f"{where} must be one of {', '.join(str(c).lower() for c in arguments)}, not {value!r}"
+                )
+            return value
+        case builtins.tuple:
+            if not isinstance(value, list | tuple) or len(value) != len(arguments):
+                raise ConfigError(f"{where} must be {len(arguments)} numbers, not {value!r}")
+            return tuple(_coerce(a, v, where) for a, v in zip(arguments, value, strict=True))
+        case _:
+            return _coerce_scalar(hint, value, where)
+
+
+def _coerce_scalar(hint: type, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         # TOML's integers are unbounded; floats are not.
         value = float(value) if abs(value) < 2**63 else math.inf
