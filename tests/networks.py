@@ -77,7 +77,7 @@ def random_images(count: int, seed: int = 1) -> torch.Tensor:
     return torch.rand(count, 3, GRID[0] * 14, GRID[1] * 14, generator=generator)
 
 
-def clip_memory(preset: Preset, images: torch.Tensor) -> TrainingMask:
+def clip_mask(preset: Preset, images: torch.Tensor) -> TrainingMask:
     """Attention of images [S, 3, H, W] to each other as one clip."""
     stream, special = preset.stream, preset.network.special_tokens
     clip = ClipLayout(len(images), special + GRID[0] * GRID[1], special, stream.scale_frames, stream.window)
@@ -87,7 +87,9 @@ def clip_memory(preset: Preset, images: torch.Tensor) -> TrainingMask:
 def clip_step(preset: Preset, images: torch.Tensor) -> tuple[Prediction, OdometryState | None]:
     """The tiny network's step on images [S, 3, H, W] as one clip."""
     with torch.no_grad():
-        step: tuple[Prediction, OdometryState | None] = tiny_network(preset)(images[None], clip_memory(preset, images))
+        step: tuple[Prediction, OdometryState | None] = tiny_network(preset)(
+            images[None], clip_mask(preset, images), rotation_search=preset.stream.rotation_search is not False
+        )
     return step
 
 

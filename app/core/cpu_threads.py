@@ -57,7 +57,7 @@ class Threaded(Protocol):
 
 
 @contextmanager
-def adaptive_threads(engine: Threaded) -> Iterator[Callable[[], None]]:
+def adaptive_threads(engine: Threaded, statistics: Path = STATISTICS) -> Iterator[Callable[[], None]]:
     """Context with a function to call before each step, which sets the engine's threads to the free cores.
 
     The number is restored at the end. It is not changed where the user has set it (`threads_are_chosen`).
@@ -66,7 +66,7 @@ def adaptive_threads(engine: Threaded) -> Iterator[Callable[[], None]]:
     if most <= 1 or threads_are_chosen():
         yield lambda: None
         return
-    budget = ThreadBudget(most)
+    budget = ThreadBudget(most, statistics)
 
     def adapt() -> None:
         threads = budget.measure()
@@ -83,21 +83,21 @@ def adaptive_threads(engine: Threaded) -> Iterator[Callable[[], None]]:
 class ThreadBudget:
     """Number of threads from the CPU time of other programs on this process's cores. Constant except on Linux."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, statistics: Path = STATISTICS) -> None:
         """``most``: threads where no other program runs."""
         self.threads = self._most = most
-        self._cores = all_cores()
-        self._wanted: list[int] = []
+        self._statistics, self._cores = statistics, all_cores()
+        self._measured: list[int] = []
         self._measured_at = time.monotonic()
-        self._busy, self._own = _busy_seconds(), _own_seconds()
+        self._busy, self._own = _busy_seconds(statistics), _own_seconds()
 
     def measure(self) -> int:
         """Threads to use: one for each free core, at least 1."""
         now = time.monotonic()
         passed = now - self._measured_at
-        if passed < (MEASURE_SECONDS if self._wanted else FIRST_SECONDS) or self._busy is None:
+        if passed < (MEASURE_SECONDS if self._measured else FIRST_SECONDS) or self._busy is None:
             return self.threads
-        busy, own = _busy_seconds(), _own_seconds()
+        busy, own = _busy_seconds(self._statistics), _own_seconds()
         if busy is not None:
             others = max((busy - self._busy) - (own - self._own), 0.0) / passed
             self._consider(others)
@@ -107,9 +107,9 @@ class ThreadBudget:
     def _consider(self, others: float) -> None:
         """``others``: cores used by other programs since the last measurement."""
         free = min(max(round(self._cores - others), 1), self._most)
-        is_first = not self._wanted
-        self._wanted = [*self._wanted, free][-AGREEING_MEASUREMENTS:]
-        if is_first or self._wanted == [free] * AGREEING_MEASUREMENTS:
+        is_first = not self._measured
+        self._measured = [*self._measured, free][-AGREEING_MEASUREMENTS:]
+        if is_first or self._measured == [free] * AGREEING_MEASUREMENTS:
             self.threads = free
 
 
@@ -139,10 +139,10 @@ def _own_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _busy_seconds() -> float | None:
+def _busy_seconds(statistics: Path = STATISTICS) -> float | None:
     """CPU seconds of all programs on this process's cores; None where the system does not count them."""
     try:
-        lines = STATISTICS.read_text().splitlines()
+        lines = statistics.read_text().splitlines()
         cores = os.sched_getaffinity(0)
     except (OSError, AttributeError):
         return None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-LARGEST_TEXT = 1 << 28
+MAX_TEXT_BYTES = 1 << 28
 """Default size limit in bytes (256 MiB): more than any table, list or JSON file of a data set or result."""
 
 READ_SECONDS = 60.0
@@ -23,9 +23,9 @@ CHUNK = 1 << 24
 T = TypeVar("T")
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, timeout_s: float = READ_SECONDS) -> BinaryIO:
     """Open a regular file for reading, without waiting. Raises OSError, also for any other kind of file."""
-    return _in_time(lambda _: _open_regular(path), path)
+    return _in_time(lambda _: _open_regular(path), path, timeout_s)
 
 
 def _open_regular(path: Path) -> BinaryIO:
@@ -43,7 +43,7 @@ def _open_regular(path: Path) -> BinaryIO:
         raise
 
 
-def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
+def read_file(path: Path, limit: int = MAX_TEXT_BYTES, timeout_s: float = READ_SECONDS) -> bytes:
     """Content of a regular file of at most ``limit`` bytes. Raises OSError; ValueError for a name with a zero byte."""
 
     def read(progress: Callable[[], None]) -> bytes:
@@ -58,11 +58,11 @@ def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
             raise OSError(errno.EFBIG, f"it is larger than {limit >> 20} MiB", str(path))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    return _in_time(read, path)
+    return _in_time(read, path, timeout_s)
 
 
-def _in_time(work: Callable[[Callable[[], None]], T], path: Path) -> T:
-    """Result of ``work``, which runs in a thread and is given up after `READ_SECONDS` without progress.
+def _in_time(work: Callable[[Callable[[], None]], T], path: Path, timeout_s: float) -> T:
+    """Result of ``work``, which runs in a thread and is given up after ``timeout_s`` without progress.
 
     ``work`` gets a function to call after each part. Raises OSError, or what ``work`` raises.
     """
@@ -81,11 +81,11 @@ def _in_time(work: Callable[[Callable[[], None]], T], path: Path) -> T:
     except RuntimeError:  # no more threads, or the program ends
         run()
     try:
-        while not (answer := answers.get(timeout=READ_SECONDS))[0]:
+        while not (answer := answers.get(timeout=timeout_s))[0]:
             pass
     except queue.Empty:
-        raise OSError(errno.ETIMEDOUT, f"its drive did not answer for {READ_SECONDS:g} s", str(path)) from None
+        raise OSError(errno.ETIMEDOUT, f"its drive did not answer for {timeout_s:g} s", str(path)) from None
     if failed:
         raise failed[0]
-    found: T = answer[1]
-    return found
+    result: T = answer[1]
+    return result

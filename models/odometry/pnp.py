@@ -42,7 +42,9 @@ class RelativeMotion:
         return RelativeMotion(self.flows[:, :, frames], *each)
 
 
-def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def solve_pnp(
+    points: Tensor, target: Tensor, weight: Tensor, depth_sigma: float = DEPTH_SIGMA
+) -> tuple[Tensor, Tensor]:
     """Perspective-n-point by Gauss-Newton, starting without motion.
 
     The depths of points are uncertain. A wrong depth displaces a point along a line in the image once the camera has
@@ -53,6 +55,7 @@ def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
         points: [N, P, 3].
         target: [N, P, 2], their matches (x / z, y / z).
         weight: [N, P], above 0.
+        depth_sigma: standard deviation of the logarithm of a point's depth.
 
     Returns the motion [N, 3, 4], and its support [N]: the share of the weights that robust weighting left.
     """
@@ -60,7 +63,7 @@ def solve_pnp(points: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
     points, target = points.transpose(1, 2).contiguous(), target.transpose(1, 2)
     R = identity(3, points.dtype, points.device).expand(len(points), 3, 3)
     t = torch.zeros_like(points[:, :, 0])
-    share, depth_variance = weight, (DEPTH_SIGMA / MATCH_SIGMA) ** 2
+    share, depth_variance = weight, (depth_sigma / MATCH_SIGMA) ** 2
     for iteration in range(ITERATIONS):
         with torch.set_grad_enabled(torch.is_grad_enabled() and iteration == ITERATIONS - 1):
             rotated = R @ points

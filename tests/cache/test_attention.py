@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stream_recon.cache import attention
-from stream_recon.cache.attention import TorchAttention, merge_spans
+from stream_recon.cache.attention import TorchAttention, attend_by_products, cpu_has, merge_spans
 
 
 def test_spans_that_touch_are_joined() -> None:
@@ -28,27 +27,29 @@ def test_attention_reads_exactly_its_spans(spans: list[tuple[int, int]]) -> None
 
 
 @pytest.mark.parametrize("scores", [1, 2 * 5 * 10, 2**25])
-def test_attention_by_products_is_attention_however_many_heads_go_at_once(
-    scores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", scores)
+def test_attention_by_products_is_attention_however_many_queries_go_at_once(scores: int) -> None:
     q, k, v = (torch.randn(n, 3, 8) for n in (5, 10, 10))
     expected = F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
-    torch.testing.assert_close(attention.attend_by_products(q, k, v), expected)
+    torch.testing.assert_close(attend_by_products(q, k, v, scores_at_once=scores), expected)
     other = torch.full((4, 3, 8), 1e4)
     more = [torch.cat([other, x[:6], other, x[6:]]) for x in (k, v)]
-    torch.testing.assert_close(attention.attend_by_products(q, *more, [(0, 4), (10, 14)]), expected)
+    torch.testing.assert_close(attend_by_products(q, *more, [(0, 4), (10, 14)], scores), expected)
 
 
-@pytest.mark.parametrize("flags", ["avx512_bf16", "avx512_bf16 amx_bf16"])
+def test_instruction_sets_are_read_as_whole_words(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    assert not cpu_has("avx512_bf16", info)
+    info.write_text("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n")
+    assert cpu_has("avx512_bf16", info)
+    info.write_text("flags\t\t: fpu avx2 avx512_bf160\n")
+    assert not cpu_has("avx512_bf16", info)
+
+
+@pytest.mark.parametrize("has_tiles", [False, True])
 @pytest.mark.parametrize("spans", [[(300, 900)], [(0, 500)], [(10, 1000)], [(488, 1000)], [(300, 500), (560, 900)]])
-def test_bf16_on_a_cpu_reads_exactly_its_spans(
-    spans: list[tuple[int, int]], flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-    monkeypatch.setattr(attention, "CPU_INFO", tmp_path / "cpuinfo")
+def test_bf16_on_a_cpu_reads_exactly_its_spans(spans: list[tuple[int, int]], has_tiles: bool) -> None:
     q, keys, values = (torch.randn(n, 2, 8).bfloat16() for n in (5, 1000, 1000))
-    backend = TorchAttention()
+    backend = TorchAttention(has_tiles=has_tiles)
     backend.plan(5, spans)
     index = torch.cat([torch.arange(*span) for span in spans])
     expected = F.scaled_dot_product_attention(*(x.float().transpose(0, 1) for x in (q, keys[index], values[index])))

@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.cache.cache_dtypes import INT8_POLICY
-from stream_recon.cache.int8_frame_cache import MOST, Int8Attention, Int8FrameCache, attend_int8
+from stream_recon.cache.int8_frame_cache import MOST, Int8Attention, attend_int8
 from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
 from stream_recon.configs.schema import Preset
+from tests.cache.allocation import allocated_bytes
 from tests.cache.test_fp8_frame_cache import memory_of as memory_in
 from tests.cache.test_fp8_frame_cache import walk
 from tests.networks import GRID, tiny_preset
@@ -16,11 +17,12 @@ from tests.networks import GRID, tiny_preset
 CPU = torch.device("cpu")
 
 
+def schema_of(preset: Preset) -> StreamSchema:
+    return StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=INT8_POLICY)
+
+
 def memory_of(preset: Preset) -> StreamMemory:
-    schema = StreamSchema.from_config(
-        preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=INT8_POLICY
-    )
-    return StreamMemory(schema, preset.stream, Int8Attention(), CPU)
+    return StreamMemory(schema_of(preset), preset.stream, Int8Attention(), CPU)
 
 
 def in_int8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,6 +75,5 @@ def test_a_reset_starts_anew() -> None:
 
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
-    cache = memory_of(tiny_preset())._frame_cache
-    assert isinstance(cache, Int8FrameCache)
-    assert cache.bytes(cache.schema, torch.float32) == cache._keys.nbytes + cache._values.nbytes
+    preset = tiny_preset()
+    assert allocated_bytes(lambda: memory_of(preset)) == pytest.approx(schema_of(preset).bytes, rel=0.01)

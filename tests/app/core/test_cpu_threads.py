@@ -1,12 +1,18 @@
 """Threads give way to other programs, and come back."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from stream_recon.app.core import cpu_threads
-from stream_recon.app.core.cpu_threads import ThreadBudget, adaptive_threads, initial_threads, threads_are_chosen
+from stream_recon.app.core.cpu_threads import (
+    OWN_CHOICES,
+    ThreadBudget,
+    adaptive_threads,
+    initial_threads,
+    threads_are_chosen,
+)
 
 
 class Machine:
@@ -15,12 +21,11 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, cores: int) -> None:
         self.seconds, self.used, self.own = 100.0, 0.0, 0.0
         self._cores = cores
-        self._file = folder / "stat"
+        self.statistics = folder / "stat"
         self._write()
-        monkeypatch.setattr(cpu_threads, "STATISTICS", self._file)
-        monkeypatch.setattr(cpu_threads.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
-        monkeypatch.setattr(cpu_threads.time, "monotonic", lambda: self.seconds)
-        monkeypatch.setattr(cpu_threads, "_own_seconds", lambda: self.own)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+        monkeypatch.setattr(time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(os, "times", lambda: os.times_result((self.own, 0.0, 0.0, 0.0, self.seconds)))
 
     def pass_by(self, seconds: float, others: float, own: float) -> None:
         """``others``, ``own``: cores in use meanwhile."""
@@ -32,14 +37,16 @@ class Machine:
     def _write(self) -> None:
         ticks = round(self.used * os.sysconf("SC_CLK_TCK") / self._cores)
         lines = [f"cpu{core} {ticks} 0 0 0 0 0 0 0 0 0" for core in range(self._cores)]
-        self._file.write_text("\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *lines, "cpu99 777 0 0 0 0 0 0 0 0 0", "intr 5"]))
+        self.statistics.write_text(
+            "\n".join(["cpu  0 0 0 0 0 0 0 0 0 0", *lines, "cpu99 777 0 0 0 0 0 0 0 0 0", "intr 5"])
+        )
 
 
-def settled(machine: Machine, spare: ThreadBudget, others: float, own: float) -> int:
+def settled(machine: Machine, budget: ThreadBudget, others: float, own: float) -> int:
     for _ in range(4):
         machine.pass_by(0.6, others, own)
-        spare.measure()
-    return spare.measure()
+        budget.measure()
+    return budget.measure()
 
 
 @pytest.mark.parametrize(
@@ -49,44 +56,43 @@ def test_a_thread_for_each_core_that_others_leave(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, others: float, threads: int
 ) -> None:
     machine = Machine(monkeypatch, tmp_path, cores)
-    spare = ThreadBudget(cores)
-    assert settled(machine, spare, others, cores - others) == threads
-    assert settled(machine, spare, 0.0, cores) == cores
+    budget = ThreadBudget(cores, machine.statistics)
+    assert settled(machine, budget, others, cores - others) == threads
+    assert settled(machine, budget, 0.0, cores) == cores
 
 
 def test_a_short_burst_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 2)
-    spare = ThreadBudget(2)
+    budget = ThreadBudget(2, machine.statistics)
     for others, own in ((0.0, 2.0), (1.5, 0.5), (0.0, 2.0), (1.5, 0.5)):
         machine.pass_by(0.6, others, own)
-        assert spare.measure() == 2
+        assert budget.measure() == 2
 
 
 def test_the_first_look_is_soon_and_believed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 2)
-    spare = ThreadBudget(2)
+    budget = ThreadBudget(2, machine.statistics)
     machine.pass_by(0.07, 1.0, 1.0)
-    assert spare.measure() == 2
+    assert budget.measure() == 2
     machine.pass_by(0.07, 1.0, 1.0)
-    assert spare.measure() == 1
+    assert budget.measure() == 1
 
 
 def test_never_more_threads_than_the_share_of_a_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path, 16)
-    spare = ThreadBudget(4)
-    assert settled(machine, spare, 8.0, 4.0) == 4
-    assert settled(machine, spare, 15.5, 0.5) == 1
+    budget = ThreadBudget(4, machine.statistics)
+    assert settled(machine, budget, 8.0, 4.0) == 4
+    assert settled(machine, budget, 15.5, 0.5) == 1
 
 
 def test_nothing_changes_where_the_system_tells_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cpu_threads, "STATISTICS", tmp_path / "missing")
-    spare = ThreadBudget(8)
-    monkeypatch.setattr(cpu_threads.time, "monotonic", lambda: 1e9)
-    assert spare.measure() == 8
+    budget = ThreadBudget(8, tmp_path / "missing")
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+    assert budget.measure() == 8
 
 
 def test_what_users_set_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in cpu_threads.OWN_CHOICES:
+    for name in OWN_CHOICES:
         monkeypatch.delenv(name, raising=False)
     with initial_threads(3):
         assert os.environ["OMP_NUM_THREADS"] == "3"
@@ -102,12 +108,12 @@ class Worker:
 
 
 def test_a_run_gives_way_and_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in cpu_threads.OWN_CHOICES:
+    for name in OWN_CHOICES:
         monkeypatch.delenv(name, raising=False)
     machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
-    with adaptive_threads(worker) as look:
+    with adaptive_threads(worker, machine.statistics) as adapt:
         machine.pass_by(1.0, 1.0, 1.0)
-        look()
+        adapt()
         assert worker.threads == 1
     assert worker.threads == 2
 
@@ -115,7 +121,7 @@ def test_a_run_gives_way_and_leaves_all_as_it_was(monkeypatch: pytest.MonkeyPatc
 def test_a_run_with_chosen_threads_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     machine, worker = Machine(monkeypatch, tmp_path, 2), Worker()
-    with adaptive_threads(worker) as look:
+    with adaptive_threads(worker, machine.statistics) as adapt:
         machine.pass_by(1.0, 1.0, 1.0)
-        look()
+        adapt()
         assert worker.threads == 2

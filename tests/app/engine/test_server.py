@@ -73,11 +73,14 @@ def test_concurrent_engines_get_the_results_of_each_alone(socket: Path) -> None:
 
 def test_an_engine_that_breaks_off_frees_its_slot(socket: Path) -> None:
     expected = alone(8, 5)
-    for _ in range(4):
-        engine = connect(socket, 20)
+
+    def break_off() -> None:
+        engine = connect(socket, 20)  # its connection ends with it
         for frame in frames(6, seed=9):
             engine.push(frame)
-        engine._connection.close()
+
+    for _ in range(4):
+        break_off()
     assert_same(list(connect(socket, 20).stream(frames(8, seed=5))), expected)
 
 

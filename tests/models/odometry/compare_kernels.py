@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import fields
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,6 @@ from stream_recon.app.engine.stream import OdometrySlots, Stream
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.encoder import STEM_CHANNELS
-from stream_recon.models.odometry import odometry as module
 from stream_recon.models.odometry.kernels import flow, matching, step
 from stream_recon.models.odometry.kernels.features import describe_flow, describe_matching
 from stream_recon.models.odometry.odometry import Odometry, OdometryState
@@ -45,8 +45,7 @@ def recorded_steps(stream: Stream, images: torch.Tensor) -> list[Step]:
     def record(
         self: Odometry, heads: Prediction, features: NetworkFeatures, state: OdometryState | None, **options: bool
     ):  # type: ignore[no-untyped-def]
-        copied = module._map_tensors(state, torch.clone)
-        steps.append((heads, features, copied))
+        steps.append((heads, features, state.select(torch.tensor([0])) if state is not None else None))
         return plain(self, heads, features, state, **options)
 
     Odometry.step = record  # type: ignore[method-assign]
@@ -79,6 +78,13 @@ def compare(name: str, one: torch.Tensor, two: torch.Tensor, most: float) -> Non
     error = float((one - two).abs().max() / one.abs().max().clamp_min(1e-6))
     print(f"{name}: {error:.1e}")
     assert error < most, name
+
+
+def tensors(state: Any) -> list[torch.Tensor]:
+    """All tensors of a dataclass, in the order of its fields."""
+    if isinstance(state, torch.Tensor):
+        return [state]
+    return [tensor for field in fields(state) for tensor in tensors(getattr(state, field.name))]
 
 
 def compare_descriptions(odometry: Odometry) -> None:
@@ -117,7 +123,7 @@ def main() -> None:
     compare("log depth", plain.log_depth, fused.log_depth, 1e-3)
     names = [field.name for field in fields(OdometryState)]
     print(f"state: {names}")
-    for number, pair in enumerate(zip(module._tensors(plain_state), module._tensors(fused_state), strict=True)):
+    for number, pair in enumerate(zip(tensors(plain_state), tensors(fused_state), strict=True)):
         compare(f"state {number}", *pair, most=2e-3)
     depth = heads.head_maps[:, -1, 0]
     since = mean_flow(heads.head_pose[-1, :, -1], depth.exp(), pool.head_pose.index_select(0, rows))

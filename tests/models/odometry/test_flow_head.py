@@ -14,7 +14,7 @@ from stream_recon.models.prediction import Prediction
 from tests.networks import (
     GRID,
     assert_only_keyframes_count,
-    clip_memory,
+    clip_mask,
     random_images,
     tiny_network,
     tiny_preset,
@@ -49,7 +49,7 @@ def measured(dense_frames: torch.Tensor | None = None) -> RelativeMotion:
     network = tiny_network(preset)
     assert network.odometry is not None
     with torch.no_grad():
-        heads, features = network.predict(images[None], clip_memory(preset, images), dense_frames)
+        heads, features = network.predict(images[None], clip_mask(preset, images), dense_frames)
         return network.odometry.measure(heads, features, dense_frames).motion
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.models.odometry import pnp
 from stream_recon.models.odometry.pnp import eliminate, solve_pnp, solve_small
 from stream_recon.models.pose import so3_exp
 
@@ -18,29 +17,28 @@ def scene(count: int = 200) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_the_motion_is_found_that_points_and_their_places_say() -> None:
     points, motion, target = scene()
-    found, support = solve_pnp(points, target, torch.ones(4, 200))
-    torch.testing.assert_close(found, motion, atol=1e-4, rtol=0)
+    solved, support = solve_pnp(points, target, torch.ones(4, 200))
+    torch.testing.assert_close(solved, motion, atol=1e-4, rtol=0)
     assert (support > 0.99).all()
 
 
-def test_places_that_are_wrong_hardly_move_it_and_lower_its_support() -> None:
+def test_wrong_matches_hardly_move_it_and_lower_its_support() -> None:
     points, motion, target = scene()
     target[:, :50] += torch.randn(4, 50, 2) * 0.3
-    found, support = solve_pnp(points, target, torch.ones(4, 200))
-    torch.testing.assert_close(found, motion, atol=3e-3, rtol=0)
+    solved, support = solve_pnp(points, target, torch.ones(4, 200))
+    torch.testing.assert_close(solved, motion, atol=3e-3, rtol=0)
     assert (support < 0.9).all()
     assert (solve_pnp(points, torch.randn_like(target), torch.ones(4, 200))[1] < 0.4).all()
 
 
-def test_wrong_depths_move_it_less_than_if_they_were_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_depths_move_it_less_than_if_they_were_believed() -> None:
     points, motion, target = scene()
     # Depths that err to one side alike make a shift look like a turn.
     points = points * (1 + 0.15 * points[..., :1].sign())
     off = []
     for sigma in (0.0, 0.2):
-        monkeypatch.setattr(pnp, "DEPTH_SIGMA", sigma)
-        found, _ = solve_pnp(points, target, torch.ones(4, 200))
-        off.append((found - motion)[..., :3].norm(dim=(1, 2)))
+        solved, _ = solve_pnp(points, target, torch.ones(4, 200), sigma)
+        off.append((solved - motion)[..., :3].norm(dim=(1, 2)))
     assert (off[1] < 0.7 * off[0]).all()
 
 
@@ -48,13 +46,13 @@ def test_points_that_count_for_nothing_give_rest_and_finite_gradients() -> None:
     points, _, target = scene()
     weight = torch.full((4, 200), 1e-8, requires_grad=True)
     behind = torch.tensor([1.0, 1.0, -1.0])
-    found, _ = solve_pnp(points * behind, target, weight)
-    torch.testing.assert_close(found[..., :3], torch.eye(3).expand(4, 3, 3))
+    solved, _ = solve_pnp(points * behind, target, weight)
+    torch.testing.assert_close(solved[..., :3], torch.eye(3).expand(4, 3, 3))
     solve_pnp(points, target, weight)[0].sum().backward()
     assert weight.grad is not None and weight.grad.isfinite().all()
 
 
-def test_its_gradient_by_the_places_is_that_of_the_solution() -> None:
+def test_its_gradient_by_the_matches_is_that_of_the_solution() -> None:
     points, _, target = (x.double() for x in scene(30))
     target = target + torch.randn_like(target) * 1e-4
     nudge = torch.randn_like(target)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from stream_recon.app.engine.stream import OdometrySlots, Stream
-from stream_recon.models.odometry import refinement, rotation_search
+from stream_recon.models.odometry import refinement
 from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.keyframe_matcher import (
     CONTEXT,
@@ -19,6 +19,7 @@ from stream_recon.models.odometry.keyframe_matcher import (
     predict_pixels,
 )
 from stream_recon.models.odometry.refinement import QueryFrame
+from stream_recon.models.odometry.rotation_search import search_rotation
 from stream_recon.models.odometry.sampling import CellPoints
 from stream_recon.models.pose import pose_to_matrix, so3_exp, so3_log
 from stream_recon.models.prediction import Prediction
@@ -26,6 +27,7 @@ from tests.models.skies import FAR, FOCAL, SIZE, described
 from tests.networks import (
     GRID,
     assert_only_keyframes_count,
+    clip_mask,
     clip_step,
     random_images,
     tiny_network,
@@ -41,24 +43,25 @@ def whole(images: torch.Tensor | None = None) -> Prediction:
     return whole_clip(tiny_preset(keyframe_matcher=True), random_images(FRAMES) if images is None else images)
 
 
-def test_a_stream_says_what_the_whole_clip_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Noise is never seen again: turns that are tried in vain would only enlarge what rounding does.
-    monkeypatch.setattr(rotation_search, "LOST", -1.0)
-    preset, images = tiny_preset(keyframe_matcher=True), random_images(FRAMES)
+def test_a_stream_gives_what_the_whole_clip_gives() -> None:
+    # Noise has no overlap: rotations that are searched in vain would only amplify rounding errors.
+    preset, images = tiny_preset(keyframe_matcher=True, rotation_search=False), random_images(FRAMES)
     stream = Stream(tiny_network(preset), preset, GRID)
     first = preset.stream.scale_frames
     parts = [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
-    together = whole()
+    together = whole_clip(preset, images)
     codes = torch.cat([prediction.pose for prediction in parts], dim=1)
     torch.testing.assert_close(codes, together.pose, atol=1e-3, rtol=1e-3)
     depths = torch.cat([prediction.log_depth for prediction in parts], dim=1)
     torch.testing.assert_close(depths, together.log_depth, atol=1e-3, rtol=1e-3)
 
 
-def test_it_moves_poses_and_depths_of_all_but_the_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    mended = whole()
-    monkeypatch.setattr(refinement, "SUPPORTED", 2.0)  # nothing is trusted
-    plain = whole()
+def test_it_moves_poses_and_depths_of_all_but_the_first_frame() -> None:
+    network, images = tiny_network(tiny_preset(keyframe_matcher=True)), random_images(FRAMES)
+    assert network.odometry is not None
+    network.odometry.keyframe_matcher = None
+    mended = whole(images)
+    plain, _ = network(images[None], clip_mask(tiny_preset(), images))
     moved = (mended.pose - plain.pose)[0, :, :7].abs().amax(-1)
     assert float(moved[0]) == 0 and (moved[1:] > 1e-4).all()
     changed = (mended.log_depth - plain.log_depth)[0].flatten(1).abs().amax(-1)
@@ -88,27 +91,27 @@ def test_each_slot_remembers_its_own_frames() -> None:
     torch.testing.assert_close(stored.history.features[1:2], state.history.features)
     torch.testing.assert_close(stored.history.poses[1], prediction.pose[0, -HISTORY:].flip(0))
     torch.testing.assert_close(stored.last.head_pose[1], prediction.head_pose[-1, 0, -1])
+    torch.testing.assert_close(stored.depth.log_depth[1], prediction.log_depth[0, -1])
+    assert not stored.depth.log_depth[[0, 2]].any()
     assert not stored.history.features[[0, 2]].any()
 
 
-def test_the_search_is_left_out_where_the_preset_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = random_images(FRAMES)
+@pytest.mark.parametrize(("choice", "searches"), [(True, True), ("auto", True), (False, False)])
+def test_the_preset_chooses_whether_rotations_are_searched(
+    choice: object, searches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[CellPoints] = []
 
-    def poses(search: object) -> Tensor:
-        preset = tiny_preset(keyframe_matcher=True, rotation_search=search)
-        stream, first = Stream(tiny_network(preset), preset, GRID), preset.stream.scale_frames
-        parts = [stream.step(part)[0].pose for part in (images[:first], *images[first:].split(1))]
-        return torch.cat(parts, dim=1)
+    def counted(own: Tensor, other: Tensor, points: CellPoints, motion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        calls.append(points)
+        return search_rotation(own, other, points, motion)
 
-    # Any rotation is better than the known one.
-    for module, name, value in ((rotation_search, "LOST", 2.0), (rotation_search, "MARGIN", -2.0)):
-        monkeypatch.setattr(module, name, value)
-    for name in ("CLEARER", "FOUND"):
-        monkeypatch.setattr(refinement, name, -1.0)
-    searched, without = poses(True), poses(False)
-    assert torch.equal(poses("auto"), searched) and not torch.equal(searched, without)
-    monkeypatch.setattr(rotation_search, "LOST", -1.0)
-    assert torch.equal(poses(True), without)
+    monkeypatch.setattr(refinement, "search_rotation", counted)
+    preset, images = tiny_preset(keyframe_matcher=True, rotation_search=choice), random_images(FRAMES)
+    stream, first = Stream(tiny_network(preset), preset, GRID), preset.stream.scale_frames
+    for part in (images[:first], *images[first:].split(1)):
+        stream.step(part)
+    assert len(calls) == (FRAMES - 1 if searches else 0)
 
 
 class Finding(nn.Module):
