@@ -24,10 +24,10 @@ LENGTH_STEP = 256
 """Keys are read in multiples of this: oneDNN caches a kernel for each size, else megabytes per frame."""
 
 
-class Memory(Protocol):
-    """A step's view of past frames. Shapes: B clips, S frames of this step, P tokens per frame, H heads of D channels.
+class KVCache(Protocol):
+    """A step's view of the cached frames: B clips of S frames of this step, P tokens per frame, H heads of D channels.
 
-    A live stream has B = 1 (`StreamMemory`); training passes full clips (`TrainingMask`).
+    A live stream has B = 1 (`StreamCache`); training passes full clips (`TrainingMask`).
     """
 
     @property

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend, Memory
+from stream_recon.cache.attention import AttentionBackend, KVCache
 from stream_recon.cache.camera import allocate_camera_pools
 from stream_recon.cache.frame_cache import FramePools
 from stream_recon.cache.step_metadata import StepMetadata
-from stream_recon.cache.stream_cache import SlotPools, StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import SlotPools, StreamCache, StreamSchema
 from stream_recon.configs.schema import StreamConfig
 
 
 class BatchedStep:
-    """The `Memory` of a step with one frame per stream (B rows, S = 1), one stream after the other."""
+    """The `KVCache` of a step with one frame per stream (B rows, S = 1), one stream after the other."""
 
-    def __init__(self, memories: Sequence[StreamMemory]) -> None:
-        self._memories = memories
-        self.times = torch.cat([memory.times for memory in memories])
+    def __init__(self, caches: Sequence[StreamCache]) -> None:
+        self._caches = caches
+        self.times = torch.cat([kv_cache.times for kv_cache in caches])
         # One value for all, as all are streamed frames.
-        self.is_later_frame, self.is_streamed_frame = memories[0].is_later_frame, memories[0].is_streamed_frame
+        self.is_later_frame, self.is_streamed_frame = caches[0].is_later_frame, caches[0].is_streamed_frame
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
-        return torch.cat([memory.attend(layer, *row) for memory, *row in rows])
+        rows = zip(self._caches, q.split(1), k.split(1), v.split(1), strict=True)
+        return torch.cat([kv_cache.attend(layer, *row) for kv_cache, *row in rows])
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = zip(self._memories, q.split(1), k.split(1), v.split(1), strict=True)
-        return torch.cat([memory.attend_camera(slot, *row) for memory, *row in rows])
+        rows = zip(self._caches, q.split(1), k.split(1), v.split(1), strict=True)
+        return torch.cat([kv_cache.attend_camera(slot, *row) for kv_cache, *row in rows])
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BatchedKernelStep:
 
 
 class BatchSlots:
-    """All batch slots and their steps: ``begin``, the `Memory` of the step, ``end_step``.
+    """All batch slots and their steps: ``begin``, the `KVCache` of the step, ``end_step``.
 
     Args:
         backend: makes the attention of a slot's first step, which has several frames.
@@ -122,8 +122,8 @@ class BatchSlots:
             StepMetadata(schema.camera.slots, device, 1, schema.max_score) if by_kernels else None
             for _ in range(batch_slots)
         ]
-        self.memories = [
-            StreamMemory(schema, stream, backend(metadata), device, metadata, self._pools.slot_view(batch_slot))
+        self.caches = [
+            StreamCache(schema, stream, backend(metadata), device, metadata, self._pools.slot_view(batch_slot))
             for batch_slot, metadata in enumerate(self._slot_metadata)
         ]
         self._metadata = (
@@ -136,7 +136,7 @@ class BatchSlots:
         if self._metadata is not None:
             self._metadata.wait_for_upload()
         for row, (batch_slot, evict) in enumerate(zip(rows, evict_first, strict=True)):
-            self.memories[batch_slot].begin(1, evict_first=evict, upload=False)
+            self.caches[batch_slot].begin(1, evict_first=evict, upload=False)
             own = self._slot_metadata[batch_slot]
             if self._metadata is not None and own is not None:
                 self._metadata.copy_row(row, own, batch_slot, batch_slot * self._tokens)
@@ -147,11 +147,11 @@ class BatchSlots:
         self._metadata.repeat_row(rows - 1, padded)
         self._metadata.upload()
 
-    def memory(self, rows: Sequence[int]) -> Memory:
+    def step(self, rows: Sequence[int]) -> KVCache:
         """View of a step of these slots, one after the other."""
-        return BatchedStep([self.memories[batch_slot] for batch_slot in rows])
+        return BatchedStep([self.caches[batch_slot] for batch_slot in rows])
 
-    def kernel_memory(self, rows: int) -> BatchedKernelStep:
+    def kernel_step(self, rows: int) -> BatchedKernelStep:
         """View of a step of ``rows`` rows of any slots, for a captured graph."""
         assert self._metadata is not None
         if rows not in self._kernel_steps:
@@ -173,6 +173,6 @@ class BatchSlots:
             norms.copy_(torch.where(keeps.to(norms.device)[:, None], norms, committed_norms))
         committed_norms.copy_(norms)
         for batch_slot in committed:
-            self.memories[batch_slot].commit()
+            self.caches[batch_slot].commit()
         for batch_slot in rejected:
-            self.memories[batch_slot].rollback()
+            self.caches[batch_slot].rollback()

@@ -72,8 +72,8 @@ class StreamSchema:
         )
 
 
-class StreamMemory:
-    """The `Memory` of one stream (B = 1). The network may attend between ``begin`` and ``commit`` or ``rollback``."""
+class StreamCache:
+    """The `KVCache` of one stream (B = 1). The network may attend between ``begin`` and ``commit`` or ``rollback``."""
 
     def __init__(
         self,

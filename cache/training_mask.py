@@ -127,7 +127,7 @@ def dense_mask(clip: ClipLayout, device: torch.device) -> Tensor:
 
 
 class TrainingMask:
-    """A `Memory` over B full clips of S frames, without a cache.
+    """A `KVCache` over B full clips of S frames, which stores nothing.
 
     Args:
         times: int64 [B, S] or [1, S], the frames' time coordinates; None: 0 .. S-1.

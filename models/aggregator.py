@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.attention import Memory
+from stream_recon.cache.attention import KVCache
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.layers import Attend, Block, attend_within
 from stream_recon.models.rope import Rotation, frame_rotation, global_rotation, rotate_frame, rotate_global
@@ -50,16 +50,16 @@ class Aggregator(nn.Module):
             largest = max(largest, _max_length(block.attn.q_norm) * _max_length(block.attn.k_norm))
         return largest * math.log2(math.e) / math.sqrt(self.config.head_dim)
 
-    def forward(self, patches: Tensor, grid: tuple[int, int], memory: Memory) -> list[Tensor]:
+    def forward(self, patches: Tensor, grid: tuple[int, int], kv_cache: KVCache) -> list[Tensor]:
         """Patches [B, S, gh*gw, dim] -> tokens [B, S, P, 2*dim] of each output layer: frame half, then global half."""
         config = self.config
         clips, frames = patches.shape[:2]
-        special = self._special_tokens(memory).to(patches.dtype).expand(clips, -1, -1, -1)
+        special = self._special_tokens(kv_cache).to(patches.dtype).expand(clips, -1, -1, -1)
         x = torch.cat([special, patches], dim=2).flatten(0, 1)  # [B*S, P, C]
         in_frame = frame_rotation(grid, config.special_tokens, config.head_dim, x.device)
-        times = memory.times.expand(clips, frames).flatten()
+        times = kv_cache.times.expand(clips, frames).flatten()
         rope = (times, grid, config.special_tokens, config.head_dim, config.rope_time_dims)
-        attends = [partial(_attend_across, memory, layer, clips) for layer in range(config.depth)]
+        attends = [partial(_attend_across, kv_cache, layer, clips) for layer in range(config.depth)]
         if self.fused:
             from stream_recon.models import fused  # needs Triton
 
@@ -91,18 +91,18 @@ class Aggregator(nn.Module):
         fused.run_blocks(x, calls)
         return outputs
 
-    def _special_tokens(self, memory: Memory) -> Tensor:
+    def _special_tokens(self, kv_cache: KVCache) -> Tensor:
         """[1, S, special, dim]"""
-        later, streamed = memory.is_later_frame, memory.is_streamed_frame
+        later, streamed = kv_cache.is_later_frame, kv_cache.is_streamed_frame
         return torch.cat(
             [self.camera_token[:, later], self.register_token[:, later], self.scale_token[:, streamed]], dim=2
         )
 
 
-def _attend_across(memory: Memory, layer: int, clips: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of q, k, v [B*S, P, H, D] across frames: each clip is one sequence for the memory."""
+def _attend_across(kv_cache: KVCache, layer: int, clips: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of q, k, v [B*S, P, H, D] across frames: each clip is one sequence for the cache."""
     frames_of = (clips, -1, *q.shape[2:])
-    y = memory.attend(layer, q.reshape(frames_of), k.reshape(frames_of), v.reshape(frames_of))
+    y = kv_cache.attend(layer, q.reshape(frames_of), k.reshape(frames_of), v.reshape(frames_of))
     return y.reshape(q.shape)
 
 

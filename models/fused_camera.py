@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from stream_recon.cache.attention import Memory
+from stream_recon.cache.attention import KVCache
 from stream_recon.models import fused
 from stream_recon.models.layers import Block, in_fp32
 from stream_recon.models.odometry.kernels.geometry import gelu
@@ -64,7 +64,7 @@ def _correct(before, before_stride, keeps, corrects, hidden, hidden_bias, weight
     tl.store(embedded + row * C + channel, embedding.to(embedded.dtype.element_ty), mask=mask)
 
 
-def camera_poses(head: "CameraHead", camera_tokens: Tensor, memory: Memory) -> Tensor:
+def camera_poses(head: "CameraHead", camera_tokens: Tensor, kv_cache: KVCache) -> Tensor:
     """`CameraHead.forward`."""
     half = head.modulation.weight.dtype
     is_projected = isinstance(head.project, torch.nn.Linear)
@@ -93,7 +93,7 @@ def camera_poses(head: "CameraHead", camera_tokens: Tensor, memory: Memory) -> T
         )
         # Each of the B * S tokens is a row, and the cache takes clips apart.
         calls = [
-            fused.BlockCall(block, partial(memory.attend_camera, iteration * len(blocks) + depth))
+            fused.BlockCall(block, partial(kv_cache.attend_camera, iteration * len(blocks) + depth))
             for depth, block in enumerate(blocks)
         ]
         _, normed = fused.run_blocks(x, calls, normed=normed, last=head.trunk_norm, dtype=torch.float32)

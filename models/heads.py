@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stream_recon.cache.attention import Memory
+from stream_recon.cache.attention import KVCache
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, in_fp32
@@ -43,12 +43,12 @@ class CameraHead(nn.Module):
         self.trunk_norm = nn.LayerNorm(dim)
         self.pose_branch = Mlp(dim, dim // 2, POSE_CODE)
 
-    def forward(self, camera_tokens: Tensor, memory: Memory) -> Tensor:
+    def forward(self, camera_tokens: Tensor, kv_cache: KVCache) -> Tensor:
         """camera_tokens [B, S, 2*dim] -> pose codes of all iterations, [I, B, S, 9], fields of view not negative."""
         if self.fused:
             from stream_recon.models.fused_camera import camera_poses  # needs Triton
 
-            return camera_poses(self, camera_tokens, memory)
+            return camera_poses(self, camera_tokens, kv_cache)
         tokens = self.project(self.token_norm(camera_tokens))
         pose = self.empty_pose.expand(*tokens.shape[:2], -1)
         total: Tensor | None = None
@@ -60,7 +60,7 @@ class CameraHead(nn.Module):
             normed = F.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
             x = tokens + gate * (normed * (1 + scale) + shift)
             for depth, block in enumerate(self.trunk):
-                x = block(x, partial(memory.attend_camera, iteration * len(self.trunk) + depth))
+                x = block(x, partial(kv_cache.attend_camera, iteration * len(self.trunk) + depth))
             # In fp32 on any device: rounded to bf16, a pose has an error of tenths of a degree.
             with in_fp32(x):
                 delta = self.pose_branch(self.trunk_norm(x.float()))

@@ -66,7 +66,7 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block on x [N, T, C], in two halves around the attention.
 
-    ``project`` and ``finish`` are separate, so that each can be compiled while the memory implements the attention
+    ``project`` and ``finish`` are separate, so that each can be compiled while the cache implements the attention
     between them. ``fused``: operations between matrix products, in bf16 for inference on a GPU, run as Triton kernels;
     see `fused.run_blocks` for several blocks.
     """

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.attention import Memory
+from stream_recon.cache.attention import KVCache
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.aggregator import Aggregator
 from stream_recon.models.encoder import Encoder
@@ -54,26 +54,26 @@ class StreamingNetwork(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def forward(
-        self, images: Tensor, memory: Memory, state: OdometryState | None = None, *, rotation_search: bool = True
+        self, images: Tensor, kv_cache: KVCache, state: OdometryState | None = None, *, rotation_search: bool = True
     ) -> tuple[Prediction, OdometryState | None]:
         """A step of S frames of each of B streams, as if each were a keyframe.
 
         Args:
             images: [B, S, 3, H, W] in [0, 1], sides multiples of the patch size.
-            memory: KV cache of the streams.
+            kv_cache: of the streams.
             state: odometry's state after the last keyframe; None: there is none.
             rotation_search: whether odometry searches for large errors of rotation.
 
         Returns the prediction, and odometry's state for the next step if the last frame becomes a keyframe; None
         without odometry.
         """
-        heads, features = self.predict(images, memory)
+        heads, features = self.predict(images, kv_cache)
         if self.odometry is None:
             return heads, None
         return self.odometry.step(heads, features, state, rotation_search=rotation_search)
 
     def predict(
-        self, images: Tensor, memory: Memory, dense_frames: Tensor | None = None
+        self, images: Tensor, kv_cache: KVCache, dense_frames: Tensor | None = None
     ) -> tuple[Prediction, NetworkFeatures]:
         """Outputs of the heads, without odometry; ``dense_frames``: int64 [D], the frames to give dense maps for."""
         clips, frames, _, height, width = images.shape
@@ -82,13 +82,13 @@ class StreamingNetwork(nn.Module):
         grid = (height // patch, width // patch)
         patches, detail = self.encode(images.flatten(0, 1))
         patches = patches.unflatten(0, (clips, frames))
-        taps = self.aggregator(patches, grid, memory)
+        taps = self.aggregator(patches, grid, kv_cache)
         side_stream = _side_stream(images.device) if images.is_cuda and not torch.is_grad_enabled() else None
         if side_stream is not None:
             side_stream.wait_stream(torch.cuda.current_stream())
         # On a CPU the camera head costs little, and bf16 would add hundredths of a degree of noise to each pose.
         with torch.autocast("cpu", enabled=False), torch.cuda.stream(side_stream):
-            head_pose = self.camera_head(taps[-1][:, :, 0], memory)
+            head_pose = self.camera_head(taps[-1][:, :, 0], kv_cache)
         # While the camera head runs.
         descriptors = None
         if self.odometry is not None and detail is not None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import StreamingNetwork
@@ -102,7 +102,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
     """Each keyframe of a stream comes out as in a stream of keyframes alone: ``options`` of `tiny_preset`."""
     interval = tiny_preset(keyframes="interval", keyframe_interval=2, **options)
     first = interval.stream.scale_frames
-    stream = Stream(tiny_network(interval), interval, GRID)
+    stream = StreamRunner(tiny_network(interval), interval, GRID)
     kept, codes, depths = [], [], []
     stream.step(images[:first])
     for image in images[first:]:
@@ -111,7 +111,7 @@ def assert_only_keyframes_count(images: torch.Tensor, **options: bool) -> None:
             kept.append(image)
             codes.append(prediction.pose.clone())
             depths.append(prediction.log_depth.clone())
-    every = Stream(tiny_network(interval), tiny_preset(**options), GRID)
+    every = StreamRunner(tiny_network(interval), tiny_preset(**options), GRID)
     every.step(images[:first])
     for image, code, depth in zip(kept, codes, depths, strict=True):
         prediction, _ = every.step(image[None])

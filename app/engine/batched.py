@@ -22,7 +22,7 @@ from stream_recon.app.engine.stream import (
     searches_rotation,
     stream_schema,
 )
-from stream_recon.cache.attention import AttentionBackend, Memory, TorchAttention
+from stream_recon.cache.attention import AttentionBackend, KVCache, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.kernels.choose import build_kernel, runs_triton
 from stream_recon.cache.kernels.compilation import compile_kernels
@@ -126,25 +126,25 @@ class StreamBatch:
 
     def reset_slot(self, slot: int) -> None:
         """Drop all frames of a slot, for another stream."""
-        self._slots.memories[slot].reset()
+        self._slots.caches[slot].reset()
         self._policies[slot] = keyframe_policy(self._config)
 
     @torch.no_grad()
     def begin(self, slot: int, images: Tensor) -> tuple[Prediction, Decision]:
         """images [S, 3, h, w] in [0, 1], the scale frames of a new stream in an empty slot."""
-        memory = self._slots.memories[slot]
-        assert memory.frames == 0
+        kv_cache = self._slots.caches[slot]
+        assert kv_cache.frames == 0
         if self._images is not None and 0 not in self._compiled:
             self._compiled.add(0)
-            memory.begin(len(images))
-            compile_kernels(lambda: self._forward_first(memory, images.to(self._device)))
+            kv_cache.begin(len(images))
+            compile_kernels(lambda: self._forward_first(kv_cache, images.to(self._device)))
             self._slots.end_step([], [slot])
-        memory.begin(len(images))
+        kv_cache.begin(len(images))
         if self._first_graphs and len(images) == len(self._first_images):
             self._first_images.copy_(images, non_blocking=True)
-            output = self._first_graphs[slot].run(partial(self._forward_first, memory, self._first_images))
+            output = self._first_graphs[slot].run(partial(self._forward_first, kv_cache, self._first_images))
         else:
-            output = self._forward_first(memory, images.to(self._device))
+            output = self._forward_first(kv_cache, images.to(self._device))
         self._slots.end_step([slot], [])
         self._last.store(output.prediction, output.state, [0], [slot])
         return output.prediction, Decision(True, None)
@@ -199,14 +199,14 @@ class StreamBatch:
     def _step_size(self, count: int) -> int:
         return next(size for size in step_sizes(self.slots) if size >= count)
 
-    def _forward_first(self, memory: Memory, images: Tensor) -> StepOutput:
+    def _forward_first(self, kv_cache: KVCache, images: Tensor) -> StepOutput:
         with self._autocast():
-            prediction, state = self._network(images[None], memory, rotation_search=self._searches)
+            prediction, state = self._network(images[None], kv_cache, rotation_search=self._searches)
         return StepOutput(prediction, state, torch.zeros(1, device=self._device))
 
     def _one_by_one(self, slots: Sequence[int], images: Tensor) -> StepOutput:
         rows = torch.tensor(list(slots), device=self._device)
-        return self._forward(images.to(self._device), self._slots.memory(slots), rows)
+        return self._forward(images.to(self._device), self._slots.step(slots), rows)
 
     def _by_kernels(self, images: Tensor) -> StepOutput:
         assert self._images is not None
@@ -221,13 +221,13 @@ class StreamBatch:
 
     def _forward_rows(self, rows: int) -> StepOutput:
         assert self._images is not None
-        return self._forward(self._images[:rows], self._slots.kernel_memory(rows), self._slots.slot_of_row[:rows])
+        return self._forward(self._images[:rows], self._slots.kernel_step(rows), self._slots.slot_of_row[:rows])
 
-    def _forward(self, images: Tensor, memory: Memory, slots: Tensor) -> StepOutput:
+    def _forward(self, images: Tensor, kv_cache: KVCache, slots: Tensor) -> StepOutput:
         """``slots``: of each row, on the device."""
         with self._autocast():
             last = self._last.select(slots)
-            prediction, state = self._network(images[:, None], memory, last, rotation_search=self._searches)
+            prediction, state = self._network(images[:, None], kv_cache, last, rotation_search=self._searches)
         if not self._policies[0].needs_flow:
             return StepOutput(prediction, state, torch.zeros(len(images), device=self._device))
         flow = flow_since(prediction, self._last.head_pose, slots, by_kernel=self._images is not None)

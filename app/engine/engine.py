@@ -21,7 +21,7 @@ from stream_recon.app.engine.device_transfer import (
 )
 from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.session import StreamingSession, frame_result
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.cache_dtypes import cache_policy
 from stream_recon.cache.kernels.choose import check_choice, runs_triton
 from stream_recon.configs.errors import ResourceError
@@ -55,7 +55,7 @@ class Engine(StreamingSession):
         self.cache = cache
         self._keyframes = keyframes
         self.precision: Precision = precision or plain_precision(network.image_mean.device)
-        self._stream: Stream | None = None
+        self._stream: StreamRunner | None = None
 
     @property
     def attention(self) -> str:
@@ -83,7 +83,7 @@ class Engine(StreamingSession):
         else:
             self._stream = None  # there may not be memory for two
             options = StepOptions(self._requested_attention, self.precision, self.cache, self._keyframes)
-            self._stream = Stream(self._network, self.preset, grid, options)
+            self._stream = StreamRunner(self._network, self.preset, grid, options)
         return self._step(frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:

@@ -15,7 +15,7 @@ from stream_recon.cache.int8_frame_cache import int8_attention_is_faster
 from stream_recon.cache.kernels.choose import runs_triton
 from stream_recon.cache.kernels.compilation import compile_kernels
 from stream_recon.cache.step_metadata import StepMetadata
-from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import StreamCache, StreamSchema
 from stream_recon.configs.schema import AttentionChoice, CacheChoice, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.odometry import OdometryState
@@ -80,7 +80,7 @@ class OdometrySlots:
             self.head_pose[to] = prediction.head_pose[-1, source, -1]
 
 
-class Stream:
+class StreamRunner:
     """Runs one stream on tensors; the host waits for the device only to learn whether a frame is a keyframe."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Stream:
         metadata = StepMetadata(schema.camera.slots, self._device, 1, schema.max_score) if on_gpu else None
         backend = policy.attention(options.attention, attention_sizes(schema), self._device, metadata)
         self.attention = backend.name
-        self.memory = StreamMemory(schema, preset.stream, backend, self._device, metadata)
+        self.kv_cache = StreamCache(schema, preset.stream, backend, self._device, metadata)
         self._own_policy = options.keyframes
         self._policy = self._own_policy or keyframe_policy(self._config)
         self._last = OdometrySlots(config, grid, 1, self._device)
@@ -124,7 +124,7 @@ class Stream:
 
     def reset(self) -> None:
         """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
-        self.memory.reset()
+        self.kv_cache.reset()
         self._policy = self._own_policy or keyframe_policy(self._config)
 
     # Not inference mode: position tables that are cached there could not be used for training afterwards.
@@ -135,12 +135,12 @@ class Stream:
         A frame that is no keyframe changes no cache, nor does an error. On a GPU the prediction's tensors belong to a
         captured graph: the next step overwrites them.
         """
-        first = self.memory.frames == 0
+        first = self.kv_cache.frames == 0
         evict_first = not first and self._policy.evicts_first
         if self._image is not None and first not in self._compiled:
             self._compiled.add(first)
             self._compile(images, evict_first)
-        self.memory.begin(len(images), evict_first=evict_first)
+        self.kv_cache.begin(len(images), evict_first=evict_first)
         try:
             if first:
                 output, decision = self._first(images), Decision(True, None)
@@ -148,20 +148,20 @@ class Stream:
                 output = self._run(images)
                 decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
         except BaseException:
-            self.memory.rollback()
+            self.kv_cache.rollback()
             raise
         if decision.is_keyframe:
-            self.memory.commit()
+            self.kv_cache.commit()
             self._last.store(output.prediction, output.state, [0], [0])
         else:
-            self.memory.rollback()
+            self.kv_cache.rollback()
         return output.prediction, decision
 
     def _compile(self, images: Tensor, evict_first: bool) -> None:
         """Compile the kernels of a step of such images."""
-        self.memory.begin(len(images), evict_first=evict_first)
+        self.kv_cache.begin(len(images), evict_first=evict_first)
         compile_kernels(lambda: self._forward(images.to(self._device)))
-        self.memory.rollback()
+        self.kv_cache.rollback()
 
     def _first(self, images: Tensor) -> StepOutput:
         """The step of the scale frames.
@@ -190,8 +190,8 @@ class Stream:
 
     def _forward(self, images: Tensor) -> StepOutput:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            last = self._last.states if self.memory.frames else None
-            prediction, state = self._network(images[None], self.memory, last, rotation_search=self._searches)
+            last = self._last.states if self.kv_cache.frames else None
+            prediction, state = self._network(images[None], self.kv_cache, last, rotation_search=self._searches)
         if not self._policy.needs_flow:
             return StepOutput(prediction, state, torch.zeros((), device=self._device))
         flow = flow_since(prediction, self._last.head_pose, None, by_kernel=self._image is not None)

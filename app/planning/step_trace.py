@@ -102,7 +102,7 @@ def _bytes_of(module: nn.Module) -> int:
 
 
 class _NoMemory:
-    """A `Memory` without past frames; the caches are counted elsewhere."""
+    """A `KVCache` without past frames; the caches are counted elsewhere."""
 
     def __init__(self, frames: int) -> None:
         self.times = torch.zeros(1, frames, dtype=torch.long, device=META)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.table import row
 from stream_recon.app.engine.device_transfer import Precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.weights import load_network
@@ -40,7 +40,7 @@ def bench_step(frames: int, precision: Precision) -> None:
     preset = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     network = load_network(EMBEDDED_WEIGHTS, preset.network)
     prepare_network(network, torch.device("cpu"), precision)
-    stream = Stream(network, preset, (12, 16), StepOptions("sdpa", precision))
+    stream = StreamRunner(network, preset, (12, 16), StepOptions("sdpa", precision))
     images = torch.rand(frames + 1, 3, 168, 224)
     scale = preset.stream.scale_frames
     stream.step(images[:scale])

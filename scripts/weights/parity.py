@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.configs.errors import StreamReconError
 from stream_recon.configs.schema import Preset, preset_from_tables
 from stream_recon.models.network import StreamingNetwork
@@ -67,7 +67,7 @@ def preset_of(sizes: dict[str, Any], mode: str, point_head: bool) -> Preset:
 def run(network: StreamingNetwork, preset: Preset, rgb: Tensor) -> dict[str, Tensor]:
     """Stream all frames; outputs by their published names, frames first."""
     patch = preset.network.patch_size
-    stream = Stream(network, preset, (rgb.shape[2] // patch, rgb.shape[3] // patch))
+    stream = StreamRunner(network, preset, (rgb.shape[2] // patch, rgb.shape[3] // patch))
     images = rgb.float() / 255
     scale = min(preset.stream.scale_frames, len(images))
     collected: dict[str, list[Tensor]] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend, Memory, TorchAttention
+from stream_recon.cache.attention import AttentionBackend, KVCache, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.block_manager import SlidingWindow
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -122,7 +122,7 @@ class RandomSteps:
                 self._reset(self.chance.randrange(len(self.naive)))
 
     def _reset(self, slot: int) -> None:
-        self.slots.memories[slot].reset()
+        self.slots.caches[slot].reset()
         self.naive[slot] = NaiveStream(self.sizes.stream)
         self.counters[slot].reset()
         self._check_counts(slot, pending=0)
@@ -130,8 +130,8 @@ class RandomSteps:
     def _first_step(self, slot: int) -> None:
         count = self.chance.randint(1, self.sizes.stream.scale_frames)
         keep = self.chance.random() < 0.8
-        self.slots.memories[slot].begin(count)
-        self._attend([slot], [False], count, [keep], self.slots.memory([slot]))
+        self.slots.caches[slot].begin(count)
+        self._attend([slot], [False], count, [keep], self.slots.step([slot]))
         self.slots.end_step([slot] if keep else [], [] if keep else [slot])
 
     def _step(self, rows: list[int]) -> None:
@@ -140,18 +140,18 @@ class RandomSteps:
         self.slots.begin(rows, evict)
         if self.by_kernels:
             self.slots.upload(len(rows), len(rows))
-        memory = self.slots.kernel_memory(len(rows)) if self.by_kernels else self.slots.memory(rows)
-        assert memory.times[:, 0].tolist() == [self.slots.memories[slot].frames for slot in rows]
-        self._attend(rows, evict, 1, keep, memory)
+        kv_cache = self.slots.kernel_step(len(rows)) if self.by_kernels else self.slots.step(rows)
+        assert kv_cache.times[:, 0].tolist() == [self.slots.caches[slot].frames for slot in rows]
+        self._attend(rows, evict, 1, keep, kv_cache)
         pairs = list(zip(rows, keep, strict=True))
         self.slots.end_step([slot for slot, kept in pairs if kept], [slot for slot, kept in pairs if not kept])
 
-    def _attend(self, rows: list[int], evict: list[bool], count: int, keep: list[bool], memory: Memory) -> None:
+    def _attend(self, rows: list[int], evict: list[bool], count: int, keep: list[bool], kv_cache: KVCache) -> None:
         """Attend to ``count`` new frames of each row, compare, and end the step in the naive streams."""
         new = [[len(self.tokens) + row * count + frame for frame in range(count)] for row in range(len(rows))]
         self.tokens += [[] for _ in range(len(rows) * count)]
         for layer in range(self.sizes.layers):
-            self._attend_layer(layer, rows, evict, new, keep, memory)
+            self._attend_layer(layer, rows, evict, new, keep, kv_cache)
         for slot, frames, kept, evicts in zip(rows, new, keep, evict, strict=True):
             self.counters[slot].begin(count, evict_first=evicts)
             self._check_counts(slot, pending=count)
@@ -163,7 +163,7 @@ class RandomSteps:
             self._check_counts(slot, pending=0)
 
     def _attend_layer(
-        self, layer: int, rows: list[int], evict: list[bool], new: list[list[int]], keep: list[bool], memory: Memory
+        self, layer: int, rows: list[int], evict: list[bool], new: list[list[int]], keep: list[bool], kv_cache: KVCache
     ) -> None:
         special, count = self.sizes.special, len(new[0])
         q, k, v = (self._randn(len(rows), count, special + self.sizes.patches) for _ in range(3))
@@ -180,8 +180,8 @@ class RandomSteps:
                 self.tokens[number].append(
                     ((keys[special:], values[special:]), (keys[:special], values[:special]), own)
                 )
-        got = memory.attend(layer, *(x.flatten(1, 2) for x in (q, k, v)))
-        got_camera = memory.attend_camera(layer, *camera)
+        got = kv_cache.attend(layer, *(x.flatten(1, 2) for x in (q, k, v)))
+        got_camera = kv_cache.attend_camera(layer, *camera)
         for row, slot in enumerate(rows):
             patches, log, cameras = self.naive[slot].visible(new[row], evict_first=evict[row])
             seen = [self.tokens[f][layer][0] for f in patches] + [self.tokens[f][layer][1] for f in log]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.fp8_pages import E4M3_MAX, hadamard_rotate, quantise, to_e4m3
-from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import StreamCache, StreamSchema
 from stream_recon.configs.schema import CacheChoice, Preset
 from tests.cache.allocation import allocated_bytes
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -19,43 +19,43 @@ def schema_of(preset: Preset, *, in_fp8: bool) -> StreamSchema:
     return StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=cache)
 
 
-def memory_of(preset: Preset, *, in_fp8: bool) -> StreamMemory:
-    return StreamMemory(schema_of(preset, in_fp8=in_fp8), preset.stream, TorchAttention(), CPU)
+def cache_of(preset: Preset, *, in_fp8: bool) -> StreamCache:
+    return StreamCache(schema_of(preset, in_fp8=in_fp8), preset.stream, TorchAttention(), CPU)
 
 
-def walk(memory: StreamMemory, preset: Preset, frames: int, *, rejects: bool = False) -> Tensor:
+def walk(kv_cache: StreamCache, preset: Preset, frames: int, *, rejects: bool = False) -> Tensor:
     """Tokens of all frames' steps; ``rejects``: whether a rejected frame precedes each."""
     network, images, others = tiny_network(preset), random_images(frames), random_images(frames, seed=5)
     scale = preset.stream.scale_frames
     tokens = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         if rejects and index:
-            memory.begin(1, evict_first=bool(index % 2))
-            network.predict(1000 * others[None, index : index + 1], memory)
-            memory.rollback()
-        memory.begin(len(batch))
-        tokens.append(network.predict(batch[None], memory)[1].tokens)
-        memory.commit()
+            kv_cache.begin(1, evict_first=bool(index % 2))
+            network.predict(1000 * others[None, index : index + 1], kv_cache)
+            kv_cache.rollback()
+        kv_cache.begin(len(batch))
+        tokens.append(network.predict(batch[None], kv_cache)[1].tokens)
+        kv_cache.commit()
     return torch.cat(tokens, dim=1)
 
 
 def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
     preset = tiny_preset(special_budget=8, window=2)
-    exact, ours = (walk(memory_of(preset, in_fp8=in_fp8), preset, 40) for in_fp8 in (False, True))
+    exact, ours = (walk(cache_of(preset, in_fp8=in_fp8), preset, 40) for in_fp8 in (False, True))
     error = float((ours - exact).norm() / exact.norm())
     assert 1e-5 < error < 2e-2
 
 
 def test_a_rejected_frame_changes_no_cache() -> None:
     preset = tiny_preset()
-    plain, disturbed = (walk(memory_of(preset, in_fp8=True), preset, 14, rejects=rejects) for rejects in (False, True))
+    plain, disturbed = (walk(cache_of(preset, in_fp8=True), preset, 14, rejects=rejects) for rejects in (False, True))
     assert torch.equal(plain, disturbed)
 
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
     expected = schema_of(preset, in_fp8=True).bytes
-    assert allocated_bytes(lambda: memory_of(preset, in_fp8=True)) == pytest.approx(expected, rel=0.01)
+    assert allocated_bytes(lambda: cache_of(preset, in_fp8=True)) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_page_is_within_half_a_rounding_step() -> None:

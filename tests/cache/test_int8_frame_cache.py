@@ -7,10 +7,10 @@ from torch import Tensor
 
 from stream_recon.cache.cache_dtypes import INT8_POLICY
 from stream_recon.cache.int8_frame_cache import MOST, Int8Attention, attend_int8
-from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import StreamCache, StreamSchema
 from stream_recon.configs.schema import Preset
 from tests.cache.allocation import allocated_bytes
-from tests.cache.test_fp8_frame_cache import memory_of as memory_in
+from tests.cache.test_fp8_frame_cache import cache_of as cache_in
 from tests.cache.test_fp8_frame_cache import walk
 from tests.networks import GRID, tiny_preset
 
@@ -21,8 +21,8 @@ def schema_of(preset: Preset) -> StreamSchema:
     return StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=INT8_POLICY)
 
 
-def memory_of(preset: Preset) -> StreamMemory:
-    return StreamMemory(schema_of(preset), preset.stream, Int8Attention(), CPU)
+def cache_of(preset: Preset) -> StreamCache:
+    return StreamCache(schema_of(preset), preset.stream, Int8Attention(), CPU)
 
 
 def in_int8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,24 +56,24 @@ def test_attention_reads_exactly_its_spans() -> None:
 
 def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
     preset = tiny_preset(special_budget=8, window=2)
-    exact, ours = walk(memory_in(preset, in_fp8=False), preset, 40), walk(memory_of(preset), preset, 40)
+    exact, ours = walk(cache_in(preset, in_fp8=False), preset, 40), walk(cache_of(preset), preset, 40)
     assert 1e-5 < float((ours - exact).norm() / exact.norm()) < 2e-2
 
 
 def test_a_rejected_frame_changes_no_cache() -> None:
     preset = tiny_preset()
-    plain, disturbed = (walk(memory_of(preset), preset, 14, rejects=rejects) for rejects in (False, True))
+    plain, disturbed = (walk(cache_of(preset), preset, 14, rejects=rejects) for rejects in (False, True))
     assert torch.equal(plain, disturbed)
 
 
 def test_a_reset_starts_anew() -> None:
     preset = tiny_preset()
-    memory = memory_of(preset)
-    first = walk(memory, preset, 12)
-    memory.reset()
-    assert torch.equal(walk(memory, preset, 12), first)
+    kv_cache = cache_of(preset)
+    first = walk(kv_cache, preset, 12)
+    kv_cache.reset()
+    assert torch.equal(walk(kv_cache, preset, 12), first)
 
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
-    assert allocated_bytes(lambda: memory_of(preset)) == pytest.approx(schema_of(preset).bytes, rel=0.01)
+    assert allocated_bytes(lambda: cache_of(preset)) == pytest.approx(schema_of(preset).bytes, rel=0.01)

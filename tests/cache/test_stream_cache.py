@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import TorchAttention
-from stream_recon.cache.stream_cache import StreamMemory, StreamSchema
+from stream_recon.cache.stream_cache import StreamCache, StreamSchema
 from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
@@ -16,9 +16,9 @@ from tests.networks import GRID, random_images, tiny_network, tiny_preset
 CPU = torch.device("cpu")
 
 
-def memory_of(preset: Preset) -> StreamMemory:
+def cache_of(preset: Preset) -> StreamCache:
     schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
-    return StreamMemory(schema, preset.stream, TorchAttention(), CPU)
+    return StreamCache(schema, preset.stream, TorchAttention(), CPU)
 
 
 Heads = tuple[Prediction, NetworkFeatures]
@@ -51,13 +51,13 @@ def assert_same(streamed: list[Heads], reference: Heads) -> None:
 @pytest.mark.parametrize("evict_first", [False, True])
 def test_a_stream_gives_what_dense_attention_gives(evict_first: bool) -> None:
     preset = tiny_preset()
-    network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
+    network, images, kv_cache = tiny_network(preset), random_images(14), cache_of(preset)
     scale = preset.stream.scale_frames
     streamed = []
     for batch in (images[:scale], *images[scale:].split(1)):
-        memory.begin(len(batch), evict_first=evict_first and memory.frames > 0)
-        streamed.append(network.predict(batch[None], memory))
-        memory.commit()
+        kv_cache.begin(len(batch), evict_first=evict_first and kv_cache.frames > 0)
+        streamed.append(network.predict(batch[None], kv_cache))
+        kv_cache.commit()
     window = preset.stream.window - (1 if evict_first else 0)
     assert_same(streamed, dense(network, preset, images, window))
 
@@ -71,31 +71,31 @@ def test_the_reference_depends_on_the_window() -> None:
 
 def test_rejected_frames_change_no_cache() -> None:
     preset = tiny_preset()
-    network, images, memory = tiny_network(preset), random_images(14), memory_of(preset)
+    network, images, kv_cache = tiny_network(preset), random_images(14), cache_of(preset)
     rejected_images = random_images(14, seed=5)
     scale = preset.stream.scale_frames
     streamed = []
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         for evict_first in (False, True)[: 2 if index else 0]:
-            memory.begin(1, evict_first=evict_first)
-            network.predict(rejected_images[None, index : index + 1], memory)
-            memory.rollback()
-        memory.begin(len(batch))
-        streamed.append(network.predict(batch[None], memory))
-        memory.commit()
-    assert memory.frames == len(images)
+            kv_cache.begin(1, evict_first=evict_first)
+            network.predict(rejected_images[None, index : index + 1], kv_cache)
+            kv_cache.rollback()
+        kv_cache.begin(len(batch))
+        streamed.append(network.predict(batch[None], kv_cache))
+        kv_cache.commit()
+    assert kv_cache.frames == len(images)
     assert_same(streamed, dense(network, preset, images, preset.stream.window))
 
 
 def test_a_stream_outlives_every_budget() -> None:
     preset = tiny_preset(special_budget=8, camera_window=3, window=2)
-    network, memory = tiny_network(preset), memory_of(preset)
+    network, kv_cache = tiny_network(preset), cache_of(preset)
     for batch in (random_images(3), *random_images(60, seed=3).split(1)):
-        memory.begin(len(batch))
-        prediction, _ = network.predict(batch[None], memory)
-        memory.commit()
+        kv_cache.begin(len(batch))
+        prediction, _ = network.predict(batch[None], kv_cache)
+        kv_cache.commit()
         assert prediction.head_maps.isfinite().all()
-    assert memory.frames == 63
+    assert kv_cache.frames == 63
 
 
 def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
@@ -109,4 +109,4 @@ def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
     schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
-    assert allocated_bytes(lambda: memory_of(preset)) == pytest.approx(schema.bytes, rel=0.01)
+    assert allocated_bytes(lambda: cache_of(preset)) == pytest.approx(schema.bytes, rel=0.01)

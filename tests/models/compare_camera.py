@@ -12,7 +12,7 @@ from stream_recon.models.weights import load_network
 
 
 class OwnTokens:
-    """A memory that holds a step's own camera tokens only."""
+    """A `KVCache` that holds a step's own camera tokens only."""
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend_within(q, k, v)

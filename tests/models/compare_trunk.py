@@ -15,7 +15,7 @@ SIZE, GRID = (28, 42), (2, 3)
 
 
 class OwnTokens:
-    """A memory that holds a step's own tokens only; its frames are streamed ones of a long run."""
+    """A `KVCache` that holds a step's own tokens only; its frames are streamed ones of a long run."""
 
     times = torch.tensor([[70], [100_000]])
     is_later_frame = is_streamed_frame = torch.ones(1, dtype=torch.int64)

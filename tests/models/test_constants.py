@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from tests.networks import tiny_network, tiny_preset
 
 SHAPE = (2, 3)
@@ -33,7 +33,7 @@ def operations(shapes: Iterable[tuple[int, int]]) -> list[Counter[str]]:
     network, side = tiny_network(preset), preset.network.patch_size
     counted = []
     for rows, columns in shapes:
-        stream = Stream(network, preset, (rows, columns), StepOptions("sdpa", "fp32"))
+        stream = StreamRunner(network, preset, (rows, columns), StepOptions("sdpa", "fp32"))
         images = torch.rand(5, 3, rows * side, columns * side, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             stream.step(images[:3])
@@ -54,8 +54,8 @@ def test_positions_follow_the_encoders_table() -> None:
     preset = tiny_preset()
     network = tiny_network(preset)
     images = torch.rand(3, 3, 28, 42, generator=torch.Generator().manual_seed(0))
-    before = Stream(network, preset, SHAPE, StepOptions("sdpa", "fp32")).step(images)[0].depth
+    before = StreamRunner(network, preset, SHAPE, StepOptions("sdpa", "fp32")).step(images)[0].depth
     table = network.encoder.pos_embed
     network.encoder.pos_embed = torch.nn.Parameter(table * 2 + 1, requires_grad=False)
-    after = Stream(network, preset, SHAPE, StepOptions("sdpa", "fp32")).step(images)[0].depth
+    after = StreamRunner(network, preset, SHAPE, StepOptions("sdpa", "fp32")).step(images)[0].depth
     assert not torch.equal(before, after)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.table import header, row
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
 
@@ -130,11 +130,11 @@ def image_of(grid: tuple[int, int], patch: int = 14) -> Tensor:
 
 def measure_step(
     network: StreamingNetwork, preset: Preset, grid: tuple[int, int], frames: int, variant: Variant = AUTO
-) -> tuple[Stream, StepFigures]:
+) -> tuple[StreamRunner, StepFigures]:
     """``frames`` steps after the window is full; every frame has to be a keyframe in ``preset``."""
     assert preset.stream.keyframes == "every"
     release_memory()
-    stream = Stream(network, preset, grid, variant.options)
+    stream = StreamRunner(network, preset, grid, variant.options)
     image = image_of(grid, preset.network.patch_size)
     stream.step(image.expand(preset.stream.scale_frames, -1, -1, -1))
     times = []

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.gpu.measure import GRID, Rates, image_of, milliseconds
 from bench.table import row
 from stream_recon.app.engine.device_transfer import StepGraph
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.configs.schema import NetworkConfig, Preset
 from stream_recon.models.network import StreamingNetwork
 
@@ -29,10 +29,10 @@ class Part:
     """Of kernels that the counter does not know."""
 
 
-def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates: Rates) -> None:
+def print_parts(stream: StreamRunner, network: StreamingNetwork, preset: Preset, rates: Rates) -> None:
     """Rows of each part of the step captured alone, in the state that the stream is in."""
-    memory = stream.memory
-    memory.begin(1, evict_first=True)
+    kv_cache = stream.kv_cache
+    kv_cache.begin(1, evict_first=True)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         for part in parts_of(stream, network, preset):
             with FlopCounterMode(display=False) as counter:
@@ -41,7 +41,7 @@ def print_parts(stream: Stream, network: StreamingNetwork, preset: Preset, rates
             graph: StepGraph[object] = StepGraph()
             took = milliseconds(partial(graph.run, part.run))
             row(part.name, f"{took:.2f} ms; {describe_limit(flops, part.bytes_read, took, rates)}")
-    memory.rollback()
+    kv_cache.rollback()
 
 
 def describe_limit(flops: int, bytes_read: int, took: float, rates: Rates) -> str:
@@ -52,12 +52,12 @@ def describe_limit(flops: int, bytes_read: int, took: float, rates: Rates) -> st
     return f"{100 * limit / took:.0f} % of the limit of {limit:.2f} ms by {what}"
 
 
-def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Iterator[Part]:
+def parts_of(stream: StreamRunner, network: StreamingNetwork, preset: Preset) -> Iterator[Part]:
     """To be run inside an open step, one after the other."""
-    config, memory = preset.network, stream.memory
+    config, kv_cache = preset.network, stream.kv_cache
     image = image_of(GRID)[None]
     patches, detail = network.encode(image)
-    taps = network.aggregator(patches[None], GRID, memory)
+    taps = network.aggregator(patches[None], GRID, kv_cache)
     spatial = [tap[:, :, config.special_tokens :].flatten(0, 1) for tap in taps]
     queries = config.special_tokens + PATCHES
     keys = visible_tokens(stream, preset)
@@ -67,27 +67,27 @@ def parts_of(stream: Stream, network: StreamingNetwork, preset: Preset) -> Itera
     yield Part("encoder", lambda: network.encode(image), bytes_of(network.encoder))
     yield Part(
         "aggregator",
-        lambda: network.aggregator(patches[None], GRID, memory),
+        lambda: network.aggregator(patches[None], GRID, kv_cache),
         bytes_of(network.aggregator) + cached,
         across,
     )
     yield Part(
         "its global attention",
-        lambda: [memory.attend(layer, q, q, q) for layer in range(config.depth)],
+        lambda: [kv_cache.attend(layer, q, q, q) for layer in range(config.depth)],
         cached,
         across,
     )
     yield Part(
         "camera head (in the step beside the depth head)",
-        lambda: network.camera_head(taps[-1][:, :, 0], memory),
+        lambda: network.camera_head(taps[-1][:, :, 0], kv_cache),
         config.camera_iterations * bytes_of(network.camera_head),
     )
     yield Part("depth head", lambda: network.depth_head(spatial, GRID, detail), bytes_of(network.depth_head))
 
 
-def visible_tokens(stream: Stream, preset: Preset) -> int:
+def visible_tokens(stream: StreamRunner, preset: Preset) -> int:
     """Of a step with a full window that counts the step's own frame."""
-    frames = min(stream.memory.frames + 1, preset.stream.special_budget)
+    frames = min(stream.kv_cache.frames + 1, preset.stream.special_budget)
     return (preset.stream.scale_frames + preset.stream.window) * PATCHES + frames * preset.network.special_tokens
 
 

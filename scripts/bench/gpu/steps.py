@@ -7,7 +7,7 @@ from bench.gpu.measure import GRID, Rates, StepFigures, Variant, begin_table, me
 from bench.gpu.parts import print_parts
 from bench.gpu.program import embedded_network
 from bench.table import row
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.cache.kernels import tile_schedule
 from stream_recon.configs.errors import ResourceError
@@ -41,7 +41,7 @@ def bench_choice(network: StreamingNetwork, preset: Preset, _: Rates) -> None:
     small = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     cases = [(embedded_network(small), small, (12, 16)), *((network, preset, size) for size in SIZES)]
     for of_preset, chosen_preset, grid in cases:
-        taken = Stream(of_preset, chosen_preset, grid).attention
+        taken = StreamRunner(of_preset, chosen_preset, grid).attention
         took: dict[str, StepFigures] = {}
         for name in KERNELS if find_spec("flashinfer") else KERNELS[:1]:
             try:

@@ -7,7 +7,7 @@ import torch
 
 from stream_recon.app.engine.batched import StreamBatch, step_sizes
 from stream_recon.app.engine.keyframes import Decision
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.configs.schema import Preset
 from stream_recon.models.int8 import exact_levels
 from stream_recon.models.prediction import Prediction
@@ -39,7 +39,7 @@ def row_of(prediction: Prediction, decision: Decision, row: int) -> tuple[torch.
 
 
 def alone(preset: Preset, images: torch.Tensor) -> Outputs:
-    stream = Stream(tiny_network(preset), preset, GRID)
+    stream = StreamRunner(tiny_network(preset), preset, GRID)
     return joined([row_of(*stream.step(batch), 0) for batch in batches(images, preset)])
 
 

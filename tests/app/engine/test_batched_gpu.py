@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stream_recon.app.engine.batched import StreamBatch
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.configs.schema import Preset
 from tests.app.engine.test_stream_gpu import GRID, network_of, outputs, preset_of, walk
 
@@ -28,7 +28,7 @@ def narrow_preset(keyframes: str) -> Preset:
 def alone(keyframes: str) -> list[Outputs]:
     """Outputs of each stream alone, on the fast path."""
     preset = narrow_preset(keyframes)
-    stream, results = Stream(network_of(preset, fast=True), preset, GRID, StepOptions("triton")), []
+    stream, results = StreamRunner(network_of(preset, fast=True), preset, GRID, StepOptions("triton")), []
     for images in streams():
         stream.reset()
         results.append(outputs(stream, preset, images)[:2])
@@ -40,7 +40,7 @@ def exact(keyframes: str) -> list[Outputs]:
     """Outputs of each stream alone, on the plain path in fp32."""
     preset = narrow_preset(keyframes)
     options = StepOptions("sdpa", "fp32", capture=False)
-    stream, results = Stream(network_of(preset, fast=False), preset, GRID, options), []
+    stream, results = StreamRunner(network_of(preset, fast=False), preset, GRID, options), []
     with torch.backends.cudnn.flags(allow_tf32=False):
         for images in streams():
             stream.reset()

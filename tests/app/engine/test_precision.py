@@ -5,7 +5,7 @@ import torch
 
 from stream_recon.app.engine.device_transfer import choose_precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.configs.errors import ResourceError
 from stream_recon.models.int8 import exact_levels
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
@@ -33,7 +33,7 @@ def test_a_stream_in_int8_is_near_the_exact_one() -> None:
     for precision in ("fp32", "int8"):
         network = tiny_network(preset)
         prepare_network(network, CPU, precision)
-        stream = Stream(network, preset, GRID, StepOptions("sdpa", precision))
+        stream = StreamRunner(network, preset, GRID, StepOptions("sdpa", precision))
         steps = [images[:scale], *images[scale:].split(1)]
         depths.append(torch.cat([stream.step(batch)[0].log_depth[0] for batch in steps]))
     error = float((depths[1] - depths[0]).abs().mean())

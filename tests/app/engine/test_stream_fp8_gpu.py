@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stream_recon.app.engine.stream import StepOptions, Stream, stream_schema
+from stream_recon.app.engine.stream import StepOptions, StreamRunner, stream_schema
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
 from stream_recon.cache.frame_cache import FrameCache
@@ -33,8 +33,8 @@ def able() -> None:
 def test_the_error_is_small() -> None:
     preset, images = long_preset(), walk(FRAMES)
     fast, exact = network_of(preset, fast=True), plain_outputs("fp32")
-    in_half = outputs(Stream(fast, preset, GRID, StepOptions("triton")), preset, images)
-    ours = outputs(Stream(fast, preset, GRID, FP8_CACHE), preset, images)
+    in_half = outputs(StreamRunner(fast, preset, GRID, StepOptions("triton")), preset, images)
+    ours = outputs(StreamRunner(fast, preset, GRID, FP8_CACHE), preset, images)
     for name, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
         error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
         print(f"{name}: error {error:.2e} with the cache in fp8, {noise:.2e} in bf16")
@@ -46,7 +46,7 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
     preset = preset_of(keyframes=keyframes, keyframe_interval=2, flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     captured, bare = (
-        outputs(Stream(network, preset, GRID, StepOptions(cache="fp8", capture=capture)), preset, images)
+        outputs(StreamRunner(network, preset, GRID, StepOptions(cache="fp8", capture=capture)), preset, images)
         for capture in (True, False)
     )
     assert captured[2] == bare[2]
@@ -59,15 +59,15 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
 def test_a_rejected_frame_changes_no_cache() -> None:
     preset = preset_of(keyframes="every", window=3)
     images, network = walk(40), network_of(preset, fast=True)
-    untouched, disturbed = (Stream(network, preset, GRID, FP8_CACHE) for _ in range(2))
+    untouched, disturbed = (StreamRunner(network, preset, GRID, FP8_CACHE) for _ in range(2))
     scale = preset.stream.scale_frames
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         expected = untouched.step(batch)[0].head_maps.clone()
         if index > 2:
-            memory = disturbed.memory
-            memory.begin(1)
+            kv_cache = disturbed.kv_cache
+            kv_cache.begin(1)
             disturbed._run(10 * torch.rand(1, 3, 168, 224))
-            memory.rollback()
+            kv_cache.rollback()
         assert torch.equal(disturbed.step(batch)[0].head_maps, expected)
 
 
@@ -80,11 +80,11 @@ def test_the_cache_takes_the_memory_of_its_schema() -> None:
     preset = preset_of()
     network = network_of(preset, fast=True)
     taken = []
-    Stream(network, preset, GRID)  # allocates the kernels' constants, once
+    StreamRunner(network, preset, GRID)  # allocates the kernels' constants, once
     for cache in CACHE_CHOICES:
         torch.cuda.synchronize()
         before = requested()
-        stream = Stream(network, preset, GRID, StepOptions(cache=cache))
+        stream = StreamRunner(network, preset, GRID, StepOptions(cache=cache))
         taken.append(requested() - before)
         del stream
     schema = stream_schema(preset, GRID, torch.device("cuda"), half=True).frames

@@ -8,7 +8,7 @@ import torch
 
 from stream_recon.app.engine.device_transfer import Precision
 from stream_recon.app.engine.engine import prepare_network
-from stream_recon.app.engine.stream import StepOptions, Stream
+from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.kernels.choose import runs_triton
 from stream_recon.configs.schema import AttentionChoice, Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_WEIGHTS
@@ -43,7 +43,9 @@ def walk(frames: int) -> torch.Tensor:
     return torch.stack([picture[:, y : y + 168, x : x + 224] for y, x in offsets])
 
 
-def outputs(stream: Stream, preset: Preset, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
+def outputs(
+    stream: StreamRunner, preset: Preset, images: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
     """Poses [N, 9], dense maps [N, 2, h, w] and which frames became keyframes."""
     scale = preset.stream.scale_frames
     poses, maps, keyframes = [], [], []
@@ -64,7 +66,7 @@ def long_preset() -> Preset:
 def plain_outputs(precision: Precision) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
     """Outputs of `FRAMES` frames on the plain path."""
     preset = long_preset()
-    stream = Stream(network_of(preset, fast=False), preset, GRID, StepOptions("sdpa", precision, capture=False))
+    stream = StreamRunner(network_of(preset, fast=False), preset, GRID, StepOptions("sdpa", precision, capture=False))
     # Else convolutions of the reference would be computed with 10 bits.
     with torch.backends.cudnn.flags(allow_tf32=False):
         return outputs(stream, preset, walk(FRAMES))
@@ -86,7 +88,7 @@ def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(attention: Att
     preset, images = long_preset(), walk(FRAMES)
     exact, in_half = plain_outputs("fp32"), plain_outputs("bf16")
     options = StepOptions(attention, "bf16")
-    ours = outputs(Stream(network_of(preset, fast=True), preset, GRID, options), preset, images)
+    ours = outputs(StreamRunner(network_of(preset, fast=True), preset, GRID, options), preset, images)
     assert ours[2] == exact[2] and 0 < sum(ours[2]) < len(ours[2])
     for what, got, rough, truth in zip(("poses", "maps"), ours[:2], in_half[:2], exact[:2], strict=True):
         error, noise = (float((x - truth).norm() / truth.norm()) for x in (got, rough))
@@ -101,7 +103,7 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(attention: AttentionChoi
     preset = preset_of(keyframes=keyframes, keyframe_interval=2, flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     captured, bare = (
-        outputs(Stream(network, preset, GRID, StepOptions(attention, capture=capture)), preset, images)
+        outputs(StreamRunner(network, preset, GRID, StepOptions(attention, capture=capture)), preset, images)
         for capture in (True, False)
     )
     assert captured[2] == bare[2]
@@ -116,7 +118,7 @@ def test_rejected_frames_do_not_change_keyframes() -> None:
     mixed = preset_of(keyframes="interval", keyframe_interval=3, **stream_options)
     alone = preset_of(keyframes="every", **stream_options)
     images, network = walk(60), network_of(mixed, fast=True)
-    disturbed, untouched = (Stream(network, preset, GRID, StepOptions(ATTENTION)) for preset in (mixed, alone))
+    disturbed, untouched = (StreamRunner(network, preset, GRID, StepOptions(ATTENTION)) for preset in (mixed, alone))
     scale = mixed.stream.scale_frames
     for batch in (images[:scale], *images[scale:].split(1)):
         prediction, decision = disturbed.step(batch)
@@ -134,10 +136,10 @@ def test_a_captured_step_serves_the_next_stream(attention: AttentionChoice) -> N
     preset = preset_of(keyframes="flow", flow_threshold=20.0, window=4, special_budget=24)
     images, network = walk(60), network_of(preset, fast=True)
     options = StepOptions(attention)
-    stream = Stream(network, preset, GRID, options)
+    stream = StreamRunner(network, preset, GRID, options)
     outputs(stream, preset, images.flip(0)[:40])
     stream.reset()
-    again, anew = outputs(stream, preset, images), outputs(Stream(network, preset, GRID, options), preset, images)
+    again, anew = outputs(stream, preset, images), outputs(StreamRunner(network, preset, GRID, options), preset, images)
     assert again[2] == anew[2]
     for got, expected in zip(again[:2], anew[:2], strict=True):
         assert torch.equal(got, expected)
@@ -151,7 +153,7 @@ def test_a_deleted_stream_frees_its_memory_at_once() -> None:
     try:
         taken = []
         for _ in range(3):
-            stream = Stream(network, preset, GRID, StepOptions(ATTENTION))
+            stream = StreamRunner(network, preset, GRID, StepOptions(ATTENTION))
             outputs(stream, preset, images)
             del stream
             torch.cuda.synchronize()

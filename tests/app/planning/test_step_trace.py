@@ -31,7 +31,7 @@ MIDDLE = dataclasses.replace(
 
 
 class OwnFrames:
-    """A `Memory` of only the step's own frames."""
+    """A `KVCache` of only the step's own frames."""
 
     def __init__(self, frames: int) -> None:
         self.times = torch.arange(frames)[None]

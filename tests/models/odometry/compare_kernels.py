@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from stream_recon.app.engine.flow_kernel import mean_flow_of_rows
 from stream_recon.app.engine.keyframes import NEAR, PIXEL_STEP, mean_flow
-from stream_recon.app.engine.stream import OdometrySlots, Stream
+from stream_recon.app.engine.stream import OdometrySlots, StreamRunner
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.encoder import STEM_CHANNELS
@@ -37,7 +37,7 @@ def moving_texture(seed: int, frames: int) -> torch.Tensor:
     return torch.stack([texture[:, y : y + SIZE[0], x : x + SIZE[1]] for y, x in shifts])
 
 
-def recorded_steps(stream: Stream, images: torch.Tensor) -> list[Step]:
+def recorded_steps(stream: StreamRunner, images: torch.Tensor) -> list[Step]:
     """What each step of a stream gives to odometry."""
     steps: list[Step] = []
     plain = Odometry.step
@@ -106,7 +106,7 @@ def main() -> None:
     assert odometry is not None and pool.states is not None
     last = []
     for slot in SLOTS:
-        steps = recorded_steps(Stream(network, preset, GRID), moving_texture(slot, 10))
+        steps = recorded_steps(StreamRunner(network, preset, GRID), moving_texture(slot, 10))
         last.append(steps[-1])
         assert steps[-1][2] is not None
         pool.states.store(torch.tensor([slot]), steps[-1][2], torch.tensor([0]))

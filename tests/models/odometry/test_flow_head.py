@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.configs.errors import ConfigError
 from stream_recon.models.odometry import flow_head
 from stream_recon.models.odometry.pnp import RelativeMotion
@@ -56,7 +56,7 @@ def measured(dense_frames: torch.Tensor | None = None) -> RelativeMotion:
 def streamed() -> list[Prediction]:
     """The same frames as of `whole`, the scale frames together and each later one alone."""
     preset, images = tiny_preset(), random_images(FRAMES)
-    stream = Stream(tiny_network(preset), preset, GRID)
+    stream = StreamRunner(tiny_network(preset), preset, GRID)
     first = preset.stream.scale_frames
     return [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from stream_recon.app.engine.stream import Stream
+from stream_recon.app.engine.stream import StreamRunner
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.network import StreamingNetwork
@@ -34,7 +34,7 @@ def network_and_preset() -> tuple[StreamingNetwork, Preset]:
 def poses(network: StreamingNetwork, preset: Preset) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(FRAMES, 3, 14 * GRID[0], 14 * GRID[1], generator=generator)
-    stream = Stream(network, preset, GRID)
+    stream = StreamRunner(network, preset, GRID)
     return torch.cat([stream.step(part)[0].pose.clone() for part in (images[:-1], images[-1:])], dim=1)
 
 

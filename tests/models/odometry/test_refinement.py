@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stream_recon.app.engine.stream import OdometrySlots, Stream
+from stream_recon.app.engine.stream import OdometrySlots, StreamRunner
 from stream_recon.models.odometry import refinement
 from stream_recon.models.odometry.depth_filter import DepthState
 from stream_recon.models.odometry.keyframe_matcher import (
@@ -46,7 +46,7 @@ def whole(images: torch.Tensor | None = None) -> Prediction:
 def test_a_stream_gives_what_the_whole_clip_gives() -> None:
     # Noise has no overlap: rotations that are searched in vain would only amplify rounding errors.
     preset, images = tiny_preset(keyframe_matcher=True, rotation_search=False), random_images(FRAMES)
-    stream = Stream(tiny_network(preset), preset, GRID)
+    stream = StreamRunner(tiny_network(preset), preset, GRID)
     first = preset.stream.scale_frames
     parts = [stream.step(part)[0] for part in (images[:first], *images[first:].split(1))]
     together = whole_clip(preset, images)
@@ -108,7 +108,7 @@ def test_the_preset_chooses_whether_rotations_are_searched(
 
     monkeypatch.setattr(refinement, "search_rotation", counted)
     preset, images = tiny_preset(keyframe_matcher=True, rotation_search=choice), random_images(FRAMES)
-    stream, first = Stream(tiny_network(preset), preset, GRID), preset.stream.scale_frames
+    stream, first = StreamRunner(tiny_network(preset), preset, GRID), preset.stream.scale_frames
     for part in (images[:first], *images[first:].split(1)):
         stream.step(part)
     assert len(calls) == (FRAMES - 1 if searches else 0)
