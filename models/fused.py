@@ -61,9 +61,9 @@ def _add_scaled(x, branch, gain, weight, bias, out, normed, eps, x_pitch, out_pi
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, BLOCK)
     mask = channel < C
-    place = row * C + channel
+    offset = row * C + channel
     value = tl.load(x + row * x_pitch + channel, mask=mask, other=0.0)
-    value += tl.load(branch + place, mask=mask, other=0.0).to(tl.float32) * tl.load(
+    value += tl.load(branch + offset, mask=mask, other=0.0).to(tl.float32) * tl.load(
         gain + channel, mask=mask, other=0.0
     )
     tl.store(out + row * out_pitch + channel, value, mask=mask)
@@ -72,7 +72,7 @@ def _add_scaled(x, branch, gain, weight, bias, out, normed, eps, x_pitch, out_pi
         centred = tl.where(mask, value - mean, 0.0)
         scale = tl.rsqrt(tl.sum(centred * centred, 0) / C + eps)
         y = centred * scale * tl.load(weight + channel, mask=mask) + tl.load(bias + channel, mask=mask)
-        tl.store(normed + place, y.to(normed.dtype.element_ty), mask=mask)
+        tl.store(normed + offset, y.to(normed.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=("tokens",))
@@ -84,10 +84,10 @@ def _rotation(times, frequencies, space_cosines, space_sines, cosines, sines, to
     angle = tl.load(times + row // tokens).to(tl.float64) * tl.load(frequencies + channel, mask=in_time, other=0.0)
     # Turns are removed in float64; what is left needs no more than fp32.
     left = (angle - tl.floor(angle * TURNS + 0.5) * TURN_ANGLE).to(tl.float32)
-    place = row % tokens * (HALF - TIMES) + channel - TIMES
+    offset = row % tokens * (HALF - TIMES) + channel - TIMES
     is_space = mask & (channel >= TIMES)
-    cosine = tl.where(in_time, tl.cos(left), tl.load(space_cosines + place, mask=is_space, other=0.0))
-    sine = tl.where(in_time, tl.sin(left), tl.load(space_sines + place, mask=is_space, other=0.0))
+    cosine = tl.where(in_time, tl.cos(left), tl.load(space_cosines + offset, mask=is_space, other=0.0))
+    sine = tl.where(in_time, tl.sin(left), tl.load(space_sines + offset, mask=is_space, other=0.0))
     tl.store(cosines + row * HALF + channel, cosine, mask=mask)
     tl.store(sines + row * HALF + channel, sine, mask=mask)
 

@@ -38,13 +38,13 @@ def _normalise(images, mean, deviation, out, patches, total, H, W, SIDE: tl.cons
     tl.store(out + pixel[:, None] * LANES + channel, value.to(out.dtype.element_ty), mask=mask[:, None])
     patch = (image * (H // SIDE) + row // SIDE) * (W // SIDE) + column // SIDE
     inside = row % SIDE * SIDE + column % SIDE
-    place = patch * WIDTH + inside * 3
-    tl.store(patches + place[:, None] + channel, value.to(patches.dtype.element_ty), mask=colour)
+    offset = patch * WIDTH + inside * 3
+    tl.store(patches + offset[:, None] + channel, value.to(patches.dtype.element_ty), mask=colour)
     padding: tl.constexpr = WIDTH - SIDE * SIDE * 3
     if padding > 0:
-        rest = mask[:, None] & (inside == 0)[:, None] & (channel < padding)
+        is_padding = mask[:, None] & (inside == 0)[:, None] & (channel < padding)
         end = (patch * WIDTH + SIDE * SIDE * 3)[:, None] + channel
-        tl.store(patches + end, (value * 0.0).to(patches.dtype.element_ty), mask=rest)
+        tl.store(patches + end, (value * 0.0).to(patches.dtype.element_ty), mask=is_padding)
 
 
 @triton.jit(do_not_specialize=("patches", "tokens"))
@@ -57,11 +57,11 @@ def _embed(product, features, positions, leading, weight, bias, out, normed, eps
     mask = channel < C
     tokens_of = token + 0 * channel
     is_patch, is_leading = mask & (tokens_of >= first), mask & (tokens_of < first)
-    place = (frame * patches + token - first) * C + channel
+    offset = (frame * patches + token - first) * C + channel
     x = tl.load(leading + token * C + channel, mask=is_leading, other=0.0)
-    patch = tl.load(product + place, mask=is_patch, other=0.0).to(tl.float32)
+    patch = tl.load(product + offset, mask=is_patch, other=0.0).to(tl.float32)
     if HAS_FEATURES:
-        patch += tl.load(features + place, mask=is_patch, other=0.0).to(tl.float32)
+        patch += tl.load(features + offset, mask=is_patch, other=0.0).to(tl.float32)
     x += patch + tl.load(positions + (token - first) * C + channel, mask=is_patch, other=0.0)
     tl.store(out + row * C + channel, x, mask=mask)
     centred = tl.where(mask, x - tl.sum(x, 0) / C, 0.0)

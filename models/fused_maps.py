@@ -53,8 +53,8 @@ def _sum_maps(product, bias, skip, table, coarse, coarse_bias, out, total, H, W,
     value += tl.load(bias + channel, mask=channel < C * has_product, other=0.0).to(tl.float32)[None, :]
     value += tl.load(coarse_bias + channel, mask=channel < C * has_coarse, other=0.0).to(tl.float32)[None, :]
     value += tl.load(skip + at, mask=(pixel < total * has_skip)[:, None], other=0.0).to(tl.float32)
-    place = (pixel % (H * W))[:, None] * C + channel[None, :]
-    value += tl.load(table + place, mask=(pixel < total * has_table)[:, None], other=0.0).to(tl.float32)
+    table_at = (pixel % (H * W))[:, None] * C + channel[None, :]
+    value += tl.load(table + table_at, mask=(pixel < total * has_table)[:, None], other=0.0).to(tl.float32)
     # Bilinear, corners aligned.
     y, x = (pixel // W % H).to(tl.float32) * down, (pixel % W).to(tl.float32) * across
     top, left = tl.minimum(y.to(tl.int32), h - 1), tl.minimum(x.to(tl.int32), w - 1)

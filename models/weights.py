@@ -111,20 +111,20 @@ def load_network(path: Path, config: NetworkConfig) -> StreamingNetwork:
     return network.eval().requires_grad_(False)
 
 
-def check_tensors(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], origin: str) -> None:
+def check_tensors(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str) -> None:
     """Raises WeightsError, naming a tensor, unless both have the same names and shapes."""
-    missing, unexpected = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     for names, what in ((missing, "missing"), (unexpected, "unexpected")):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             raise WeightsError(f"{origin} does not fit this preset: tensor {names[0]} is {what}{more}")
     for name, tensor in expected.items():
-        if tensor.is_floating_point() and not found[name].is_floating_point():
-            kind = str(found[name].dtype).removeprefix("torch.")
+        if tensor.is_floating_point() and not tensors[name].is_floating_point():
+            kind = str(tensors[name].dtype).removeprefix("torch.")
             raise WeightsError(f"{origin} is no network of this program: {name} has whole numbers ({kind})")
-        shape, wanted = list(found[name].shape), list(tensor.shape)
-        if shape != wanted:
-            raise WeightsError(f"{origin} does not fit this preset: {name} has shape {shape}, not {wanted}")
+        shape, expected_shape = list(tensors[name].shape), list(tensor.shape)
+        if shape != expected_shape:
+            raise WeightsError(f"{origin} does not fit this preset: {name} has shape {shape}, not {expected_shape}")
 
 
 def check_values(tensors: Mapping[str, Tensor], origin: str) -> None:

@@ -128,7 +128,7 @@ class Votes:
     """Views that see through the pixel's point."""
     hidden: NDArray[np.uint8]
     """Views that show a clearly nearer surface."""
-    seen: NDArray[np.uint8]
+    observed: NDArray[np.uint8]
     """Views with any depth there."""
     depth: NDArray[np.float32]
     """Mean of the pixel's own depth and the depths that agree, weighted by confidence."""
@@ -141,7 +141,7 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
     """
     depth = own.depth[::step, ::step]
     shape = depth.shape
-    agree, through, hidden, seen = (np.zeros(shape, np.uint8) for _ in range(4))
+    agree, through, hidden, observed = (np.zeros(shape, np.uint8) for _ in range(4))
     known = depth > 0
     points = np.ascontiguousarray(result.camera_points[::step, ::step].reshape(-1, 3).T)
     total = np.zeros(shape, np.float32)
@@ -168,19 +168,19 @@ def compare(result: FrameResult, own: DepthView, others: Sequence[DepthView], st
         slack = (far - near) * inverse
         slack *= np.float32(0.5)
         np.minimum(slack, np.float32(SLANT), out=slack)
-        there = near > 0
-        tolerance = _tolerance(difference[::3, ::3][there[::3, ::3]])
+        has_depth = near > 0
+        tolerance = _tolerance(difference[::3, ::3][has_depth[::3, ::3]])
         slack += tolerance
-        agrees = there & (np.abs(difference) < slack)
-        seen += there.view(np.uint8)
+        agrees = has_depth & (np.abs(difference) < slack)
+        observed += has_depth.view(np.uint8)
         agree += agrees.view(np.uint8)
-        hidden += (there & (difference < -FREE_SPACE * tolerance)).view(np.uint8)
+        hidden += (has_depth & (difference < -FREE_SPACE * tolerance)).view(np.uint8)
         through += (nearest * inverse > 1 + FREE_SPACE * tolerance).view(np.uint8)
         weight *= agrees
         weights += weight
         weight *= difference
         total += weight
-    return Votes(agree, through, hidden, seen, np.asarray(depth * (1 + total / weights), np.float32))
+    return Votes(agree, through, hidden, observed, np.asarray(depth * (1 + total / weights), np.float32))
 
 
 def _tolerance(differences: NDArray[np.float32]) -> np.float32:
@@ -205,8 +205,8 @@ def consistent_pixels(
         return keep, own.depth
     votes = compare(result, own, others, step)
     balance = votes.agree.astype(np.int8) - votes.through.astype(np.int8)
-    needed = np.where(votes.seen - votes.hidden >= MANY, 2, 1)
-    free = (votes.seen == 0) | ((votes.agree >= needed) & (balance >= 0))
+    needed = np.where(votes.observed - votes.hidden >= MANY, 2, 1)
+    free = (votes.observed == 0) | ((votes.agree >= needed) & (balance >= 0))
     if result.certainty is not None:
         free |= (result.certainty[::step, ::step] >= Certainty.NEAR) & (balance >= -1)
     if step == 1:
@@ -232,8 +232,8 @@ def choose_neighbours(
     local = np.einsum("nji,nkj->nki", T[:, :3, :3], points[None] - T[:, None, :3, 3])
     with np.errstate(divide="ignore", invalid="ignore"):
         pixels = local[..., :2] / local[..., 2:] * K[..., :2] + K[..., 2:]
-        seen = (local[..., 2] > 0) & ((pixels >= 0) & (pixels < size)).all(axis=2)
-    overlap = seen.mean(axis=1)
+        visible = (local[..., 2] > 0) & ((pixels >= 0) & (pixels < size)).all(axis=2)
+    overlap = visible.mean(axis=1)
     middle = np.median(points, axis=0)
     rays = _unit(T[:, :3, 3] - middle)
     angle = _angles(rays, _unit(own.T_world_camera[None, :3, 3] - middle)[0])

@@ -59,8 +59,8 @@ class DepthPoints:
 
 def _cells(position: NDArray[np.floating], extent: int, cells: int) -> NDArray[np.intp]:
     """Cell of each position on a grid of ``cells`` over [0, extent)."""
-    found: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
-    return found
+    indices: NDArray[np.intp] = np.clip(position * (cells / extent), 0, cells - 1).astype(np.intp)
+    return indices
 
 
 DepthTruth = DepthMap | DepthPoints

@@ -74,13 +74,13 @@ def first_of_each(keys: NDArray[np.uint64]) -> NDArray[np.intp]:
     holders = np.empty(1 << bits, np.intp)
     first, pending = [], np.arange(len(keys))
     while len(pending):
-        here = slots[pending]
+        pending_slots = slots[pending]
         # Reversed, since of several assignments to one slot the last one counts.
-        holders[here[::-1]] = pending[::-1]
-        held = holders[here]
-        first.append(pending[held == pending])
+        holders[pending_slots[::-1]] = pending[::-1]
+        winners = holders[pending_slots]
+        first.append(pending[winners == pending])
         # Values in their slot are finished; others that hash to the same slot follow in the next pass.
-        pending = pending[keys[held] != keys[pending]]
+        pending = pending[keys[winners] != keys[pending]]
     return np.sort(np.concatenate(first)) if first else pending
 
 

@@ -177,12 +177,12 @@ class StreamBatch:
         policies = [self._policies[slot] for slot in slots]
         flows = output.flow.tolist() if policies[0].needs_flow else [None] * len(slots)
         decisions = [policy.decide(flow) for policy, flow in zip(policies, flows, strict=True)]
-        kept = [row for row, decision in enumerate(decisions) if decision.is_keyframe]
+        keyframe_rows = [row for row, decision in enumerate(decisions) if decision.is_keyframe]
         rejected = [slot for slot, decision in zip(slots, decisions, strict=True) if not decision.is_keyframe]
-        kept_slots = [slots[row] for row in kept]
-        self._slots.end_step(kept_slots, rejected)
-        if kept:
-            self._last.store(output.prediction, output.state, kept, kept_slots)
+        keyframe_slots = [slots[row] for row in keyframe_rows]
+        self._slots.end_step(keyframe_slots, rejected)
+        if keyframe_rows:
+            self._last.store(output.prediction, output.state, keyframe_rows, keyframe_slots)
         return output.prediction, decisions
 
     def _compile(self, slots: Sequence[int], evict_first: Sequence[bool]) -> None:

@@ -20,8 +20,8 @@ def _mean_flow(codes, log_depth, depth_stride, references, reference_rows, row_s
     mask = sample < across * down
     column, row = sample % across * STEP, sample // across * STEP
     depth = tl.exp(tl.load(log_depth + image * depth_stride + row * W + column, mask=mask, other=0.0))
-    place = tl.load(reference_rows + image * row_stride).to(tl.int64) if BY_ROW else image
-    code, reference = codes + image * 9, references + place * 9
+    reference_row = tl.load(reference_rows + image * row_stride).to(tl.int64) if BY_ROW else image
+    code, reference = codes + image * 9, references + reference_row * 9
     focal, other = load_focal(code, H, W), load_focal(reference, H, W)
     u, v = column.to(tl.float32), row.to(tl.float32)
     T = relative(load_pose(reference), load_pose(code))

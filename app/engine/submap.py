@@ -152,7 +152,7 @@ class SubmapManager:
         """Largest share of a frame's points that one of the scale frames sees."""
         points = _sample_points(result, self._config)
         return (
-            max(_share_seen(points, frame, self._config.occlusion_ratio) for frame in self._scale_frames)
+            max(_visible_part(points, frame, self._config.occlusion_ratio) for frame in self._scale_frames)
             if len(points)
             else 0.0
         )
@@ -169,7 +169,7 @@ def _sample_points(result: FrameResult, config: SubmapConfig) -> NDArray[np.floa
     return transform_points(result.T_world_camera, local)
 
 
-def _share_seen(points: NDArray[np.float32], frame: FrameResult, occlusion_ratio: float) -> float:
+def _visible_part(points: NDArray[np.float32], frame: FrameResult, occlusion_ratio: float) -> float:
     """Share of the points [N, 3] that a frame sees; those further away than this times its surface are occluded."""
     height, width = frame.depth.shape
     camera = frame.network_intrinsics

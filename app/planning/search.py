@@ -86,26 +86,26 @@ def search_configurations(
     fits; the message names the least memory needed.
     """
     candidates = sorted(_candidates(presets, source_size, caches), key=lambda each: each.rank, reverse=True)
-    found: dict[tuple[str, tuple[int, int]], PlannedRun] = {}
+    runs: dict[tuple[str, tuple[int, int]], PlannedRun] = {}
     for candidate in candidates:
-        first = next(iter(found.values()), None)
-        known = {run.configuration.base for run in found.values()}
+        first = next(iter(runs.values()), None)
+        known = {run.configuration.base for run in runs.values()}
         is_alternative = first is not None and candidate.base != first.configuration.base
         # Memory is computed last, and only where it decides: it takes most of the time.
-        if (is_alternative and candidate.base in known) or (candidate.base, candidate.image_size) in found:
+        if (is_alternative and candidate.base in known) or (candidate.base, candidate.image_size) in runs:
             continue
         memory = candidate.memory()
         if memory.total <= budget:
             seconds = step_seconds(candidate.preset, candidate.grid, rates, candidate.cache)
-            found[candidate.base, candidate.image_size] = PlannedRun(candidate, memory, seconds)
-    if not found:
-        least = min(candidates, key=lambda each: each.memory().total)
+            runs[candidate.base, candidate.image_size] = PlannedRun(candidate, memory, seconds)
+    if not runs:
+        smallest = min(candidates, key=lambda each: each.memory().total)
         raise ResourceError(
-            f"{budget / 1e9:.2f} GB are too little: the smallest configuration for this source, preset {least.base} "
-            f"with window {least.preset.stream.window} at {least.image_size[0]}x{least.image_size[1]}, "
-            f"needs {least.memory().total / 1e9 + 0.005:.2f} GB"
+            f"{budget / 1e9:.2f} GB are too little: the smallest configuration for this source, preset {smallest.base} "
+            f"with window {smallest.preset.stream.window} at {smallest.image_size[0]}x{smallest.image_size[1]}, "
+            f"needs {smallest.memory().total / 1e9 + 0.005:.2f} GB"
         )
-    return list(found.values())
+    return list(runs.values())
 
 
 def _candidates(

@@ -46,14 +46,14 @@ def _attend_part(query, new_key, new_value, query_stride, key_stride, value_stri
     rows = tl.arange(0, BLOCK)
     for first in range(part * BLOCK, limit, parts * BLOCK):
         past = first + rows
-        seen = (tl.load(visible + past, mask=past < slots, other=0) != 0) & (past != slot)
+        is_past = (tl.load(visible + past, mask=past < slots, other=0) != 0) & (past != slot)
         offset = base + past[:, None] * D + channel[None, :]
-        past_keys = tl.load(keys + offset, mask=seen[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(seen, tl.sum(past_keys * q[None, :], 1), -1e30)
+        past_keys = tl.load(keys + offset, mask=is_past[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(is_past, tl.sum(past_keys * q[None, :], 1), -1e30)
         higher = tl.maximum(best, tl.max(scores, 0))
-        weights = tl.where(seen, tl.exp(scores - higher), 0.0)
+        weights = tl.where(is_past, tl.exp(scores - higher), 0.0)
         shrink = tl.exp(best - higher)
-        past_values = tl.load(values + offset, mask=seen[:, None], other=0.0).to(tl.float32)
+        past_values = tl.load(values + offset, mask=is_past[:, None], other=0.0).to(tl.float32)
         acc = acc * shrink + tl.sum(past_values * weights[:, None], 0)
         total = total * shrink + tl.sum(weights, 0)
         best = higher

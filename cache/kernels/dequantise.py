@@ -24,25 +24,25 @@ def _dequantise(log, pages, scales, pool, spans, special_at, patch_at, base, spe
            PATCHES: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr,
            BLOCK_H: tl.constexpr):  # fmt: skip
     token = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    seen = (token >= tl.load(spans)) & (token < tl.load(spans + 1))
-    seen = seen | ((token >= tl.load(spans + 2)) & (token < tl.load(spans + 3)))
+    visible = (token >= tl.load(spans)) & (token < tl.load(spans + 1))
+    visible = visible | ((token >= tl.load(spans + 2)) & (token < tl.load(spans + 3)))
     first, own_page = tl.load(special_at), tl.load(patch_at)
     is_own = ((token >= first) & (token < first + special)) | ((token >= own_page) & (token < own_page + PATCHES))
     if PART == 1:
-        seen = seen & (is_own == 0)
-    seen = seen & (token < stop)
-    if tl.max(seen.to(tl.int32), 0) > 0:
+        visible = visible & (is_own == 0)
+    visible = visible & (token < stop)
+    if tl.max(visible.to(tl.int32), 0) > 0:
         head, channel = tl.arange(0, BLOCK_H)[None, :, None], tl.arange(0, D)[None, None, :]
         offset = token[:, None, None].to(tl.int64) * (H * D) + head * D + channel
         is_special = token < base
-        if tl.max((seen & is_special).to(tl.int32), 0) > 0:
-            wanted = (seen & is_special)[:, None, None] & (head < H)
-            tl.store(pool + offset, tl.load(log + offset, mask=wanted, other=0.0), mask=wanted)
-        wanted = (seen & (is_special == 0))[:, None, None] & (head < H)
+        if tl.max((visible & is_special).to(tl.int32), 0) > 0:
+            read = (visible & is_special)[:, None, None] & (head < H)
+            tl.store(pool + offset, tl.load(log + offset, mask=read, other=0.0), mask=read)
+        read = (visible & (is_special == 0))[:, None, None] & (head < H)
         scale = (tl.maximum(token - base, 0) // PATCHES)[:, None, None] * H + head
-        v = tl.load(pages + offset - base.to(tl.int64) * (H * D), mask=wanted, other=0.0).to(tl.float32)
-        v *= tl.load(scales + scale, mask=seen[:, None, None] & (head < H), other=0.0)
-        tl.store(pool + offset, v.to(pool.dtype.element_ty), mask=wanted)
+        v = tl.load(pages + offset - base.to(tl.int64) * (H * D), mask=read, other=0.0).to(tl.float32)
+        v *= tl.load(scales + scale, mask=visible[:, None, None] & (head < H), other=0.0)
+        tl.store(pool + offset, v.to(pool.dtype.element_ty), mask=read)
 
 
 def dequantise(log: Tensor, pages: ValuePages, pool: Tensor, special: int, metadata: StepMetadata, part: int) -> None:

@@ -85,14 +85,14 @@ def propagate_depth(
         if last is None:
             last = DepthState.from_maps(own, measured.evidence.shape[-2:])
         else:
-            last = _fuse(own, measured, frame, last)
+            last = _fuse_frame(own, measured, frame, last)
         scales.append(last.log_scale)
         depths.append(last.log_depth)
     assert last is not None
     return torch.stack(depths, dim=1), torch.stack(scales, dim=1), last
 
 
-def _fuse(own: Tensor, measured: RelativeMotion, frame: int, last: DepthState) -> DepthState:
+def _fuse_frame(own: Tensor, measured: RelativeMotion, frame: int, last: DepthState) -> DepthState:
     motion, evidence = measured.motion[:, frame], measured.evidence[:, frame]
     focal = measured.focal[:, frame].unbind(-1)
     log_depth, log_confidence = own.unbind(1)
@@ -101,32 +101,32 @@ def _fuse(own: Tensor, measured: RelativeMotion, frame: int, last: DepthState) -
     trusted = (measured.support[:, frame] > SUPPORTED)[:, None, None]
     median = _median_difference(difference, log_confidence, last_confidence)
     change = torch.where(trusted[:, 0, 0], _shrink(median), 0)
-    rest = difference - change[:, None, None]
+    residual = difference - change[:, None, None]
     # Confidence weighs as precision does. Pixels out of view are NaN and stay as they are.
-    share = torch.sigmoid(last_confidence - log_confidence) * torch.exp(-0.5 * (rest / SAME_SURFACE).square())
-    update = torch.where(trusted & rest.isfinite(), share * rest, 0)
+    share = torch.sigmoid(last_confidence - log_confidence) * torch.exp(-0.5 * (residual / SAME_SURFACE).square())
+    update = torch.where(trusted & residual.isfinite(), share * residual, 0)
     cells = evidence.shape[-2:]
     added, information = _upsample(last.correction, own).unbind(1)
     corrected = torch.stack([last.maps[:, 0] + added, information], dim=1)
     difference, information = _warped_difference(at_centers(log_depth, cells), motion, focal, corrected)
     coarse_update = at_centers(update, cells)
-    rest = difference - change[:, None, None] - coarse_update
-    correction = _next_correction(rest, information, coarse_update, evidence * trusted[:, None])
+    residual = difference - change[:, None, None] - coarse_update
+    correction = _next_correction(residual, information, coarse_update, evidence * trusted[:, None])
     maps = torch.stack([log_depth + update, log_confidence], dim=1)
     log_scale = SCALE_DECAY ** (1 / overlap.clamp_min(MIN_OVERLAP)) * last.log_scale + change
     return DepthState(maps, log_scale, torch.where(trusted[:, None], correction, 0))
 
 
-def _next_correction(rest: Tensor, information: Tensor, update: Tensor, evidence: Tensor) -> Tensor:
+def _next_correction(residual: Tensor, information: Tensor, update: Tensor, evidence: Tensor) -> Tensor:
     """The correction [B, 2, Y, X] from the one before and new evidence.
 
-    ``rest`` [B, Y, X] is the correction before, warped, NaN where it was out of view, with ``information``. Evidence
-    is relative to the depth before its ``update``.
+    ``residual`` [B, Y, X] is the correction before, warped, NaN where it was out of view, with ``information``.
+    Evidence is relative to the depth before its ``update``.
     """
-    agreement = torch.exp(-0.5 * (rest / SAME_SURFACE).square())
-    information = torch.where(rest.isfinite(), EVIDENCE_DECAY * information * agreement, 0)
+    agreement = torch.exp(-0.5 * (residual / SAME_SURFACE).square())
+    information = torch.where(residual.isfinite(), EVIDENCE_DECAY * information * agreement, 0)
     weighted, new = evidence.unbind(1)
-    correction = (information * rest.nan_to_num() + weighted - new * update) / (information + new + DEPTH_SIGMA**-2)
+    correction = (information * residual.nan_to_num() + weighted - new * update) / (information + new + DEPTH_SIGMA**-2)
     return _zero_mean(correction, information + new)
 
 
@@ -169,11 +169,11 @@ def _warped_difference(
     projected = torch.stack([x * inverse * fx * (2 / width), y * inverse * fy * (2 / height)], dim=-1)
     # Nearest, not interpolated: across an edge a value in between is neither surface.
     sampled = F.grid_sample(last, projected, mode="nearest", align_corners=False)
-    seen = (projected.abs() < 1).all(-1) & (z > MIN_DEPTH)
+    in_view = (projected.abs() < 1).all(-1) & (z > MIN_DEPTH)
     warped = (sampled[:, 0].exp() - t[:, 2]) / rays[:, 2]
-    seen = seen & (warped > MIN_DEPTH)
+    in_view = in_view & (warped > MIN_DEPTH)
     difference = warped.clamp_min(MIN_DEPTH).log() - log_depth
-    return torch.where(seen, difference, torch.nan), sampled[:, 1]
+    return torch.where(in_view, difference, torch.nan), sampled[:, 1]
 
 
 def _upsample(x: Tensor, like: Tensor) -> Tensor:

@@ -135,8 +135,8 @@ class KeyframeMatcher(nn.Module):
             pixels.append(current + change[..., :2] * cell)
             context = context + change[..., 2:]
         log_precision = self.weigh(context).float()[..., 0].clamp(-MAX_LOG_PRECISION, MAX_LOG_PRECISION)
-        found = torch.stack(pixels).unflatten(1, (clips, looks))
-        return Matches(found, *(x.unflatten(0, (clips, looks)) for x in (log_precision, in_view)))
+        stacked = torch.stack(pixels).unflatten(1, (clips, looks))
+        return Matches(stacked, *(x.unflatten(0, (clips, looks)) for x in (log_precision, in_view)))
 
 
 class MatchIteration(nn.Module):

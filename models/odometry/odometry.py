@@ -223,13 +223,13 @@ class Odometry(nn.Module):
         poses, depths = [], []
         with in_fp32(head_pose):
             for frame in range(head_pose.shape[1]):
-                here = slice(frame, frame + 1)
-                motion = measured.motion.select(here)
+                current = slice(frame, frame + 1)
+                motion = measured.motion.select(current)
                 log_depth, log_scale, depth = propagate_depth(
-                    heads.head_maps[:, here], motion, state.depth if state is not None else None
+                    heads.head_maps[:, current], motion, state.depth if state is not None else None
                 )
                 last = state.last if state is not None else None
-                fused = fuse_poses(head_pose[:, here], motion.motion, motion.support, log_scale, last)
+                fused = fuse_poses(head_pose[:, current], motion.motion, motion.support, log_scale, last)
                 pose, history = fused[:, 0], state.history if state is not None else None
                 if self.keyframe_matcher is not None and descriptors.matching is not None:
                     matching = descriptors.matching[:, frame]

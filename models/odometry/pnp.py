@@ -130,8 +130,8 @@ def eliminate(A: Tensor, b: Tensor) -> Tensor:
     These can be captured as a CUDA graph; the libraries' solvers, which ask the host, cannot.
     """
     rows = torch.cat([A, b[..., None]], dim=-1)
-    here = identity(A.shape[1], torch.bool, A.device)
+    is_pivot = identity(A.shape[1], torch.bool, A.device)
     for pivot in range(A.shape[1]):
         row = rows[:, pivot, None] / rows[:, pivot, None, pivot, None]
-        rows = torch.where(here[pivot, :, None], row, rows - rows[:, :, pivot, None] * row)
+        rows = torch.where(is_pivot[pivot, :, None], row, rows - rows[:, :, pivot, None] * row)
     return rows[..., -1]

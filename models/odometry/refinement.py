@@ -30,12 +30,12 @@ MIN_OVERLAP = 0.2
 """Share of the points that has to be in view of a keyframe to match it."""
 SUPPORTED = 0.3
 """Poses with less support are not trusted."""
-CLEARER = 1.2
+MIN_PRECISION_GAIN = 1.2
 """A searched rotation is accepted if its matches agree with at least this multiple of the precision without it."""
-FOUND = 0.1
-"""It must also have more precision per point than this, in 1 / pixels^2, or images must be as unlike as `UNLIKE`."""
-UNLIKE = 0.2
-"""Similarity without the searched rotation below which `FOUND` is not asked for."""
+MIN_PRECISION = 0.1
+"""It must also have more precision per point than this, in 1 / pixels^2, unless the similarity without it is below
+`LOW_SIMILARITY`."""
+LOW_SIMILARITY = 0.2
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,9 @@ def _search_and_adjust(matcher: KeyframeMatcher, window: _Window, pose: Tensor) 
         return pose, _adjust(matcher, window, pose)[0]
     # Both in one batch, so that a GPU launches no more kernels.
     both, precision = _adjust(matcher, window.repeated(), torch.cat([pose, rotated]))
-    known, found = precision.chunk(2)
-    accepted = worth & (found > CLEARER * known) & ((found > FOUND) | (similarity < UNLIKE))
+    without, with_search = precision.chunk(2)
+    is_clear = with_search > MIN_PRECISION_GAIN * without
+    accepted = worth & is_clear & ((with_search > MIN_PRECISION) | (similarity < LOW_SIMILARITY))
     return torch.where(accepted[:, None], rotated, pose), both.second_where(accepted)
 
 
@@ -148,7 +149,7 @@ def _mix(before: Tensor, after: Tensor, pose: Tensor) -> Tensor:
     """Pose codes [B, 9] between the poses [B, 4, 4] before and after adjustment; ``pose`` has the field of view."""
     R, t = before[:, :3, :3], before[:, :3, 3]
     rotation = so3_log(R.transpose(1, 2) @ after[:, :3, :3])
-    held_back = (1 - ROTATION_GAIN) / (1 + (rotation / LARGE_ROTATION).square().sum(-1, keepdim=True))
-    R = R @ so3_exp(rotation * (1 - held_back))
+    left_out = (1 - ROTATION_GAIN) / (1 + (rotation / LARGE_ROTATION).square().sum(-1, keepdim=True))
+    R = R @ so3_exp(rotation * (1 - left_out))
     t = t + (after[:, :3, 3] - t) * TRANSLATION_GAIN
     return torch.cat([t, matrix_to_quaternion(R), pose[:, 7:]], dim=-1)

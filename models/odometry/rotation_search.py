@@ -27,9 +27,9 @@ ROLLS = (-24.0, -16.0, -8.0, 0.0, 8.0, 16.0, 24.0)
 """Degrees about the viewing axis, of the coarse candidates."""
 FINE_ROLLS = (-4.0, 0.0, 4.0)
 """Degrees about the viewing axis, around the best candidate."""
-FEW = 0.05
+MIN_VIEW = 0.05
 """Share of the points: a candidate that keeps so few in view has half its similarity."""
-LOST = 0.5
+SEARCH_BELOW = 0.5
 """A rotation is searched where the similarity without one is below this. A right motion hardly ever has so little."""
 MARGIN = 0.01
 """Least gain of similarity for a candidate to be considered."""
@@ -55,16 +55,16 @@ def search_rotation(own: Tensor, other: Tensor, points: CellPoints, motion: Tens
     rotated = xyz @ motion[..., :3].transpose(1, 2)
     none = identity(3, own.dtype, own.device).expand(len(own), 1, -1, -1)
     known = _mean_similarity(similarity, rotated, none, motion, focal, size)[:, 0]
-    lost = known < LOST
-    if is_surely_none(lost):
-        return none[:, 0], lost, known
+    unlike = known < SEARCH_BELOW
+    if is_surely_none(unlike):
+        return none[:, 0], unlike, known
     # Coarse candidates miss the right cell by some: its surroundings count. Half of the points are enough.
     around = F.avg_pool2d(similarity[:, ::2], 3, stride=1, padding=1, count_include_pad=False)
     coarse = _candidates(COARSE_STEP, ACROSS, DOWN, ROLLS, focal)
     best = _mean_similarity(around, rotated[:, ::2], coarse, motion, focal, size).argmax(1)
     fine = _select(coarse, best)[:, None] @ _candidates(FINE_STEP, 1, 1, FINE_ROLLS, focal)
     score, best = _mean_similarity(similarity, rotated, fine, motion, focal, size).max(dim=1)
-    worth = lost & (score > known + MARGIN)
+    worth = unlike & (score > known + MARGIN)
     return torch.where(worth[:, None, None], _select(fine, best), none[:, 0]), worth, known
 
 
@@ -91,7 +91,7 @@ def _mean_similarity(
     index = torch.where(in_view, row * columns + column, 0).long()
     # Candidates last: so each point's products are read as they lie in memory.
     products = similarity.flatten(2).gather(2, index.transpose(1, 2)).transpose(1, 2)
-    return (products * in_view).sum(-1) / (in_view.float().sum(-1) + FEW * in_view.shape[-1])
+    return (products * in_view).sum(-1) / (in_view.float().sum(-1) + MIN_VIEW * in_view.shape[-1])
 
 
 def _centred(features: Tensor) -> Tensor:

@@ -45,17 +45,17 @@ def _warp(column, row, log_depth, T, focal, H: tl.constexpr, W: tl.constexpr, NE
     inverse = 1.0 / tl.maximum(z, NEAR)
     u = (ray[0] * depth + T[9]) * inverse * focal[0] + 0.5 * W
     v = (ray[1] * depth + T[10]) * inverse * focal[1] + 0.5 * H
-    seen = (u > 0.0) & (u < W) & (v > 0.0) & (v < H) & (z > NEAR)
-    at = tl.where(seen, v, 0.0).to(tl.int32) * W + tl.where(seen, u, 0.0).to(tl.int32)
-    return at, seen, ray[2]
+    in_view = (u > 0.0) & (u < W) & (v > 0.0) & (v < H) & (z > NEAR)
+    at = tl.where(in_view, v, 0.0).to(tl.int32) * W + tl.where(in_view, u, 0.0).to(tl.int32)
+    return at, in_view, ray[2]
 
 
 @triton.jit
-def _difference(sampled, seen, ray_z, log_depth, T, NEAR: tl.constexpr):
+def _difference(sampled, in_view, ray_z, log_depth, T, NEAR: tl.constexpr):
     """The warped log depth minus this frame's; NaN where out of view."""
     warped = (tl.exp(sampled) - T[11]) / ray_z
-    seen = seen & (warped > NEAR)
-    return tl.where(seen, tl.log(tl.maximum(warped, NEAR)) - log_depth, float("nan"))
+    in_view = in_view & (warped > NEAR)
+    return tl.where(in_view, tl.log(tl.maximum(warped, NEAR)) - log_depth, float("nan"))
 
 
 @triton.jit(**ONE_BINARY)
@@ -66,12 +66,12 @@ def _warp_all(own, own_stride, last, motion, codes, difference_out, confidence_o
     mask = pixel < H * W
     T, focal = load_transform(motion + image * 12), load_focal(codes + image * 9, H, W)
     log_depth = tl.load(own + image * own_stride + pixel, mask=mask, other=0.0)
-    at, seen, ray_z = _warp(pixel % W, pixel // W, log_depth, T, focal, H, W, NEAR)
+    at, in_view, ray_z = _warp(pixel % W, pixel // W, log_depth, T, focal, H, W, NEAR)
     before = last + image * 2 * H * W + at
-    sampled = tl.load(before, mask=mask & seen, other=0.0)
-    difference = _difference(sampled, seen, ray_z, log_depth, T, NEAR)
+    sampled = tl.load(before, mask=mask & in_view, other=0.0)
+    difference = _difference(sampled, in_view, ray_z, log_depth, T, NEAR)
     tl.store(difference_out + image * H * W + pixel, difference, mask=mask)
-    tl.store(confidence_out + image * H * W + pixel, tl.load(before + H * W, mask=mask & seen, other=0.0), mask=mask)
+    tl.store(confidence_out + image * H * W + pixel, tl.load(before + H * W, mask=mask & in_view, other=0.0), mask=mask)
     is_known = tl.where(mask & (difference == difference), 1.0, 0.0)
     tl.store(count_out + image * tl.num_programs(1) + tl.program_id(1), tl.sum(is_known, 0))
 
@@ -100,10 +100,12 @@ def _lower_median(value, chosen, count):
 @triton.jit
 def _update(difference, change, own_confidence, last_confidence, trusted, SURFACE: tl.constexpr):
     """How fusion changes a log depth: see `depth_filter._fuse`."""
-    rest = difference - change
-    rest = tl.where(rest == rest, rest, 0.0)
-    share = tl.exp(rest * rest * (-0.5 / (SURFACE * SURFACE))) / (1.0 + tl.exp(own_confidence - last_confidence))
-    return tl.where(trusted, share * rest, 0.0)
+    residual = difference - change
+    residual = tl.where(residual == residual, residual, 0.0)
+    share = tl.exp(residual * residual * (-0.5 / (SURFACE * SURFACE))) / (
+        1.0 + tl.exp(own_confidence - last_confidence)
+    )
+    return tl.where(trusted, share * residual, 0.0)
 
 
 @triton.jit
@@ -220,18 +222,18 @@ def _fuse_scale(own, own_stride, difference_in, confidence_in, counts, programs,
     update = _update(difference, change, tl.load(own + H * W + pixel, mask=mask, other=0.0),
                      tl.load(confidence_in + pixel, mask=mask, other=0.0), trusted, SURFACE)  # fmt: skip
     focal = load_focal(codes + image * 9, H, W)
-    at, seen, ray_z = _warp(column, row, log_depth, T, focal, H, W, NEAR)
-    seen = seen & mask
-    sampled = tl.load(last + at, mask=seen, other=0.0)
-    sampled += _from_cells(last_correction, at % W, at // W, seen, Y, X, SIDE)
-    information = _from_cells(last_correction + Y * X, at % W, at // W, seen, Y, X, SIDE)
-    rest = _difference(sampled, seen, ray_z, log_depth, T, NEAR) - change - update
-    known = mask & (rest == rest)
-    rest = tl.where(known, rest, 0.0)
-    information = tl.where(known, KEPT * information * tl.exp(rest * rest * (-0.5 / (SURFACE * SURFACE))), 0.0)
+    at, in_view, ray_z = _warp(column, row, log_depth, T, focal, H, W, NEAR)
+    in_view = in_view & mask
+    sampled = tl.load(last + at, mask=in_view, other=0.0)
+    sampled += _from_cells(last_correction, at % W, at // W, in_view, Y, X, SIDE)
+    information = _from_cells(last_correction + Y * X, at % W, at // W, in_view, Y, X, SIDE)
+    residual = _difference(sampled, in_view, ray_z, log_depth, T, NEAR) - change - update
+    known = mask & (residual == residual)
+    residual = tl.where(known, residual, 0.0)
+    information = tl.where(known, KEPT * information * tl.exp(residual * residual * (-0.5 / (SURFACE * SURFACE))), 0.0)
     added = tl.where(trusted, _around(evidence + image * 2 * Y * X, point, mask, Y, X), 0.0)
     new = tl.where(trusted, _around(evidence + (image * 2 + 1) * Y * X, point, mask, Y, X), 0.0)
-    correction = (information * rest + added - new * update) / (information + new + PRIOR)
+    correction = (information * residual + added - new * update) / (information + new + PRIOR)
     information = tl.where(trusted, information + new, 0.0)
     correction = tl.where(trusted, _zero_mean(correction, information, mask, PRIOR, MOST), 0.0)
     tl.store(correction_out + image * 2 * Y * X + point, correction, mask=mask)

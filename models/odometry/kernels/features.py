@@ -25,8 +25,8 @@ def _unit_rows(x, out, total, pixels, out_stride, C: tl.constexpr, PITCH: tl.con
     mask = (row < total)[:, None] & (channel < C)
     value = tl.load(x + row[:, None] * PITCH + channel, mask=mask, other=0.0).to(tl.float32)
     length = tl.sqrt(tl.sum(value * value, 1))[:, None]
-    place = row // pixels * out_stride + row % pixels * C
-    tl.store(out + place[:, None] + channel, value / tl.maximum(length, 1e-12), mask=mask)
+    offset = row // pixels * out_stride + row % pixels * C
+    tl.store(out + offset[:, None] + channel, value / tl.maximum(length, 1e-12), mask=mask)
 
 
 @triton.jit(do_not_specialize=("total", "first", "cells", "columns", "height", "width", "side"))

@@ -56,9 +56,9 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     image = tl.program_id(0).to(tl.int64)
     point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = point < P
-    place = image * P + point
-    fx = tl.load(flow + place * 2, mask=mask, other=0.0)
-    fy = tl.load(flow + place * 2 + 1, mask=mask, other=0.0)
+    cell_index = image * P + point
+    fx = tl.load(flow + cell_index * 2, mask=mask, other=0.0)
+    fy = tl.load(flow + cell_index * 2 + 1, mask=mask, other=0.0)
     center_x = (point % X * SIDE + SIDE // 2).to(tl.float32) + 0.5
     center_y = (point // X * SIDE + SIDE // 2).to(tl.float32) + 0.5
     window: tl.constexpr = 2 * REACH + 1
@@ -77,7 +77,7 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     target += image * target_stride
     t00, t01 = target + top * target_row + left * target_column, target + top * target_row + right * target_column
     t10, t11 = target + low * target_row + left * target_column, target + low * target_row + right * target_column
-    seen = mask[:, None] & is_sample[None, :]
+    is_read = mask[:, None] & is_sample[None, :]
     correlation = tl.zeros([BLOCK, 32], tl.float32)
     for channel in range(CHANNELS):  # not unrolled, which would compile for long
         at = channel * own_channel
@@ -85,13 +85,13 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
         lower = tl.load(o10 + at, mask=mask, other=0.0) * (1 - ax) + tl.load(o11 + at, mask=mask, other=0.0) * ax
         value = upper * (1 - ay) + lower * ay
         at = channel * target_channel
-        upper = tl.load(t00 + at, mask=seen, other=0.0) * (1 - x) + tl.load(t01 + at, mask=seen, other=0.0) * x
-        lower = tl.load(t10 + at, mask=seen, other=0.0) * (1 - x) + tl.load(t11 + at, mask=seen, other=0.0) * x
+        upper = tl.load(t00 + at, mask=is_read, other=0.0) * (1 - x) + tl.load(t01 + at, mask=is_read, other=0.0) * x
+        lower = tl.load(t10 + at, mask=is_read, other=0.0) * (1 - x) + tl.load(t11 + at, mask=is_read, other=0.0) * x
         correlation += value[:, None] * (upper * (1 - y) + lower * y)
-    correlation = tl.where(seen, correlation * SHARPNESS, 0.0)
+    correlation = tl.where(is_read, correlation * SHARPNESS, 0.0)
     inputs: tl.constexpr = window * window + CONTEXT
     hidden, deep = tl.arange(0, HIDDEN), tl.arange(0, CONTEXT)
-    at = place[:, None] * CONTEXT + deep[None, :]
+    at = cell_index[:, None] * CONTEXT + deep[None, :]
     known = tl.load(context + at, mask=mask[:, None], other=0.0)
     first = tl.load(w1 + hidden[None, :] * inputs + sample[:, None], mask=is_sample[:, None], other=0.0)
     second = tl.load(w1 + hidden[None, :] * inputs + window * window + deep[:, None])
@@ -101,15 +101,15 @@ def _round(own, target, own_stride, own_channel, own_row, own_column, target_str
     dy = tl.sum(h * tl.load(w2 + HIDDEN + hidden)[None, :], 1) + tl.load(b2 + 1)
     third = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + hidden[:, None])
     known += tl.dot(h, third, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
-    tl.store(flow_out + place * 2, fx + dx * (spacing / PATCH), mask=mask)
-    tl.store(flow_out + place * 2 + 1, fy + dy * (spacing / PATCH), mask=mask)
+    tl.store(flow_out + cell_index * 2, fx + dx * (spacing / PATCH), mask=mask)
+    tl.store(flow_out + cell_index * 2 + 1, fy + dy * (spacing / PATCH), mask=mask)
     tl.store(context_out + at, known, mask=mask[:, None])
     if is_final:
         last = tl.arange(0, LAST)
         weights = tl.load(v1 + last[None, :] * CONTEXT + deep[:, None])
         g = gelu(tl.dot(known, weights, input_precision=PRECISION) + tl.load(c1 + last)[None, :])
         score = tl.sum(g * tl.load(v2 + last)[None, :], 1) + tl.load(c2)
-        tl.store(weight_out + place, tl.exp(tl.minimum(tl.maximum(score, -BOUND), BOUND)), mask=mask)
+        tl.store(weight_out + cell_index, tl.exp(tl.minimum(tl.maximum(score, -BOUND), BOUND)), mask=mask)
 
 
 @triton.jit(**ONE_BINARY)

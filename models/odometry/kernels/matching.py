@@ -86,9 +86,9 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
     mask = point < P
     row_mask = mask[:, None]
     pair = image * looks + look
-    place = pair * P + point
+    match_index = pair * P + point
     deep, wide = tl.arange(0, CONTEXT), tl.arange(0, HIDDEN)
-    geometry += place * 5
+    geometry += match_index * 5
     if IS_FIRST:
         focal = load_focal(codes + image * 9, H, W)
         x, y, z = _point(log_depth + image * P, point, mask, focal, X, SIDE, H, W, FARTHEST)
@@ -114,7 +114,7 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         known = tl.load(context_in + (image * P + point)[:, None] * CONTEXT + deep[None, :], mask=row_mask, other=0.0)
     else:
         # The end of the round before: neighbours mixed, then the second layer.
-        before = hidden_in + place[:, None] * HIDDEN + wide[None, :]
+        before = hidden_in + match_index[:, None] * HIDDEN + wide[None, :]
         column, row = point % X, point // X
         mixed = tl.zeros([BLOCK, HIDDEN], tl.float32) + tl.load(mix_bias + wide)[None, :]
         for down in range(3):  # not unrolled, which would compile for long
@@ -127,20 +127,20 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         h = tl.load(before, mask=row_mask, other=0.0) + gelu(mixed)
         dx = tl.sum(h * tl.load(w2 + wide)[None, :], 1) + tl.load(b2)
         dy = tl.sum(h * tl.load(w2 + HIDDEN + wide)[None, :], 1) + tl.load(b2 + 1)
-        known = tl.load(context + place[:, None] * CONTEXT + deep[None, :], mask=row_mask, other=0.0)
+        known = tl.load(context + match_index[:, None] * CONTEXT + deep[None, :], mask=row_mask, other=0.0)
         second = tl.load(w2 + (2 + deep)[None, :] * HIDDEN + wide[:, None])
         known += tl.dot(h, second, input_precision=PRECISION) + tl.load(b2 + 2 + deep)[None, :]
-        pixel_x = tl.load(pixels + place * 2, mask=mask, other=0.0) + dx * last_cell
-        pixel_y = tl.load(pixels + place * 2 + 1, mask=mask, other=0.0) + dy * last_cell
+        pixel_x = tl.load(pixels + match_index * 2, mask=mask, other=0.0) + dx * last_cell
+        pixel_y = tl.load(pixels + match_index * 2 + 1, mask=mask, other=0.0) + dy * last_cell
         expected_x, expected_y = tl.load(geometry, mask=mask, other=0.0), tl.load(geometry + 1, mask=mask, other=0.0)
         along_x, along_y = tl.load(geometry + 2, mask=mask, other=0.0), tl.load(geometry + 3, mask=mask, other=0.0)
-    tl.store(pixels + place * 2, pixel_x, mask=mask)
-    tl.store(pixels + place * 2 + 1, pixel_y, mask=mask)
+    tl.store(pixels + match_index * 2, pixel_x, mask=mask)
+    tl.store(pixels + match_index * 2 + 1, pixel_y, mask=mask)
     if IS_LAST:
         score = tl.sum(known * tl.load(weigh + deep)[None, :], 1) + tl.load(weigh_bias)
-        tl.store(precision_out + place, tl.minimum(tl.maximum(score, -BOUND), BOUND), mask=mask)
+        tl.store(precision_out + match_index, tl.minimum(tl.maximum(score, -BOUND), BOUND), mask=mask)
     else:
-        tl.store(context + place[:, None] * CONTEXT + deep[None, :], known, mask=row_mask)
+        tl.store(context + match_index[:, None] * CONTEXT + deep[None, :], known, mask=row_mask)
         channel = tl.arange(0, 32)
         is_channel = row_mask & (channel < CHANNELS)[None, :]
         own += image * own_stride
@@ -175,7 +175,7 @@ def _match(own, own_stride, others, others_stride, other_stride, log_depth, code
         h += ((pixel_y - expected_y) * (1.0 / SCALE))[:, None] * tl.load(column_ + 1)[None, :]
         h += along_x[:, None] * tl.load(column_ + 2)[None, :] + along_y[:, None] * tl.load(column_ + 3)[None, :]
         h = gelu(h + tl.load(b1 + wide)[None, :])
-        tl.store(hidden_out + place[:, None] * HIDDEN + wide[None, :], h, mask=row_mask)
+        tl.store(hidden_out + match_index[:, None] * HIDDEN + wide[None, :], h, mask=row_mask)
 
 
 @triton.jit
@@ -213,9 +213,9 @@ def _refine(log_depth, codes, pose, poses, history_count, pixels, geometry, log_
     focal = load_focal(codes + image * 9, H, W)
     px, py, pz = _point(log_depth + image * P, point, mask, focal, X, SIDE, H, W, FARTHEST)
     zero = px * 0.0
-    there = load_pose(pose + image * 9)
-    r0, r1, r2, r3, r4, r5 = there[0], there[1], there[2], there[3], there[4], there[5]
-    r6, r7, r8, t0, t1, t2 = there[6], there[7], there[8], there[9], there[10], there[11]
+    T_before = load_pose(pose + image * 9)
+    r0, r1, r2, r3, r4, r5 = T_before[0], T_before[1], T_before[2], T_before[3], T_before[4], T_before[5]
+    r6, r7, r8, t0, t1, t2 = T_before[6], T_before[7], T_before[8], T_before[9], T_before[10], T_before[11]
     agreeing, total, weighted, information = zero, zero, zero, zero
     # The last pass only evaluates.
     for iteration in range(ITERATIONS + 1):
@@ -226,13 +226,13 @@ def _refine(log_depth, codes, pose, poses, history_count, pixels, geometry, log_
         agreeing, total, weighted, information = zero, zero, zero, zero
         for look in range(3):
             lag = tl.where(look == 0, LAG0, tl.where(look == 1, LAG1, LAG2))
-            place = (image * 3 + look) * P + point
-            inside = tl.load(geometry + place * 5 + 4, mask=mask, other=0.0)
+            match_index = (image * 3 + look) * P + point
+            inside = tl.load(geometry + match_index * 5 + 4, mask=mask, other=0.0)
             seen = tl.where(tl.load(history_count + image) >= lag, tl.sum(inside, 0), 0.0)
-            precision = tl.exp(tl.minimum(tl.load(log_precision + place, mask=mask, other=0.0), MOST)) * inside
+            precision = tl.exp(tl.minimum(tl.load(log_precision + match_index, mask=mask, other=0.0), MOST)) * inside
             precision = tl.where(seen > OVERLAP * P, precision * (focal[0] * focal[1]), 0.0)
-            u = (tl.load(pixels + place * 2, mask=mask, other=0.0) - 0.5 * W) / focal[0]
-            v = (tl.load(pixels + place * 2 + 1, mask=mask, other=0.0) - 0.5 * H) / focal[1]
+            u = (tl.load(pixels + match_index * 2, mask=mask, other=0.0) - 0.5 * W) / focal[0]
+            v = (tl.load(pixels + match_index * 2 + 1, mask=mask, other=0.0) - 0.5 * H) / focal[1]
             motion = relative(load_pose(poses + (image * HISTORY + lag - 1) * 9), T)
             a, b, g, k, both, squared, precision, weight = _residual(motion, px, py, pz, u, v, precision, NEAR,
                                                                      PRIOR, STUDENT)  # fmt: skip
@@ -256,17 +256,17 @@ def _refine(log_depth, codes, pose, poses, history_count, pixels, geometry, log_
             r6, r7, r8, t0, t1, t2 = T[6], T[7], T[8], T[9], T[10], T[11]
     support = tl.sum(agreeing, 0) / tl.maximum(tl.sum(total, 0), 1e-9) * (STUDENT / (STUDENT + 2.0))
     # A sum that is not finite minus itself is not 0.
-    whole = r0 + r1 + r2 + r3 + r4 + r5 + r6 + r7 + r8 + t0 + t1 + t2
-    trusted = tl.where(whole - whole == 0.0, support, 0.0) > SUPPORTED
+    checksum = r0 + r1 + r2 + r3 + r4 + r5 + r6 + r7 + r8 + t0 + t1 + t2
+    trusted = tl.where(checksum - checksum == 0.0, support, 0.0) > SUPPORTED
     adjusted = (r0, r1, r2, r3, r4, r5, r6, r7, r8)
-    off = rotation_log(product_back(there, adjusted))
+    off = rotation_log(product_back(T_before, adjusted))
     gain = 1.0 - (1.0 - GAIN) / (1.0 + (off[0] * off[0] + off[1] * off[1] + off[2] * off[2]) / (LARGE * LARGE))
     gain = tl.where(trusted, gain, 0.0)
     off = (tl.where(trusted, off[0], 0.0), tl.where(trusted, off[1], 0.0), tl.where(trusted, off[2], 0.0))
-    R = product(there, rotation_exp(off[0] * gain, off[1] * gain, off[2] * gain))
-    x = there[9] + tl.where(trusted, (t0 - there[9]) * SHIFT, 0.0)
-    y = there[10] + tl.where(trusted, (t1 - there[10]) * SHIFT, 0.0)
-    z = there[11] + tl.where(trusted, (t2 - there[11]) * SHIFT, 0.0)
+    R = product(T_before, rotation_exp(off[0] * gain, off[1] * gain, off[2] * gain))
+    x = T_before[9] + tl.where(trusted, (t0 - T_before[9]) * SHIFT, 0.0)
+    y = T_before[10] + tl.where(trusted, (t1 - T_before[10]) * SHIFT, 0.0)
+    z = T_before[11] + tl.where(trusted, (t2 - T_before[11]) * SHIFT, 0.0)
     store_code(pose_out + image * 9, with_translation(R, x, y, z), pose + image * 9)
     weighted, information = tl.where(trusted, weighted, 0.0), tl.where(trusted, information, 0.0)
     tl.store(evidence_out + image * 2 * P + point, weighted, mask=mask)

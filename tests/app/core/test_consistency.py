@@ -32,7 +32,7 @@ def with_patch(result: FrameResult, factor: float) -> tuple[FrameResult, NDArray
 def test_views_of_one_room_agree() -> None:
     first, *others = walk(0, 5, 8)
     votes = compare(first, view(first), [view(other) for other in others])
-    seen = votes.seen == 2
+    seen = votes.observed == 2
     assert seen.mean() > 0.4
     assert (votes.agree[seen] == 2).mean() > 0.99
     assert votes.through.sum() == 0 and votes.hidden.sum() == 0
@@ -43,7 +43,7 @@ def test_a_surface_in_free_space_is_seen_through_and_left_out() -> None:
     first, *others = walk(0, 5, 8)
     wrong, patch = with_patch(first, 0.6)
     votes = compare(wrong, view(wrong), [view(other) for other in others])
-    seen = patch & (votes.seen > 0)
+    seen = patch & (votes.observed > 0)
     assert seen.sum() > 100 and (votes.through[seen] > 0).mean() > 0.95
     keep, _ = consistent_pixels(wrong, view(wrong), [view(other) for other in others], CONFIG)
     assert not keep[seen].any() and keep[~patch].mean() > 0.85
@@ -53,7 +53,7 @@ def test_a_surface_behind_others_is_hidden_and_left_out() -> None:
     first, *others = walk(0, 5, 8)
     wrong, patch = with_patch(first, 1.3)
     votes = compare(wrong, view(wrong), [view(other) for other in others])
-    seen = patch & (votes.seen > 0)
+    seen = patch & (votes.observed > 0)
     assert seen.sum() > 100 and (votes.hidden[seen] > 0).all() and votes.agree[seen].sum() == 0
     keep, _ = consistent_pixels(wrong, view(wrong), [view(other) for other in others], CONFIG)
     assert not keep[seen].any()
