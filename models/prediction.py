@@ -28,11 +28,6 @@ class Prediction:
         return self.log_depth.exp()
 
     @property
-    def head_depth(self) -> Tensor:
-        """[B, S, H, W]: the depth head's own depth. Keyframes are chosen by it, so that odometry changes no choice."""
-        return self.head_maps[:, :, 0].exp()
-
-    @property
     def confidence(self) -> Tensor:
         """[B, S, H, W], above 0. It keeps the order of pixels with low confidence, which `depth_conf` rounds to 1."""
         return self.head_maps[:, :, 1].exp()

@@ -46,7 +46,7 @@ def mean_flow_of_rows(
         log_depth: [N, H, W], rows contiguous.
         references: pose codes [M, 9] of the reference cameras.
         rows: [N], each view's reference, of any stride; None: in order.
-        step, near: `keyframes.PIXEL_STEP` and `keyframes.NEAR`.
+        step, near: see `FlowSampling`.
     """
     height, width = log_depth.shape[-2:]
     out = torch.empty(len(codes), device=codes.device)

@@ -1,14 +1,14 @@
 """A batched step of odometry and its mean flow, by kernels and by torch; exits non-zero where they differ."""
 
 import sys
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from stream_recon.app.engine.flow_kernel import mean_flow_of_rows
-from stream_recon.app.engine.keyframes import NEAR, PIXEL_STEP, mean_flow
+from stream_recon.app.engine.keyframes import FLOW_SAMPLING, mean_flow
 from stream_recon.app.engine.stream import OdometrySlots, StreamRunner
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
@@ -127,7 +127,7 @@ def main() -> None:
         compare(f"state {number}", *pair, most=2e-3)
     depth = heads.head_maps[:, -1, 0]
     since = mean_flow(heads.head_pose[-1, :, -1], depth.exp(), pool.head_pose.index_select(0, rows))
-    by_kernel = mean_flow_of_rows(heads.head_pose[-1, :, -1], depth, pool.head_pose, rows, PIXEL_STEP, NEAR)
+    by_kernel = mean_flow_of_rows(heads.head_pose[-1, :, -1], depth, pool.head_pose, rows, *astuple(FLOW_SAMPLING))
     compare("mean flow", since, by_kernel, 1e-4)
 
 
