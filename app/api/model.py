@@ -20,6 +20,7 @@ from stream_recon.app.core.views import IMAGE_SIDE, ResultListener
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.run.health import HealthMonitor
 from stream_recon.app.run.masking import Masking
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
@@ -96,15 +97,8 @@ class Model:
             preset = dataclasses.replace(choice, keyframes=str(keyframes)).load_preset()
         else:
             policy = keyframes
-        engine = Engine(
-            loaded.network,
-            preset,
-            loaded.weights_sha256,
-            choice.attention,
-            loaded.precision,
-            choice.cache,
-            keyframes=policy,
-        )
+        options = StepOptions(choice.attention, loaded.precision, choice.cache, policy)
+        engine = Engine(loaded.network, preset, loaded.weights_sha256, options)
         return Stream(engine, camera, mapping, tuple(listeners), self._lock)
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.core.transforms import rotation_matrix
 from stream_recon.configs.errors import OutputError
 
 SH_0 = 0.28209479177387814
@@ -59,13 +60,7 @@ class Splats:
     @property
     def covariances(self) -> NDArray[np.float32]:
         """[N, 3, 3]."""
-        w, x, y, z = np.moveaxis(self.quats / np.linalg.norm(self.quats, axis=1, keepdims=True), -1, 0)
-        rows = [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
-        ]
-        axes = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2) * np.exp(self.scales)[:, None]
+        axes = rotation_matrix(np.roll(self.quats, -1, axis=1)) * np.exp(self.scales)[:, None]
         return np.asarray(axes @ np.swapaxes(axes, 1, 2), np.float32)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Splats":

@@ -19,7 +19,6 @@ from stream_recon.app.engine.device_transfer import (
     to_host,
     to_images,
 )
-from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -37,30 +36,21 @@ class Engine(StreamingSession):
     """A `StreamingSession` whose network runs in this process."""
 
     def __init__(
-        self,
-        network: StreamingNetwork,
-        preset: Preset,
-        weights_sha256: str,
-        attention: AttentionChoice = "auto",
-        precision: Precision | None = None,
-        cache: CacheChoice = "full",
-        keyframes: KeyframePolicy | None = None,
+        self, network: StreamingNetwork, preset: Preset, weights_sha256: str, options: StepOptions | None = None
     ) -> None:
-        """``attention``, ``precision``, ``cache``, ``keyframes``: see `StepOptions`."""
         super().__init__(preset)
+        self._options = options = options or StepOptions()
         self.weights_sha256 = weights_sha256
         self.device = str(network.image_mean.device)
+        self.precision: Precision = options.precision or plain_precision(network.image_mean.device)
+        self.cache = options.cache
         self._network = network
-        self._requested_attention = attention
-        self.cache = cache
-        self._keyframes = keyframes
-        self.precision: Precision = precision or plain_precision(network.image_mean.device)
         self._stream: StreamRunner | None = None
 
     @property
     def attention(self) -> str:
         """The attention backend in use; the one asked for until the first step."""
-        return self._stream.attention if self._stream else self._requested_attention
+        return self._stream.attention if self._stream else self._options.attention
 
     @property
     def threads(self) -> int:
@@ -82,8 +72,7 @@ class Engine(StreamingSession):
             self._stream.reset()
         else:
             self._stream = None  # there may not be memory for two
-            options = StepOptions(self._requested_attention, self.precision, self.cache, self._keyframes)
-            self._stream = StreamRunner(self._network, self.preset, grid, options)
+            self._stream = StreamRunner(self._network, self.preset, grid, self._options)
         return self._step(frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
@@ -131,7 +120,8 @@ def load_engine(
     Raises ConfigError, WeightsError, ResourceError: see their messages.
     """
     loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256, precision)
-    return Engine(loaded.network, loaded.preset, loaded.weights_sha256, attention, loaded.precision, cache)
+    options = StepOptions(attention, loaded.precision, cache)
+    return Engine(loaded.network, loaded.preset, loaded.weights_sha256, options)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def search_configurations(
     For the preset of the best one: the best window and cache for each image size; for each other preset: its best
     configuration. They are ordered by these criteria, each deciding ties of those above it:
 
-    1. at least a quarter of the preset's window: a short memory loses more than a coarse image or a small network;
+    1. at least a quarter of the preset's window: a short window loses more than a coarse image or a small network;
     2. the larger network;
     3. the larger image: every pixel gives depth and points, while special tokens remain of frames beyond the window;
     4. the longer window;

@@ -9,6 +9,7 @@ from stream_recon.app.core.types import Frame, FrameResult
 from stream_recon.app.engine import device_transfer
 from stream_recon.app.engine import stream as stream_module
 from stream_recon.app.engine.engine import Engine, load_engine
+from stream_recon.app.engine.stream import StepOptions
 from stream_recon.configs.errors import InputError, ResourceError, WeightsError
 from stream_recon.models.embedded import EMBEDDED_WEIGHTS, file_sha256
 from tests.networks import tiny_network, tiny_preset
@@ -48,7 +49,7 @@ def test_bf16_stays_near_fp32() -> None:
     exact = list(Engine(tiny_network(preset), preset, "0" * 64).stream(frames(12)))
     network = tiny_network(preset)
     network.store_matrices_in_half()
-    results = list(Engine(network, preset, "0" * 64, precision="bf16").stream(frames(12)))
+    results = list(Engine(network, preset, "0" * 64, StepOptions(precision="bf16")).stream(frames(12)))
     assert len(results) == len(exact)
     for result, wanted in zip(results, exact, strict=True):
         assert result.depth.dtype == wanted.depth.dtype
@@ -143,9 +144,9 @@ def test_memory_is_checked_before_it_is_allocated(monkeypatch: pytest.MonkeyPatc
 def test_the_window_and_the_attention_choice_reach_the_stream() -> None:
     narrow, wide = (list(tiny_engine(window=w).stream(frames(12)))[-1] for w in (1, 6))
     assert not same(narrow, wide)
-    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "", "sdpa")
+    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "", StepOptions("sdpa"))
     assert engine.attention == "sdpa"
-    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "", "flashinfer")
+    engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "", StepOptions("flashinfer"))
     with pytest.raises(ResourceError, match="CUDA"):
         list(engine.stream(frames(3)))
 
@@ -158,7 +159,7 @@ def test_impossible_choices_are_errors() -> None:
     with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
         load_engine(device="cpu", cache="fp8")
     with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
-        list(Engine(tiny_network(tiny_preset()), tiny_preset(), "", cache="fp8").stream(frames(3)))
+        list(Engine(tiny_network(tiny_preset()), tiny_preset(), "", StepOptions(cache="fp8")).stream(frames(3)))
     with pytest.raises(ResourceError, match="unknown attention kernel 'fa2'"):
         load_engine(device="cpu", attention="fa2")  # type: ignore[arg-type]  # a choice of version 0.1
     with pytest.raises(ResourceError, match="unknown device"):
