@@ -130,13 +130,13 @@ class CameraModel:
         if self.is_straight:
             return radius
         # Both models are a polynomial in r or in the angle. Up to its first maximum it has one inverse.
-        most = min(WIDEST_RAY if self.fisheye else FURTHEST, _turning_point(self.k1, self.k2))
-        x = np.minimum(radius, most)
+        x_max = min(WIDEST_RAY if self.fisheye else FURTHEST, _turning_point(self.k1, self.k2))
+        x = np.minimum(radius, x_max)
         for _ in range(STEPS):
             s = x * x
             slope = np.maximum(1 + s * (3 * self.k1 + 5 * self.k2 * s), 0.05)
             before = x
-            x = np.clip(x - (x * (1 + s * (self.k1 + self.k2 * s)) - radius) / slope, 0, most)
+            x = np.clip(x - (x * (1 + s * (self.k1 + self.k2 * s)) - radius) / slope, 0, x_max)
             # Steps shrink quadratically.
             if np.abs(x - before).max(initial=0.0) < CONVERGED:
                 break

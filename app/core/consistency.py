@@ -216,9 +216,9 @@ def consistent_pixels(
 
 
 def choose_neighbours(
-    own: DepthView, cameras: Sequence[tuple[NDArray[np.float64], Intrinsics, tuple[int, int]]], most: int
+    own: DepthView, cameras: Sequence[tuple[NDArray[np.float64], Intrinsics, tuple[int, int]]], max_count: int
 ) -> list[int]:
-    """Numbers of at most ``most`` cameras that see much of a view from other directions, the best first.
+    """Numbers of at most ``max_count`` cameras that see much of a view from other directions, the best first.
 
     Args:
         cameras: pose [4, 4], intrinsics and image size (width, height) of each camera.
@@ -240,7 +240,7 @@ def choose_neighbours(
     score = overlap * np.minimum(angle / GOOD_ANGLE, 1) * np.minimum(LARGE_ANGLE / np.maximum(angle, 1e-6), 1)
     score = np.where(overlap < MIN_OVERLAP, 0, score + 1e-3 * overlap)
     chosen: list[int] = []
-    while len(chosen) < most:
+    while len(chosen) < max_count:
         best = int(np.argmax(score))
         if score[best] <= 0:
             break

@@ -8,9 +8,9 @@ import cv2
 
 
 class _Limit:
-    """Most cores of this process."""
+    """Cores that this process may use at most; None: all."""
 
-    most: int | None = None
+    cores: int | None = None
 
 
 def all_cores() -> int:
@@ -20,18 +20,18 @@ def all_cores() -> int:
 
 def usable_cores() -> int:
     """Cores that this process may use."""
-    return all_cores() if _Limit.most is None else min(all_cores(), _Limit.most)
+    return all_cores() if _Limit.cores is None else min(all_cores(), _Limit.cores)
 
 
 def are_limited() -> bool:
     """Whether this process has only a share of the cores."""
-    return _Limit.most is not None
+    return _Limit.cores is not None
 
 
-def limit_cores(most: int) -> None:
+def limit_cores(count: int) -> None:
     """Use at most so many cores, also in OpenCV, which else starts a thread per core in each of several processes."""
-    _Limit.most = max(most, 1)
-    cv2.setNumThreads(_Limit.most)
+    _Limit.cores = max(count, 1)
+    cv2.setNumThreads(_Limit.cores)
 
 
 @contextmanager

@@ -62,30 +62,30 @@ def adaptive_threads(engine: Threaded, statistics: Path = STATISTICS) -> Iterato
 
     The number is restored at the end. It is not changed where the user has set it (`threads_are_chosen`).
     """
-    most = engine.threads
-    if most <= 1 or threads_are_chosen():
+    max_threads = engine.threads
+    if max_threads <= 1 or threads_are_chosen():
         yield lambda: None
         return
-    budget = ThreadBudget(most, statistics)
+    budget = ThreadBudget(max_threads, statistics)
 
     def adapt() -> None:
         threads = budget.measure()
         if threads != engine.threads:
-            logger.info("%d of %d threads: other programs use the other cores", threads, most)
+            logger.info("%d of %d threads: other programs use the other cores", threads, max_threads)
             engine.threads = threads
 
     try:
         yield adapt
     finally:
-        engine.threads = most
+        engine.threads = max_threads
 
 
 class ThreadBudget:
     """Number of threads from the CPU time of other programs on this process's cores. Constant except on Linux."""
 
-    def __init__(self, most: int, statistics: Path = STATISTICS) -> None:
-        """``most``: threads where no other program runs."""
-        self.threads = self._most = most
+    def __init__(self, max_threads: int, statistics: Path = STATISTICS) -> None:
+        """``max_threads``: threads where no other program runs."""
+        self.threads = self._max_threads = max_threads
         self._statistics, self._cores = statistics, all_cores()
         self._measured: list[int] = []
         self._measured_at = time.monotonic()
@@ -106,7 +106,7 @@ class ThreadBudget:
 
     def _consider(self, others: float) -> None:
         """``others``: cores used by other programs since the last measurement."""
-        free = min(max(round(self._cores - others), 1), self._most)
+        free = min(max(round(self._cores - others), 1), self._max_threads)
         is_first = not self._measured
         self._measured = [*self._measured, free][-AGREEING_MEASUREMENTS:]
         if is_first or self._measured == [free] * AGREEING_MEASUREMENTS:

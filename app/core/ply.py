@@ -49,17 +49,17 @@ def select_vertices(vertices: Vertices, indices: NDArray[np.intp]) -> Vertices:
     return vertices.view(np.dtype((np.void, VERTEX.itemsize))).take(indices)
 
 
-def subsample(vertices: Vertices, most: int) -> Vertices:
-    """A uniform sample of at most ``most`` points, in their order."""
-    return np.array(vertices) if len(vertices) <= most else vertices[uniform_indices(len(vertices), most)]
+def subsample(vertices: Vertices, max_count: int) -> Vertices:
+    """A uniform sample of at most ``max_count`` points, in their order."""
+    return np.array(vertices) if len(vertices) <= max_count else vertices[uniform_indices(len(vertices), max_count)]
 
 
-def uniform_indices(count: int, most: int) -> NDArray[np.intp]:
-    """Ascending indices below ``count``: all, or one random index in each of ``most`` equal intervals.
+def uniform_indices(count: int, max_count: int) -> NDArray[np.intp]:
+    """Ascending indices below ``count``: all, or one random index in each of ``max_count`` equal intervals.
 
     Regular steps would alias with the rows of images, and make visible patterns.
     """
-    if count <= most or most < 1:
-        return np.arange(min(count, max(most, 0)))
-    jitter = np.random.default_rng(0).random(most)
-    return ((np.arange(most) + jitter) * (count / most)).astype(np.intp).clip(0, count - 1)
+    if count <= max_count or max_count < 1:
+        return np.arange(min(count, max(max_count, 0)))
+    jitter = np.random.default_rng(0).random(max_count)
+    return ((np.arange(max_count) + jitter) * (count / max_count)).astype(np.intp).clip(0, count - 1)

@@ -67,13 +67,13 @@ class Splats:
         """Splats at ``rows`` (numbers or a mask)."""
         return Splats(self.means[rows], self.scales[rows], self.quats[rows], self.opacities[rows], self.sh[rows])
 
-    def most_visible(self, most: int) -> "Splats":
-        """At most ``most`` splats: those of the largest area times opacity, in their order."""
-        if len(self) <= most:
+    def most_visible(self, max_count: int) -> "Splats":
+        """At most ``max_count`` splats: those of the largest area times opacity, in their order."""
+        if len(self) <= max_count:
             return self
         area = np.sort(self.scales, axis=1)[:, 1:].sum(axis=1)
         weight = area + np.log(np.maximum(self.alpha, 1e-12))
-        return self.take(np.sort(np.argpartition(-weight, most)[:most]))
+        return self.take(np.sort(np.argpartition(-weight, max_count)[:max_count]))
 
     def scaled(self, centre: NDArray[np.floating], scale: float) -> "Splats":
         """The splats in a world where a point p is at ``p * scale + centre``."""
