@@ -72,7 +72,7 @@ class Intrinsics:
     """Distortion of a source image, see `CameraModel`."""
 
     @property
-    def lens(self) -> CameraModel:
+    def camera_model(self) -> CameraModel:
         """The camera with one focal length."""
         return CameraModel(float(np.sqrt(self.fx * self.fy)), self.cx, self.cy, self.k1, self.k2, self.fisheye)
 
@@ -87,9 +87,9 @@ class Intrinsics:
         return Intrinsics(self.fx, self.fy, self.cx, self.cy)
 
     @classmethod
-    def from_lens(cls, lens: CameraModel) -> "Intrinsics":
+    def from_camera_model(cls, model: CameraModel) -> "Intrinsics":
         """The same camera, in its other form."""
-        return cls(lens.focal, lens.focal, lens.cx, lens.cy, k1=lens.k1, k2=lens.k2, fisheye=lens.fisheye)
+        return cls(model.focal, model.focal, model.cx, model.cy, k1=model.k1, k2=model.k2, fisheye=model.fisheye)
 
 
 @dataclass(frozen=True)

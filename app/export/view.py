@@ -50,8 +50,8 @@ class PinholeView:
         """Pixels [N, 2] of the source image in an exported one; NaN where the distortion has no inverse."""
         s, k = self.source, self.intrinsics
         distorted = (np.asarray(pixels, np.float64) - (s.cx, s.cy)) / (s.fx, s.fy)
-        undistorted = s.lens.undistorted(distorted)
-        exact = np.abs(s.lens.distorted(undistorted) - distorted).max(axis=-1, keepdims=True) < 1e-6
+        undistorted = s.camera_model.undistorted(distorted)
+        exact = np.abs(s.camera_model.distorted(undistorted) - distorted).max(axis=-1, keepdims=True) < 1e-6
         undistorted = np.where(exact, undistorted, np.nan)
         return np.asarray(undistorted * (k.fx, k.fy) + (k.cx, k.cy))
 
@@ -59,11 +59,11 @@ class PinholeView:
         """Pixels [..., 2] of an exported image in the source image."""
         s, k = self.source, self.intrinsics
         undistorted = (np.asarray(pixels, np.float64) - (k.cx, k.cy)) / (k.fx, k.fy)
-        return np.asarray(s.lens.distorted(undistorted) * (s.fx, s.fy) + (s.cx, s.cy))
+        return np.asarray(s.camera_model.distorted(undistorted) * (s.fx, s.fy) + (s.cx, s.cy))
 
     def image(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The exported image [h, w, 3] of a source image [H, W, 3]."""
-        if not self.source.lens.is_straight:
+        if not self.source.camera_model.is_straight:
             # Undistorted at full size, then resized: sampling a large image sparsely would alias.
             rgb = cv2.remap(rgb, *self._full_maps, interpolation=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
         if (rgb.shape[1], rgb.shape[0]) == self.size:
@@ -113,7 +113,7 @@ class PinholeView:
 
 def pinhole_view(source_size: tuple[int, int], source: Intrinsics) -> PinholeView:
     """The view of a source at full size, without resampling where distortion moves no pixel noticeably."""
-    lens = source.lens.straightened(source_size)
+    lens = source.camera_model.straightened(source_size)
     if lens.is_straight:
         return PinholeView(source_size, source.pinhole, source_size, source.pinhole)
     # Half sizes to the nearer border, so that the principal point is at the image centre.
@@ -145,7 +145,7 @@ def shared_view(cameras: Sequence[FrameCamera], tracks: SparseTracks | None, fal
         raise InputError("the result's images are of different sizes: an export needs images of one camera")
     size = sizes.pop()
     if tracks is not None and len(tracks.lens) >= 4:
-        return pinhole_view(size, Intrinsics.from_lens(tracks.camera_model))
+        return pinhole_view(size, Intrinsics.from_camera_model(tracks.camera_model))
     rows = np.array([[c.intrinsics.fx, c.intrinsics.fy, c.intrinsics.cx, c.intrinsics.cy] for c in cameras])
     return pinhole_view(size, Intrinsics(*(float(value) for value in np.median(rows, axis=0))))
 

@@ -41,7 +41,7 @@ def recognize(
     """
     factor = grey.shape[1] / result.transform.source_size[0]
     scale = Scale(factor, (grey.shape[1], grey.shape[0]))
-    camera_model = result.intrinsics.lens.scaled(factor) if known_camera else None
+    camera_model = result.intrinsics.camera_model.scaled(factor) if known_camera else None
     located = place.find(grey, scale, camera_model)
     if not isinstance(located, LocatedImage):
         return None

@@ -243,7 +243,7 @@ def _network(record: Mapping[str, Any]) -> NetworkEstimate:
 
 def _named(k: Intrinsics) -> dict[str, Any]:
     named: dict[str, Any] = {name: float(getattr(k, name)) for name in _INTRINSICS}
-    if not k.lens.is_straight:
+    if not k.camera_model.is_straight:
         named["distortion"] = {"fisheye": k.fisheye, "k1": k.k1, "k2": k.k2}
     return named
 

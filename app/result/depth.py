@@ -110,7 +110,7 @@ def _pixels_in_distorted(
     camera: Intrinsics, transform: ImageTransform
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """Positions x, y [h, w] in the network's image of the pixels of an undistorted one, for cv2.remap; None: equal."""
-    lens = camera.lens.straightened(transform.source_size)
+    lens = camera.camera_model.straightened(transform.source_size)
     if lens.is_straight:
         return None
     width, height = transform.network_size

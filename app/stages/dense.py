@@ -232,7 +232,7 @@ class _DenseInput:
     def _undistorted(self, image: NDArray[np.uint8], camera: FrameCamera) -> NDArray[np.uint8]:
         height, width = image.shape[:2]
         full = camera.source_size or (width, height)
-        lens = camera.intrinsics.lens.straightened(full)
+        lens = camera.intrinsics.camera_model.straightened(full)
         if lens.is_straight:
             return image
         x, y = np.meshgrid((np.arange(width) + 0.5) * full[0] / width, (np.arange(height) + 0.5) * full[1] / height)

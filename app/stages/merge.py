@@ -171,11 +171,11 @@ def merge_results(
 def _changes_to_first(chosen: Sequence[tuple[MergeInput, PlacedResult]]) -> list[CameraChange | None]:
     """Conversions of the results' images to the first one's camera; None where they are its images already."""
     first = chosen[0][0]
-    lens, target = first.camera.lens, first.camera.pinhole
+    lens, target = first.camera.camera_model, first.camera.pinhole
     corner = np.array([[first.camera.cx, first.camera.cy]]) / first.camera.fx
 
     def change(each: MergeInput, place: PlacedResult) -> CameraChange | None:
-        own = each.camera.lens
+        own = each.camera.camera_model
         ratio = abs(float(np.log(own.focal / lens.focal)))
         max_ratio = MAX_FOCAL_CHANGE if place.is_same_camera else DEFAULT_LOCALIZATION.alignment.same_focal
         same = each.size == first.size and ratio < max_ratio

@@ -278,7 +278,9 @@ def _moved(
     straight = lens if lens is None or size is None else lens.straightened(size)
     for camera, pose, scale in zip(cameras, T, depth_scale, strict=True):
         k = camera.intrinsics
-        intrinsics = k if straight is None else Intrinsics.from_lens(dataclasses.replace(straight, cx=k.cx, cy=k.cy))
+        intrinsics = (
+            k if straight is None else Intrinsics.from_camera_model(dataclasses.replace(straight, cx=k.cx, cy=k.cy))
+        )
         factor = float(scale) * camera.depth_scale / camera.depth_scale_causal
         frames.append(FrameRevision(camera.index, pose, factor, intrinsics))
     return Revision(tuple(frames))

@@ -29,7 +29,7 @@ def bent(folder: Path, lens: CameraModel) -> tuple[FrameCamera, FrameCamera]:
     (folder / "depth").mkdir()
     write_depth(folder, result)
     camera = FrameCamera.from_result(result)
-    return camera, replace(camera, intrinsics=Intrinsics.from_lens(lens))
+    return camera, replace(camera, intrinsics=Intrinsics.from_camera_model(lens))
 
 
 @pytest.mark.parametrize("lens", LENSES)
@@ -51,8 +51,8 @@ def test_depth_is_read_as_of_a_pinhole_camera(tmp_path: Path, lens: CameraModel)
 def test_the_lens_is_stored_and_read(tmp_path: Path, lens: CameraModel) -> None:
     _, camera = bent(tmp_path, lens)
     read = FrameCamera.from_json(json.loads(camera.to_json()))
-    assert read.intrinsics == camera.intrinsics and read.intrinsics.lens == lens
-    assert read.as_causal.intrinsics.lens.is_straight
+    assert read.intrinsics == camera.intrinsics and read.intrinsics.camera_model == lens
+    assert read.as_causal.intrinsics.camera_model.is_straight
     nothing = np.zeros(0, np.int32)
     write_tracks(
         tmp_path,
