@@ -43,8 +43,8 @@ PREFIXES = (
     (re.compile(r"^(network\.)?step_head\."), r"\1odometry.flow_head."),
     (re.compile(r"^(network\.)?look_back\."), r"\1odometry.keyframe_matcher."),
 )
-"""Prefixes in files of this program up to version 0.1, and the modules' names since. Training's files of both networks
-have ``network.`` in front."""
+"""Prefixes of tensors in weights files, the embedded one among them, and the modules' names. Training's files of both
+networks have ``network.`` in front."""
 
 
 def rename_published(name: str) -> str | None:
@@ -85,7 +85,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _module_name(name: str) -> str:
-    """The name in `StreamingNetwork` of a tensor in a file of this program, of any version."""
+    """The name in `StreamingNetwork` of a tensor in a file of this program."""
     for old, new in PREFIXES:
         name = old.sub(new, name)
     return name

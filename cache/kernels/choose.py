@@ -57,7 +57,7 @@ def choose_attention(
 
 
 def check_choice(choice: str) -> None:
-    """Raises ResourceError for an unknown choice, such as the kernels' names of version 0.1."""
+    """Raises ResourceError for an unknown choice."""
     if choice not in CHOICES:
         raise ResourceError(f"unknown attention kernel {choice!r}: use {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
 

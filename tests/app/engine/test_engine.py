@@ -161,7 +161,7 @@ def test_impossible_choices_are_errors() -> None:
     with pytest.raises(ResourceError, match="--cache fp8 needs a CUDA device"):
         list(Engine(tiny_network(tiny_preset()), tiny_preset(), "", StepOptions(cache="fp8")).stream(frames(3)))
     with pytest.raises(ResourceError, match="unknown attention kernel 'fa2'"):
-        load_engine(device="cpu", attention="fa2")  # type: ignore[arg-type]  # a choice of version 0.1
+        load_engine(device="cpu", attention="fa2")  # type: ignore[arg-type]
     with pytest.raises(ResourceError, match="unknown device"):
         load_engine(device="tpu")
     if not torch.cuda.is_available():
