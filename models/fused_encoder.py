@@ -73,7 +73,8 @@ def _embed(product, features, positions, leading, weight, bias, out, normed, eps
 def encode(encoder: Encoder, images: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor | None]:
     """`Encoder.forward` of images [F, 3, H, W] in [0, 1] that are not normalised; mean and deviation [3, 1, 1]."""
     frames, _, height, width = images.shape
-    side, weight = encoder.patch_size, encoder.patch_embed.weight
+    side, weight, bias = encoder.patch_size, encoder.patch_embed.weight, encoder.patch_embed.bias
+    assert bias is not None
     grid, dim = (height // side, width // side), weight.shape[0]
     columns = side * side * 3
     padded = columns + -columns % ALIGNED
@@ -97,7 +98,7 @@ def encode(encoder: Encoder, images: Tensor, mean: Tensor, deviation: Tensor) ->
         BLOCK=PIXELS,
         num_warps=4,
     )
-    x = F.linear(patches, encoder.constant("patches", weight, partial(_as_matrix, columns=padded)), _bias(encoder))
+    x = F.linear(patches, encoder.constant("patches", weight, partial(_as_matrix, columns=padded)), bias)
     detail, features = None, None
     if encoder.stem is not None:
         stem = encoder.stem
@@ -134,11 +135,6 @@ def encode(encoder: Encoder, images: Tensor, mean: Tensor, deviation: Tensor) ->
     calls = [fused.BlockCall(block, attend_within) for block in blocks]
     _, y = fused.run_blocks(out, calls, normed=normed, last=encoder.norm, dtype=torch.float32)
     return y[:, len(leading) :], detail
-
-
-def _bias(encoder: Encoder) -> Tensor:
-    assert encoder.patch_embed.bias is not None
-    return encoder.patch_embed.bias
 
 
 def _as_matrix(weight: Tensor, columns: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -173,20 +174,14 @@ class StreamRunner:
         if not len(self._first_images):
             self._first_images = torch.zeros_like(images, device=self._device)
         self._first_images.copy_(images, non_blocking=True)
-        return self._first_graph.run(self._first_step)
-
-    def _first_step(self) -> StepOutput:
-        return self._forward(self._first_images)
+        return self._first_graph.run(partial(self._forward, self._first_images))
 
     def _run(self, image: Tensor) -> StepOutput:
         if self._image is None:
             return self._forward(image.to(self._device))
         self._image.copy_(image, non_blocking=True)
-        return self._graph.run(self._next_step) if self._graph is not None else self._next_step()
-
-    def _next_step(self) -> StepOutput:
-        assert self._image is not None
-        return self._forward(self._image)
+        body = partial(self._forward, self._image)
+        return self._graph.run(body) if self._graph is not None else body()
 
     def _forward(self, images: Tensor) -> StepOutput:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):

@@ -40,7 +40,7 @@ def test_saved_weights_load_back(tmp_path: Path) -> None:
     assert all(torch.equal(t, loaded[name]) for name, t in network.state_dict().items())
 
 
-def test_files_of_version_0_1_load(tmp_path: Path) -> None:
+def test_module_names_of_the_embedded_file_load(tmp_path: Path) -> None:
     preset = tiny_preset(keyframe_matcher=True)
     network = tiny_network(preset)
     names = (("odometry.flow_head.", "step_head."), ("odometry.keyframe_matcher.", "look_back."))
