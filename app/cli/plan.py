@@ -43,35 +43,45 @@ def plan_command(
     from stream_recon.app.planning.budget import H200, measure_rates
     from stream_recon.app.planning.search import parse_memory, search_configurations
     from stream_recon.app.result.files import replace_file
-    from stream_recon.app.sources.frame_choice import FrameChoice
-    from stream_recon.app.sources.source import open_source
     from stream_recon.cache.cache_dtypes import CACHE_CHOICES, cache_policy
 
+    _check_target(write, overwrite)
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    budget = parse_memory(memory) if memory else _free_memory(device)
+    presets = [(name, load_preset(name)) for name in ([preset] if preset else preset_names())]
+    name, size = _name_and_size(source)
+    rates = measure_rates(device) if device else H200
+    caches = [name for name in CACHE_CHOICES if device is None or cache_policy(name).runs_on(device)]
+    planned = search_configurations(presets, size, budget, rates, caches)
+    out = PlainConsole(soft_wrap=True)
+    out.print(f"{name}, {size[0]}x{size[1]}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
+    out.print(_table(planned))
+    _print_notes(out, rates, planned, measured=device is not None)
+    first = planned[0].configuration
+    if write:
+        replace_file(write, lambda file: file.write(preset_to_toml(first.preset).encode()))
+    _print_use(out, source, first, write)
+    return DONE
+
+
+def _check_target(write: Path | None, overwrite: bool) -> None:
+    """Raises OutputError where a preset cannot be written there."""
     if write and write.exists() and not overwrite:
         raise OutputError(f"{write} exists: use --overwrite, or another --write FILE.toml")
     if write and write.suffix != ".toml":
         raise OutputError(f"--write {write}: a preset file's name ends in .toml")
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    budget = parse_memory(memory) if memory else _free_memory(device)
-    names = [preset] if preset else preset_names()
-    presets = [(name, load_preset(name)) for name in names]
+
+
+def _name_and_size(source: str) -> tuple[str, tuple[int, int]]:
+    """Name of a source, and width and height of its first frame. Raises StreamReconError."""
+    from stream_recon.app.sources.frame_choice import FrameChoice
+    from stream_recon.app.sources.source import open_source
+
     with open_source(source, FrameChoice(max_frames=1)) as frames:
         frame = next(frames, None)
-        name = frames.name
-    if frame is None:
-        raise InputError(f"{name} sent no frame")
-    height, width = frame.rgb.shape[:2]
-    rates = measure_rates(device) if device else H200
-    kept_in = [name for name in CACHE_CHOICES if device is None or cache_policy(name).runs_on(device)]
-    found = search_configurations(presets, (width, height), budget, rates, kept_in)
-    out = PlainConsole(soft_wrap=True)
-    out.print(f"{name}, {width}x{height}, in {budget / 1e9:.2f} GB of GPU memory; best first:")
-    out.print(_table(found))
-    _print_notes(out, rates, found, measured=device is not None)
-    if write:
-        replace_file(write, lambda file: file.write(preset_to_toml(found[0].configuration.preset).encode()))
-    _print_use(out, source, found[0].configuration, write)
-    return DONE
+        if frame is None:
+            raise InputError(f"{frames.name} sent no frame")
+        return frames.name, (frame.rgb.shape[1], frame.rgb.shape[0])
 
 
 def _free_memory(device: "torch.device | None") -> int:
@@ -84,11 +94,11 @@ def _free_memory(device: "torch.device | None") -> int:
     return int(free) + OWN_CONTEXT_BYTES
 
 
-def _table(found: "list[PlannedRun]") -> "Table":
+def _table(planned: "list[PlannedRun]") -> "Table":
     from rich.table import Table
 
     table = Table("preset", "window", "image", "cache", "memory", "frames/s")
-    for choice in found:
+    for choice in planned:
         configuration = choice.configuration
         table.add_row(
             configuration.preset.name,
@@ -101,13 +111,13 @@ def _table(found: "list[PlannedRun]") -> "Table":
     return table
 
 
-def _print_notes(out: "Console", rates: "DeviceRates", found: "list[PlannedRun]", *, measured: bool) -> None:
+def _print_notes(out: "Console", rates: "DeviceRates", planned: "list[PlannedRun]", *, measured: bool) -> None:
     where = "this machine's GPU" if measured else "there is no CUDA device to measure"
     out.print(
         f"Frames/s: the network on an {rates.name} ({where}) with a full window, without reading, writing and viewer. "
         "Memory: peak of a stream of any length, CUDA context included."
     )
-    if not measured and any(choice.configuration.cache == "fp8" for choice in found):
+    if not measured and any(choice.configuration.cache == "fp8" for choice in planned):
         out.print("Cache fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper and newer).")
 
 

@@ -32,7 +32,7 @@ def videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return {"scenes": done, "interrupted": False, "totals": {"failed": 0}}
 
     monkeypatch.setattr(batch_run, "run_batch", run_batch)
-    monkeypatch.setattr(batch_run, "_report", lambda *_: None)
+    monkeypatch.setattr(batch_run, "print_report", lambda *_: None)
     for name in PARTS:
         folder = tmp_path / "videos" / name
         folder.mkdir(parents=True)
