@@ -52,7 +52,6 @@ def batch_command(
     dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
-    calibrated: shared.Calibrated = False,
     preset: shared.PresetName = "small",
     weights: shared.Weights = None,
     device: shared.Device = "auto",
@@ -104,7 +103,7 @@ def batch_command(
     from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
-    camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
+    camera = scene_camera(intrinsics, dataset_intrinsics)
     recorded = {"dataset": dataset, "stride": stride, "max_frames": max_frames, "device": device}
     recorded |= {"attention": attention, "cache": cache, "keyframes": keyframes, "split": split, "mapping": mapping}
     added = {"camera": camera, "masks": masks and str(masks), "mask_sky": mask_sky, "scale_from": scale_from}

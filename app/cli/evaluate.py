@@ -60,14 +60,13 @@ def eval_command(
     dense_side: shared.DenseSide = shared.DENSE_SIDE,
     intrinsics: shared.Intrinsics = None,
     dataset_intrinsics: shared.DatasetIntrinsics = False,
-    calibrated: shared.Calibrated = False,
 ) -> int:
     """Evaluate on sequences with ground truth, next to simple baselines."""
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.run.options import RunOptions
     from stream_recon.app.sources.frame_choice import FrameChoice
 
-    camera = scene_camera(intrinsics, dataset_intrinsics or calibrated)
+    camera = scene_camera(intrinsics, dataset_intrinsics)
     model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
     choice = FrameChoice(stride, max_frames=frames, camera=camera)
     options = RunOptions(choice, model, mapping, dense_side=dense_side if dense == "on" else None)

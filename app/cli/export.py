@@ -13,7 +13,6 @@ from stream_recon.configs.errors import ConfigError, OutputError
 from stream_recon.configs.schema import points_overrides
 
 if TYPE_CHECKING:
-    from stream_recon.app.export.render.camera_path import CameraPath
     from stream_recon.app.export.render.film import Painter
 
     FormatName = str
@@ -102,7 +101,6 @@ def render_command(
         Literal["trajectory", "orbit", "top-down"],
         option("Along the camera's trajectory, once around the scene, or from above while it grows."),
     ] = "trajectory",
-    flight: Annotated[str | None, typer.Option(hidden=True)] = None,
     overwrite: Annotated[bool, option("Replace an existing file.", "--overwrite")] = False,
     seconds: Annotated[float, option("Length of the video.", min=0.1, max=3600)] = 12.0,
     fps: Annotated[float, option("Frame rate of the video.", min=1, max=120)] = 30.0,
@@ -119,7 +117,7 @@ def render_command(
     from stream_recon.app.cli.progress import step_bars
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
-    options = FilmOptions(_known_path(flight or camera_path), _size(size), seconds, fps, points)
+    options = FilmOptions(camera_path, _size(size), seconds, fps, points)
     paint = _splat_painter(folder) if show == "splats" else None
     out, err = result_consoles()
     with step_bars(out, err) as bar:
@@ -142,16 +140,6 @@ def _splat_painter(folder: Path) -> "Painter":
     from stream_recon.app.splat.film import splat_painter
 
     return splat_painter(splats, torch.device("cuda"))
-
-
-def _known_path(name: str) -> "CameraPath":
-    """A camera path by its name of this version or of 0.1."""
-    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
-
-    path = CAMERA_PATH_NAMES.get(name)
-    if path is None:
-        raise ConfigError(f"--camera-path {name}: use trajectory, orbit or top-down")
-    return path
 
 
 def _size(text: str) -> tuple[int, int]:

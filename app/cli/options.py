@@ -35,8 +35,6 @@ Intrinsics = Annotated[
 DatasetIntrinsics = Annotated[
     bool, option("Use the camera in each scene's own files.", "--dataset-intrinsics", panel=CAMERA)
 ]
-Calibrated = Annotated[bool, typer.Option("--calibrated", hidden=True)]
-"""Name of ``--dataset-intrinsics`` in version 0.1, accepted until 0.3."""
 SCALE_FORMS = r"marker:METRES, frames:A,B,METRES, height:METRES, track:FILE\[@SECONDS] or exif"
 ScaleFrom = Annotated[
     str | None, option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
@@ -41,9 +41,8 @@ def view_command(
 
 PUBLIC = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?", re.IGNORECASE)
 """Form of a public address."""
-DEFAULT_PORT = 8080
-PORTS_TRIED = 100
-"""Ports from the default one that are tried where no port was given."""
+DEFAULT_PORTS = range(8080, 8180)
+"""Ports that are tried in turn where no port was given."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,14 @@ class ViewerChoice:
 
     host: str
     port: int | None
-    """None: `DEFAULT_PORT`, or the next free one."""
+    """None: the first free one of ``ports``."""
     keep_open: bool
     """The viewer stays open after the run, until Ctrl-C."""
     token: bool = True
     """Other machines need the token of the printed address."""
     public: str | None = None
     """Address at which a proxy shows the viewer."""
+    ports: range = DEFAULT_PORTS
 
     def open(self, points: "PointsConfig", out: PlainConsole, err: PlainConsole) -> "Viewer":
         """Start the viewer and print its address, with a warning where other machines can reach it.
@@ -71,8 +71,8 @@ class ViewerChoice:
         viewer = self._start(points)
         out.print(f"viewer: {viewer.url}")
         ProgressFile.from_environment().note(port=viewer.port)
-        if self.port is None and viewer.port != DEFAULT_PORT:
-            out.print(f"port {DEFAULT_PORT} is in use: the viewer took port {viewer.port}")
+        if self.port is None and viewer.port != self.ports[0]:
+            out.print(f"port {self.ports[0]} is in use: the viewer took port {viewer.port}")
         if viewer.is_open:
             who = "everyone with this address" if self.token else "everyone who can reach this machine"
             how = "" if (self.public or "").startswith("https:") else ", unencrypted"
@@ -87,11 +87,11 @@ class ViewerChoice:
         start = partial(Viewer, points, self.host, token=self.token, public=self.public, exports=VIEWER_EXPORTS)
         if self.port is not None:
             return start(port=self.port)
-        for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED):
+        for port in self.ports:
             with suppress(PortInUseError):
                 return start(port=port)
-        last = DEFAULT_PORT + PORTS_TRIED - 1
-        raise PortInUseError(f"ports {DEFAULT_PORT} to {last} are in use; choose another with --port")
+        first, last = self.ports[0], self.ports[-1]
+        raise PortInUseError(f"ports {first} to {last} are in use; choose another with --port")
 
     def wait(self, viewer: "Viewer", folder: Path, out: PlainConsole) -> None:
         """Show and offer what the finished result has, and serve on where that was chosen."""
@@ -230,11 +230,10 @@ def _exported(folder: Path, name: str, target: Path) -> Path:
     return Path(shutil.make_archive(str(made), "zip", target, made.name))
 
 
-def _film(folder: Path, camera_path: str, seconds: float, target: Path) -> Path:
+def _film(folder: Path, camera_path: Literal["orbit", "trajectory"], seconds: float, target: Path) -> Path:
     """Write a video of a result into ``target``. Raises StreamReconError."""
-    from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES
     from stream_recon.app.export.render.film import FilmOptions, render_film
 
     path = target / f"{result_name(folder)}-{camera_path}.mp4"
-    render_film(folder, path, FilmOptions(CAMERA_PATH_NAMES[camera_path], size=(1280, 720), seconds=seconds))
+    render_film(folder, path, FilmOptions(camera_path, size=(1280, 720), seconds=seconds))
     return path

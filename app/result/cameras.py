@@ -3,12 +3,13 @@
 ``trajectory.txt`` is in the format of the TUM RGB-D benchmark: timestamp tx ty tz qx qy qz qw, camera-to-world.
 ``cameras.json`` begins with its ``format`` and its number of ``revisions``, and has one line per frame in ``frames``.
 ``README.md`` in this folder lists the keys. ``depth_field`` has the rows of a log-scale grid, see
-`stream_recon.app.core.depth_correction`. Format 1 has no ``depth_scale``, ``width`` and ``height``; formats 1 and 2 use
-the names in `_RENAMED`.
+`stream_recon.app.core.depth_correction`.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,6 @@ LONGEST_LINE = 1 << 20
 """Bytes of a line that are read: one has some kilobytes, and a sparse file is one endless line."""
 LARGEST_LENGTH = 1e6
 """Bound of coordinates and depth scales that are read: beyond it, voxel numbers overflow."""
-_RENAMED = {
-    "T_world_camera_first": "T_world_camera_causal",
-    "intrinsics_first": "intrinsics_causal",
-    "depth_scale_first": "depth_scale_causal",
-    "stretch": "segment",
-}
-"""Keys of formats 1 and 2, with their names in format 3."""
 _INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
@@ -62,8 +56,8 @@ class FrameCamera:
     """Before any revision."""
     is_keyframe: bool
     flow: float | None
-    source_size: tuple[int, int] | None
-    """Width and height of the source image; None in files of format 1."""
+    source_size: tuple[int, int]
+    """Width and height of the source image."""
     depth_scale: float = 1.0
     """Final factor of the depth in the frame's file."""
     segment: int = 0
@@ -142,7 +136,7 @@ class FrameCamera:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        width, height = self.source_size or (None, None)
+        width, height = self.source_size
         record: dict[str, Any] = {
             "index": self.index,
             "timestamp": self.timestamp,
@@ -176,46 +170,29 @@ class FrameCamera:
         return json.dumps(record, allow_nan=False)
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any], version: int = FORMAT) -> "FrameCamera":
-        """The camera in a line of a file of format ``version``.
+    def from_json(cls, record: Mapping[str, Any]) -> "FrameCamera":
+        """The camera in a line.
 
         Raises KeyError, TypeError, ValueError or OverflowError where a field is missing, has another type or a value
         that no run writes, such as nan.
         """
-        if version < 3:
-            record = {_RENAMED.get(key, key): value for key, value in record.items()}
-        final, causal = (np.array(record[key], np.float64) for key in ("T_world_camera", "T_world_camera_causal"))
-        if final.shape != (4, 4) or causal.shape != (4, 4) or not is_rigid(np.stack([final, causal])):
-            raise ValueError("a pose is not a rigid 4x4 matrix")
-        if np.abs([final[:3, 3], causal[:3, 3]]).max() > LARGEST_LENGTH:
-            raise ValueError("a camera is too far from the origin")
+        final, causal = _poses(record["T_world_camera"], record["T_world_camera_causal"])
         intrinsics = _intrinsics(record)
-        causal_intrinsics = record.get("intrinsics_causal")
-        has_size = version >= 2 and record["width"] is not None
-        depth_scale = float(record["depth_scale"]) if version >= 2 else 1.0
-        depth_scale_causal = float(record.get("depth_scale_causal", 1.0))
-        if not 0 < depth_scale <= LARGEST_LENGTH or not 0 < depth_scale_causal <= LARGEST_LENGTH:
-            raise ValueError("a depth scale is out of range")
-        index, timestamp, flow = int(record["index"]), float(record["timestamp"]), record["flow"]
-        if not 0 <= index < 2**53 or not np.isfinite(timestamp) or not (flow is None or np.isfinite(float(flow))):
-            raise ValueError("a frame's number, time or flow is not valid")
-        health = record.get("health")
-        if health is not None and not 0 <= health <= 1:
-            raise ValueError("a health is not between 0 and 1")
+        causal_intrinsics, flow, health = record.get("intrinsics_causal"), record["flow"], record.get("health")
         return cls(
-            index=index,
-            timestamp=timestamp,
+            index=int(_within(record["index"], 0, 2**53 - 1, "frame's number")),
+            timestamp=_within(record["timestamp"], -math.inf, math.inf, "time"),
             T_world_camera=final,
             T_world_camera_causal=causal,
             intrinsics=intrinsics,
             intrinsics_causal=intrinsics if causal_intrinsics is None else _intrinsics(causal_intrinsics),
             is_keyframe=bool(record["keyframe"]),
-            flow=flow,
-            source_size=(int(record["width"]), int(record["height"])) if has_size else None,
-            depth_scale=depth_scale,
+            flow=None if flow is None else _within(flow, -math.inf, math.inf, "flow"),
+            source_size=(int(record["width"]), int(record["height"])),
+            depth_scale=_depth_scale(record["depth_scale"]),
             segment=int(record.get("segment", 0)),
-            depth_scale_causal=depth_scale_causal,
-            health=None if health is None else float(health),
+            depth_scale_causal=_depth_scale(record.get("depth_scale_causal", 1.0)),
+            health=None if health is None else _within(health, 0, 1, "health"),
             network=_network(record["network"]) if "network" in record else None,
             depth_field=validated_field(record["depth_field"]) if "depth_field" in record else None,
         )
@@ -232,13 +209,34 @@ def tum_line(timestamp: float, T_world_camera: NDArray[np.float64]) -> str:
     return f"{timestamp:.6f} {x:.9g} {y:.9g} {z:.9g} {qx:.9g} {qy:.9g} {qz:.9g} {qw:.9g}\n"
 
 
+def _within(value: object, low: float, high: float, name: str) -> float:
+    """A finite number between bounds. Raises TypeError, ValueError."""
+    number = float(value)  # type: ignore[arg-type]
+    if not (low <= number <= high and math.isfinite(number)):
+        raise ValueError(f"a {name} is out of range")
+    return number
+
+
+def _depth_scale(value: object) -> float:
+    scale = _within(value, 0, LARGEST_LENGTH, "depth scale")
+    if not scale:
+        raise ValueError("a depth scale is 0")
+    return scale
+
+
+def _poses(*values: object) -> NDArray[np.float64]:
+    """Rigid matrices [N, 4, 4] not far from the origin. Raises ValueError, TypeError."""
+    T = np.array(values, np.float64)
+    if T.shape != (len(values), 4, 4) or not is_rigid(T):
+        raise ValueError("a pose is not a rigid 4x4 matrix")
+    if np.abs(T[:, :3, 3]).max() > LARGEST_LENGTH:
+        raise ValueError("a camera is too far from the origin")
+    return T
+
+
 def _network(record: Mapping[str, Any]) -> NetworkEstimate:
-    T, scale = np.array(record["T_world_camera"], np.float64), float(record["depth_scale"])
-    if T.shape != (4, 4) or not is_rigid(T) or np.abs(T[:3, 3]).max() > LARGEST_LENGTH:
-        raise ValueError("a pose of the network is not a rigid 4x4 matrix")
-    if not 0 < scale <= LARGEST_LENGTH:
-        raise ValueError("a depth scale is out of range")
-    return NetworkEstimate(T, _intrinsics(record), scale)
+    (T,) = _poses(record["T_world_camera"])
+    return NetworkEstimate(T, _intrinsics(record), _depth_scale(record["depth_scale"]))
 
 
 def _named(k: Intrinsics) -> dict[str, Any]:
@@ -340,10 +338,11 @@ def iterate_cameras(path: Path) -> Iterator[FrameCamera]:
     """
     try:
         with open_regular(path) as file:
-            version, previous = _version(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE)), -1
+            _check_format(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE))
+            previous = -1
             while line := file.readline(LONGEST_LINE):
                 if line.startswith(b"{"):
-                    camera = FrameCamera.from_json(parse_json(line.rstrip().rstrip(b",")), version)
+                    camera = FrameCamera.from_json(parse_json(line.rstrip().rstrip(b",")))
                     if camera.index <= previous:
                         raise ValueError("its frames are not in order")
                     previous = camera.index
@@ -354,17 +353,26 @@ def iterate_cameras(path: Path) -> Iterator[FrameCamera]:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
 
 
-def _version(path: Path, first: bytes, second: bytes) -> int:
-    """The format in the first two lines of a ``cameras.json``."""
+def _check_format(path: Path, first: bytes, second: bytes) -> None:
+    """Raises OutputError unless the first two lines are those of a ``cameras.json`` of this format."""
     try:
         version = parse_json(first.rstrip().rstrip(b",") + b"}")["format"]
     except (ValueError, KeyError, TypeError):
         version = None
     if not isinstance(version, int) or second.rstrip() != b'"frames": [':
         raise OutputError(f"{path} is not a cameras.json of stream-recon")
-    if not 1 <= version <= FORMAT:
+    if version < FORMAT:
+        raise OutputError(f"{path} is of version 0.1 of stream-recon, which is no longer read: reconstruct it again")
+    if version > FORMAT:
         raise OutputError(f"{path} is of format {version}: this version of stream-recon reads up to {FORMAT}")
-    return version
+
+
+def listed_frames(path: Path) -> Iterator[int]:
+    """Indices of the frames in a ``cameras.json`` of any version, as far as it is readable."""
+    with suppress(OSError, KeyError, TypeError, ValueError, OverflowError), open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            if line.startswith(b'{"index"'):
+                yield int(_within(parse_json(line.rstrip().rstrip(b","))["index"], 0, 2**53 - 1, "frame's number"))
 
 
 def select_cameras(

@@ -18,7 +18,7 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, upgraded
+from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS
 from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -187,7 +187,7 @@ def current_splats(result: ResultFolder) -> Path | None:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The content of a result's ``run.json``, with the keys of this version. Raises OutputError."""
+    """The content of a result's ``run.json``. Raises OutputError."""
     if not folder.is_dir():
         raise OutputError(f"no such result folder: {folder}")
     if is_changing(folder):
@@ -200,7 +200,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise OutputError(f"{folder} is not a result of {PROGRAM}: {RUN_NAME} is of another program")
     if not isinstance(record.get("source"), str) or not isinstance(record.get("interrupted"), bool):
         raise OutputError(f"{folder}: its {RUN_NAME} is damaged")
-    return upgraded(record)
+    if str(record.get("version")).startswith("0.1."):
+        version = record["version"]
+        raise OutputError(f"{folder} is of version {version}, which is no longer read: reconstruct it with --overwrite")
+    return record
 
 
 def _check_revisions(folder: Path, run: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from stream_recon.app.core.types import FrameEngine
-from stream_recon.configs.schema import Preset, upgraded_preset
+from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
 PROGRAM = "stream-recon"
@@ -24,18 +24,6 @@ PARTS = "parts"
 """Key of the merged results among the options of a merged one."""
 VERDICT = "verdict"
 """Key of the judgement of the result."""
-_RENAMED = {
-    "streams": "submaps",
-    "stands_on": "reference_frames",
-    "stretches": "segments",
-    "stream": ONLINE,
-    "mapping": REFINEMENT,
-    "unit": METRIC_SCALE,
-    "unseen": "blank",
-    "left_to_network": "fallback_segments",
-    "own_to_metres": "T_metric_own",
-}
-"""Keys of version 0.1, with their present names."""
 
 
 @dataclass(frozen=True)
@@ -193,15 +181,3 @@ def run_record(
         "warnings": list(summary.warnings),
         "preset": dataclasses.asdict(info.preset),
     }
-
-
-def upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """A ``run.json`` of any version with the keys of this version; ``options`` stay as they are."""
-
-    def renamed(table: dict[str, Any]) -> dict[str, Any]:
-        return {_RENAMED.get(key, key): value for key, value in table.items()}
-
-    tables = ("frames", ONLINE, REFINEMENT, METRIC_SCALE)
-    record = renamed(record)
-    record["preset"] = upgraded_preset(record.get("preset"))
-    return record | {key: renamed(record[key]) for key in tables if isinstance(record.get(key), dict)}

@@ -13,9 +13,7 @@ Revisions change cameras.json and trajectory.txt at checkpoints, and points.ply 
 `FileRevisions` in run.json gives the state of each file.
 """
 
-import logging
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,13 +24,13 @@ from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, CameraFiles, FrameCamera, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, CameraFiles, FrameCamera, listed_frames
 from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
 from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
 from stream_recon.app.result.feature_map import MAP_NAME
-from stream_recon.app.result.files import PART_SUFFIX, is_temporary, output_errors, replace_json
+from stream_recon.app.result.files import output_errors, replace_json
 from stream_recon.app.result.folder import CHECKPOINT_NAME, MESH_NAME, SPLATS_NAME
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.resume import PartialResult
@@ -47,8 +45,6 @@ from stream_recon.app.result.run_record import (
 )
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
-
-logger = logging.getLogger(__name__)
 
 FILE_NAMES = (
     *(TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME),
@@ -205,7 +201,6 @@ class ResultWriter:
         applied = partial.recorded_value("revisions", dict).get("cameras")
         self._revisions = applied if isinstance(applied, int) else 0
         self._frames, self._keyframes = len(partial.cameras), partial.keyframes
-        _remove_parts(self.folder / DEPTH_FOLDER)
         with output_errors(self.folder):
             (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
         self._cloud = PointCloud(self.folder, self._info.preset.points, partial.cameras)
@@ -276,33 +271,15 @@ def _remove_old_result(folder: Path) -> None:
         return
     folders = (folder / DEPTH_FOLDER, folder / DENSE_FOLDER)
     with output_errors(folder):
-        for index in _listed_frames(folder / CAMERAS_NAME):
+        # Depth files that cameras.json does not list may be others'.
+        for index in listed_frames(folder / CAMERAS_NAME):
             depth_path(folder, index).unlink(missing_ok=True)
             dense_path(folder, index).unlink(missing_ok=True)
-        for depth in folders:
-            _remove_parts(depth)
         for name in FILE_NAMES:
             (folder / name).unlink(missing_ok=True)
         for depth in folders:
             if depth.is_dir() and not any(depth.iterdir()):
                 depth.rmdir()
-
-
-def _remove_parts(depth: Path) -> None:
-    """Remove depth files that killed runs left half written, of this version and of 0.1."""
-    for path in depth.glob("*.npz*" + PART_SUFFIX):
-        old = re.fullmatch(r"\d{6,}\.npz\.part", path.name) is not None
-        if (old or is_temporary(path.name)) and path.is_file() and not path.is_symlink():
-            path.unlink(missing_ok=True)
-
-
-def _listed_frames(cameras: Path) -> Iterator[int]:
-    """Indices in an old cameras.json, as far as it is readable: depth files that it does not list may be others'."""
-    try:
-        for camera in iterate_cameras(cameras):
-            yield camera.index
-    except OutputError as error:
-        logger.info("%s", error)
 
 
 def remove_result(folder: Path) -> bool:

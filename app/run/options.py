@@ -76,7 +76,7 @@ class RunOptions:
 
     def recorded(self, source: str) -> dict[str, Any]:
         """Options that change the result of ``source``, for ``run.json``."""
-        # Options added after 0.1 are recorded only where they are used, so that results of 0.1 can be resumed.
+        # Recorded only where they are used, as in 0.2, so that its results can be resumed.
         frames = dataclasses.asdict(self.frames)
         for name in ("masks", "topic"):
             if frames[name] is None:

@@ -17,7 +17,7 @@ from stream_recon.app.result.depth import DEPTH_FOLDER
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import MESH_NAME
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT, upgraded
+from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT, RUN_NAME, VERDICT
 from stream_recon.app.result.writer import remove_result
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.configs.errors import OutputError
@@ -126,7 +126,7 @@ def _record(folder: Path) -> Mapping[str, Any]:
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict) or record.get("program") != PROGRAM:
         raise ValueError("it is of another program")
-    return upgraded(record)
+    return record
 
 
 def _entry(folder: Path, changed: float) -> Entry:

@@ -15,11 +15,6 @@ from stream_recon.app.export.view import world_up
 
 CameraPath = Literal["trajectory", "orbit", "top-down"]
 CAMERA_PATHS: tuple[CameraPath, ...] = get_args(CameraPath)
-CAMERA_PATH_NAMES: dict[str, CameraPath] = {
-    **{path: path for path in CAMERA_PATHS},
-    **{"path": "trajectory", "around": "orbit", "above": "top-down"},
-}
-"""Camera paths by their names on the command line, of this version and of 0.1."""
 SMOOTH_SECONDS = 1.0
 """Standard deviation of the filter that removes hand shake from a trajectory."""
 BEHIND = 0.06

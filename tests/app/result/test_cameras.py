@@ -1,4 +1,4 @@
-"""cameras.json: format 2, format 1, revisions that copy what they do not name."""
+"""cameras.json: its format, and revisions that copy what they do not name."""
 
 import json
 import tracemalloc
@@ -15,13 +15,6 @@ from stream_recon.app.result.cameras import CameraFiles, FrameCamera, iterate_ca
 from stream_recon.app.result.files import GrowingFile
 from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, trajectory_of
-
-FORMAT_1 = """{"format": 1,
-"frames": [
-{"index": 4, "timestamp": 0.5, "T_world_camera": %s, "T_world_camera_first": %s, "fx": 3.0, "fy": 4.0, "cx": 1.0, "cy": 2.0, "keyframe": true, "flow": null},
-{"index": 6, "timestamp": 0.6, "T_world_camera": %s, "T_world_camera_first": %s, "fx": 3.0, "fy": 4.0, "cx": 1.0, "cy": 2.0, "keyframe": false, "flow": 2.5}
-]}
-"""  # noqa: E501
 
 
 def cameras(count: int) -> list[FrameCamera]:
@@ -94,18 +87,10 @@ def test_a_depth_field_comes_back_bit_for_bit_and_is_none_of_the_first() -> None
             FrameCamera.from_json({**json.loads(refined.to_json()), "depth_field": wrong})
 
 
-def test_format_1_still_reads(tmp_path: Path) -> None:
-    pose, first = pose_at(3), pose_at(4)
-    text = FORMAT_1 % tuple(json.dumps(T.tolist()) for T in (pose, first, first, first))
-    (tmp_path / "cameras.json").write_text(text)
-    a, b = iterate_cameras(tmp_path / "cameras.json")
-    assert (a.index, a.timestamp, a.is_keyframe, a.flow, b.index, b.flow) == (4, 0.5, True, None, 6, 2.5)
-    assert (a.T_world_camera == pose).all() and (a.T_world_camera_causal == first).all()
-    assert a.intrinsics == a.intrinsics_causal == Intrinsics(3, 4, 1, 2)
-    assert (a.depth_scale, a.source_size) == (1.0, None)
-
-
-@pytest.mark.parametrize(("head", "reason"), [('{"format": 4,', "is of format 4"), ("{", "is not a cameras.json")])
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [('{"format": 4,', "is of format 4"), ('{"format": 2,', "is of version 0.1"), ("{", "is not a cameras.json")],
+)
 def test_other_formats_are_told(tmp_path: Path, head: str, reason: str) -> None:
     (tmp_path / "cameras.json").write_text(f'{head}\n"frames": [\n\n]}}\n')
     with pytest.raises(OutputError, match=reason):

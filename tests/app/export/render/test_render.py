@@ -10,7 +10,7 @@ import pytest
 from stream_recon.app.core.transforms import upright_axes
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportOptions
-from stream_recon.app.export.render.camera_path import CAMERA_PATH_NAMES, CAMERA_PATHS, camera_keypoints
+from stream_recon.app.export.render.camera_path import CAMERA_PATHS, camera_keypoints
 from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.export.render.raster import BACKGROUND, Points, RenderScene, draw, render_scene
 from stream_recon.app.export.view import world_up
@@ -97,11 +97,6 @@ def test_a_camera_path_is_smooth_and_looks_at_the_scene(scene: RenderScene, path
     shown = [keypoint.shown for keypoint in keypoints]
     assert shown == sorted(shown) and shown[-1] >= len(scene.cameras)
     assert (shown[0] < len(scene.cameras)) == (path == "top-down")
-
-
-def test_names_of_version_0_1_are_known() -> None:
-    old = [CAMERA_PATH_NAMES[name] for name in ("path", "around", "above")]
-    assert old == list(CAMERA_PATHS)
 
 
 def test_up_is_found_where_cameras_look_down(room: Path) -> None:
