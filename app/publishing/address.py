@@ -47,21 +47,21 @@ def parse_address(text: str) -> PublishAddress:
     if text.lower().endswith(".mcap") and "://" not in text:
         return PublishAddress("mcap", path=Path(text).expanduser())
     head, _, query = text.partition("?")
-    kind, _, place = head.partition("://")
-    known = OPTIONS.get(kind.lower())
-    if known is None:
+    kind, _, location = head.partition("://")
+    accepted = OPTIONS.get(kind.lower())
+    if accepted is None:
         raise ConfigError(f"--publish {text}: use {FORMS}")
     try:
-        parts = urlsplit(f"//{place}")
+        parts = urlsplit(f"//{location}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, -1
     if port == -1 or (parts.path.strip("/") or parts.username):
         raise ConfigError(f"--publish {text}: after :// comes HOST or HOST:PORT")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(options) - known)
+    unknown = sorted(set(options) - accepted)
     if unknown:
-        raise ConfigError(f"--publish {text}: {kind} has no option {unknown[0]}; it has {', '.join(sorted(known))}")
+        raise ConfigError(f"--publish {text}: {kind} has no option {unknown[0]}; it has {', '.join(sorted(accepted))}")
     address = PublishAddress(kind.lower(), host, port, None, options)
     assert address.mount is None or address.mount
     if kind.lower() == "zenoh":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
 from stream_recon.app.publishing.messages import (
     BASE,
     CAMERA,
@@ -17,7 +17,6 @@ from stream_recon.app.publishing.messages import (
     CompressedImage,
     Depth,
     Diagnostics,
-    FloatArray,
     MapPose,
     Message,
     OdometryMessage,
@@ -78,15 +77,15 @@ def foxglove_library() -> ModuleType:
 
 def channels() -> list[FoxgloveChannel]:
     """All channels. Raises ResourceError."""
-    library, found = foxglove_library().messages, []
+    library, described = foxglove_library().messages, []
     for topic, name in SCHEMAS.items():
         if name is None:
             schema = json.dumps(DIAGNOSTICS_SCHEMA).encode()
-            found.append(FoxgloveChannel(topic, "json", str(DIAGNOSTICS_SCHEMA["title"]), "jsonschema", schema))
+            described.append(FoxgloveChannel(topic, "json", str(DIAGNOSTICS_SCHEMA["title"]), "jsonschema", schema))
         else:
             kind = getattr(library, name).get_schema()
-            found.append(FoxgloveChannel(topic, "protobuf", kind.name, kind.encoding, kind.data))
-    return found
+            described.append(FoxgloveChannel(topic, "protobuf", kind.name, kind.encoding, kind.data))
+    return described
 
 
 class FoxgloveEncoder:

@@ -85,7 +85,7 @@ class FoxgloveSink:
         """Whether other machines can reach the server."""
         self._token = new_token() if token and self.is_open else None
         self._clients: set[_FoxgloveClient] = set()
-        self._wanted: frozenset[Topic] = frozenset()
+        self._subscribed: frozenset[Topic] = frozenset()
         self._joined: set[Topic] = set()
         self._wake: Callable[[], None] = lambda: None
         self._loop = asyncio.new_event_loop()
@@ -122,12 +122,12 @@ class FoxgloveSink:
         self._wake = wake
 
     def wants(self, topic: Topic) -> bool:
-        return topic in self._wanted or topic is Topic.TF_STATIC
+        return topic in self._subscribed or topic is Topic.TF_STATIC
 
     def joined(self) -> frozenset[Topic]:
-        found = frozenset(self._joined)
-        self._joined -= found
-        return found
+        topics = frozenset(self._joined)
+        self._joined -= topics
+        return topics
 
     def send(self, topic: Topic, message: Message) -> None:
         data = self._encoder(message)
@@ -136,7 +136,7 @@ class FoxgloveSink:
 
     def close(self) -> None:
         if self._thread.is_alive():
-            self._wanted = frozenset()
+            self._subscribed = frozenset()
             with suppress(TimeoutError):  # on a busy machine
                 self._call(self._end()).result(STOP_SECONDS)
             self._stop_loop()
@@ -177,8 +177,8 @@ class FoxgloveSink:
     def _refuse(self, connection: ServerConnection, request: Request) -> Response | None:
         """The response that refuses a request, or None."""
         if self._token is not None:
-            given = parse_qs(urlsplit(request.path).query).get("token", [])[:8]
-            if not any(hmac.compare_digest(each.encode(errors="replace"), self._token.encode()) for each in given):
+            tokens = parse_qs(urlsplit(request.path).query).get("token", [])[:8]
+            if not any(hmac.compare_digest(each.encode(errors="replace"), self._token.encode()) for each in tokens):
                 return connection.respond(HTTPStatus.FORBIDDEN, "Use the printed address, with its token.\n")
             return None
         if self.is_open:
@@ -188,8 +188,8 @@ class FoxgloveSink:
         origin = request.headers.get("Origin")
         if host not in ("localhost", "127.0.0.1", "::1", self._host.lower()):
             return connection.respond(HTTPStatus.FORBIDDEN, "Not a name of this machine.\n")
-        page = urlsplit(origin or "").hostname
-        if origin is not None and origin != FOXGLOVE_ORIGIN and page not in ("localhost", "127.0.0.1", "::1"):
+        origin_host = urlsplit(origin or "").hostname
+        if origin is not None and origin != FOXGLOVE_ORIGIN and origin_host not in ("localhost", "127.0.0.1", "::1"):
             return connection.respond(HTTPStatus.FORBIDDEN, "Web pages of other origins have no access.\n")
         return None
 
@@ -249,7 +249,7 @@ class FoxgloveSink:
             log.debug("a client of Foxglove sent a message that is not understood")
 
     def _count(self) -> None:
-        self._wanted = frozenset(topic for client in self._clients for topic in client.subscriptions.values())
+        self._subscribed = frozenset(topic for client in self._clients for topic in client.subscriptions.values())
 
     def _server_info(self) -> dict[str, Any]:
         return {"op": "serverInfo", "name": NODE, "capabilities": [], "metadata": {}, "sessionId": str(id(self))}

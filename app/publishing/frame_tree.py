@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stream_recon.app.core import so3
-from stream_recon.app.core.transforms import invert_pose, rotation_matrix
+from stream_recon.app.core.transforms import FloatArray, invert_pose, rotation_matrix
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.publishing.messages import FloatArray
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE
 
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])

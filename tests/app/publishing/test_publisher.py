@@ -194,7 +194,7 @@ def test_client_queue_prefers_poses_and_is_bounded() -> None:
 
 
 def test_states_of_tracking() -> None:
-    state = TrackingState(live=True)
+    state = TrackingState(silence_s=2.0)
 
     def after(*healths: float | None, segment: int = 0) -> State:
         for health in healths:
@@ -227,11 +227,9 @@ def test_a_lost_pose_is_said_to_be_a_guess() -> None:
     assert [variance == UNKNOWN_VARIANCE for variance in variances] == [False, False, True, False]
 
 
-def test_silence_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream_recon.app.publishing.publisher.BEAT_SECONDS", 0.02)
-    monkeypatch.setattr("stream_recon.app.publishing.tracking_state.SILENCE_SECONDS", 0.1)
+def test_silence_is_reported() -> None:
     sink = KeptSink(Topic.DIAGNOSTICS)
-    with ResultPublisher([sink], _options(live=True)) as publisher:
+    with ResultPublisher([sink], replace(_options(live=True), heartbeat_s=0.02, silence_s=0.1)) as publisher:
         publisher.add(_result())
 
         def lost() -> bool:
