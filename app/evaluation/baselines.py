@@ -13,10 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.transforms import FloatArray, invert_pose
 from stream_recon.app.core.types import Frame, Intrinsics
 
-FloatArray = NDArray[np.float64]
 logger = logging.getLogger(__name__)
 
 RAMP_TOP, RAMP_BOTTOM = 2.0, 0.7

@@ -38,23 +38,23 @@ def dense_depth_errors(pairs: Iterable[tuple[FrameResult, FrameResult]], truth: 
         depth = truth.depth(dense.index)
         if depth is None or dense.certainty is None:
             continue
-        found = depth.at_network(dense.transform)
+        true_depth = depth.at_network(dense.transform)
         sx, sy = dense.transform.scale
         nx, ny = network.transform.scale
         left, top = network.transform.crop[:2]
         height, width = network.depth.shape
-        column = (((found.columns + 0.5) / sx - left) * nx).astype(np.intp).clip(0, width - 1)
-        row = (((found.rows + 0.5) / sy - top) * ny).astype(np.intp).clip(0, height - 1)
-        here = dense.depth[found.rows, found.columns].astype(np.float64)
-        other = network.depth[row, column].astype(np.float64)
-        certainty = dense.certainty[found.rows, found.columns].astype(np.float64)
-        columns.append(np.stack([here, other, found.z, certainty])[:, other > 0])
+        column = (((true_depth.columns + 0.5) / sx - left) * nx).astype(np.intp).clip(0, width - 1)
+        row = (((true_depth.rows + 0.5) / sy - top) * ny).astype(np.intp).clip(0, height - 1)
+        dense_depth = dense.depth[true_depth.rows, true_depth.columns].astype(np.float64)
+        network_depth = network.depth[row, column].astype(np.float64)
+        certainty = dense.certainty[true_depth.rows, true_depth.columns].astype(np.float64)
+        columns.append(np.stack([dense_depth, network_depth, true_depth.z, certainty])[:, network_depth > 0])
     if not columns or not sum(part.shape[1] for part in columns):
         return None
-    here, other, true, certainty = np.concatenate(columns, axis=1)
-    missing = here <= 0
-    here = np.where(missing, other, here)
-    errors = [np.abs(z * (np.median(true) / np.median(z)) / true - 1) for z in (here, other)]
+    dense_depth, network_depth, true, certainty = np.concatenate(columns, axis=1)
+    missing = dense_depth <= 0
+    dense_depth = np.where(missing, network_depth, dense_depth)
+    errors = [np.abs(z * (np.median(true) / np.median(z)) / true - 1) for z in (dense_depth, network_depth)]
     shares, absrel = {}, {}
     for level in Certainty:
         chosen = certainty == level
@@ -63,5 +63,5 @@ def dense_depth_errors(pairs: Iterable[tuple[FrameResult, FrameResult]], truth: 
             absrel[level.name.lower()] = (float(errors[0][chosen].mean()), float(errors[1][chosen].mean()))
     worse = float((errors[0] > errors[1] + WORSE).mean())
     return DenseDepthErrors(
-        depth_errors(here, true), depth_errors(other, true), worse, float(missing.mean()), shares, absrel
+        depth_errors(dense_depth, true), depth_errors(network_depth, true), worse, float(missing.mean()), shares, absrel
     )

@@ -11,7 +11,6 @@ and divided by it. It needs no alignment, and measures neither scale nor drift.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,13 +88,6 @@ class Metrics(DepthErrors, PoseAUC, PoseErrors):
 
 
 METRIC_NAMES = tuple(field.name for field in fields(Metrics))
-RENAMED_METRICS = {"rot_step_deg": "rpe_rot_deg", "rot_moved_deg": "gt_rot_deg", "tdir_deg": "trans_dir_deg"}
-"""Names in files of version 0.1, and the present ones."""
-
-
-def upgraded_metrics(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as read from a file of this or an earlier version, by their present names."""
-    return {RENAMED_METRICS.get(name, name): value for name, value in record.items()}
 
 
 def pose_errors(predicted: FloatArray, truth: FloatArray, adjacent: NDArray[np.bool_]) -> PoseErrors:

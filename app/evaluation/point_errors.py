@@ -1,4 +1,4 @@
-"""Metrics of point clouds and of depth boundaries.
+"""Metrics of point clouds.
 
 Accuracy, completeness and F1 against a true point cloud: corresponding points are aligned by Umeyama's similarity,
 both clouds are downsampled to voxels of 4/512 m, and the alignment is refined by point-to-point ICP (Besl and McKay
@@ -114,38 +114,3 @@ def _rigid(source: FloatArray, target: FloatArray) -> Similarity:
     """Least-squares rigid transform; its rotation is that of the similarity, which does not depend on scale."""
     rotation = align(source, target).rotation
     return Similarity(1.0, rotation, target.mean(axis=0) - rotation @ source.mean(axis=0))
-
-
-MIN_RATIO, MAX_RATIO, RATIOS = 1.05, 1.25, 5
-"""Thresholds of the depth ratio of neighbours on two surfaces: least, largest and number, as in Depth Pro."""
-
-
-def boundary_f1(predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_]) -> float:
-    """F1 of depth boundaries between neighbouring pixels, as a weighted mean over thresholds of their depth ratio.
-
-    1 where all boundaries are at the right pixel and none is missed (Depth Pro, arXiv 2410.02073, 3.2).
-
-    Args:
-        predicted, truth: depth [h, w] in any unit, above 0 where ``valid``.
-        valid: [h, w], the pixels that count.
-    """
-    ratios = np.linspace(MIN_RATIO, MAX_RATIO, RATIOS)
-    jumps = np.concatenate([_jumps(predicted, truth, valid, axis) for axis in (0, 1)], axis=1)
-    same_sign = np.sign(jumps[0]) == np.sign(jumps[1])
-    scores = [_f1(np.abs(jumps) > np.log(ratio), same_sign) for ratio in ratios]
-    return float(np.average(scores, weights=ratios))
-
-
-def _jumps(
-    predicted: NDArray[np.floating], truth: NDArray[np.floating], valid: NDArray[np.bool_], axis: int
-) -> NDArray[np.float64]:
-    """Log depth ratios of neighbours along an axis, [2, pairs]: predicted, true."""
-    one, next_one = ((slice(None),) * axis + (part,) for part in (slice(None, -1), slice(1, None)))
-    both = valid[one] & valid[next_one]
-    return np.stack([np.log(depth[next_one][both]) - np.log(depth[one][both]) for depth in (predicted, truth)])
-
-
-def _f1(jumps: NDArray[np.bool_], same_sign: NDArray[np.bool_]) -> float:
-    """F1 of boundaries [2, pairs], predicted and true."""
-    right = int((jumps[0] & jumps[1] & same_sign).sum())
-    return 2 * right / max(int(jumps.sum()), 1)

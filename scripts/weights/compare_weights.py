@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stream_recon.app.evaluation.metrics import upgraded_metrics
-
 FIGURES = ("ate_over_path", "rpe_rot_deg", "absrel", "fov_error_deg")
 WORSE_AT_MOST = 1.15
 
@@ -45,10 +43,9 @@ def read(folder: Path) -> dict[tuple[str, str, str], float]:
     figures = {}
     for path in sorted(folder.glob("*.json")):
         for sequence, record in json.loads(path.read_text())["sequences"].items():
-            scores = upgraded_metrics(record)
             for name in FIGURES:
-                if scores.get(name):
-                    figures[path.stem, sequence, name] = float(scores[name])
+                if record.get(name):
+                    figures[path.stem, sequence, name] = float(record[name])
     if not figures:
         raise NotComparableError(f"{folder} holds no figures: write them with stream-recon eval --json")
     return figures

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.evaluation.point_errors import boundary_f1
 from stream_recon.app.export.depth import upsample_depth
 
 
@@ -21,7 +20,6 @@ def test_an_edge_of_depth_goes_to_the_edge_of_colour(edge: float) -> None:
     image, truth = picture(edge)
     fine = upsample_depth(truth[1::4, 1::4].copy(), image)
     assert fine.shape == truth.shape and fine.dtype == np.float32
-    assert boundary_f1(fine, truth, truth > 0) > 0.98
     assert np.abs(fine / truth - 1).max() < 0.02
 
 
