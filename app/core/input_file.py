@@ -8,9 +8,12 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
+
+from stream_recon.configs.errors import InputError
 
 MAX_TEXT_BYTES = 1 << 28
 """Default size limit in bytes (256 MiB): more than any table, list or JSON file of a data set or result."""
@@ -21,6 +24,15 @@ gone blocks for ever."""
 CHUNK = 1 << 24
 """Bytes of a part: slow drives give them within seconds."""
 T = TypeVar("T")
+
+
+@contextmanager
+def input_errors(name: object) -> Iterator[None]:
+    """Raise a system error in the block, on the input called ``name``, as `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def open_regular(path: Path, timeout_s: float = READ_SECONDS) -> BinaryIO:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthPoints
-from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.input_file import input_errors, read_file
 from stream_recon.app.core.transforms import FloatArray, invert_pose
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
@@ -23,7 +23,7 @@ from stream_recon.app.datasets.text import content_lines, integer, numbers, pose
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import colmap_camera
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
-from stream_recon.app.sources.readers import input_errors, natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 MODELS = {
@@ -41,7 +41,7 @@ MODELS = {
     11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
 }
 """Name and number of parameters of camera models by their id in binary files."""
-LARGEST_MODEL = 1 << 33
+MAX_MODEL_BYTES = 1 << 33
 """Bytes of a model's file that are read: points of a hundred thousand images."""
 ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
 TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
@@ -63,13 +63,13 @@ def read_calibrations(model: Path) -> dict[int, Calibration | str]:
 
     Raises InputError: a malformed file.
     """
-    found: dict[int, Calibration | str] = {}
+    cameras: dict[int, Calibration | str] = {}
     for key, name, size, values in _camera_rows(model):
         try:
-            found[key] = colmap_camera(name, values, size)
+            cameras[key] = colmap_camera(name, values, size)
         except (ValueError, IndexError, ConfigError) as error:
-            found[key] = f"camera {key}: {error} cannot be used"
-    return found
+            cameras[key] = f"camera {key}: {error} cannot be used"
+    return cameras
 
 
 def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
@@ -91,12 +91,12 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
         yield integer(camera, where), words[1], (integer(width_, where), integer(height_, where)), values
 
 
-def common_calibration(found: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
+def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
     """The camera that images have in common, or why they have none."""
-    faults = [camera for camera in found if isinstance(camera, str)]
+    faults = [camera for camera in cameras if isinstance(camera, str)]
     if faults:
         return None, faults[0]
-    known = [camera for camera in found if not isinstance(camera, str)]
+    known = [camera for camera in cameras if not isinstance(camera, str)]
     try:
         return (one_camera(known), None) if known else (None, None)
     except InputError as error:
@@ -130,12 +130,12 @@ class SparsePoints:
         order = np.argsort(numbers)
         return cls(numbers[order], np.array(list(xyz), dtype=np.float64).reshape(-1, 3)[order])
 
-    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Rows [K] of the wanted ids [K], -1 for unknown ones."""
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Rows [K] of ids [K], -1 for unknown ones."""
         if not len(self.keys):
-            return np.full(len(wanted), -1, dtype=np.intp)
-        found = np.clip(np.searchsorted(self.keys, wanted), 0, len(self.keys) - 1)
-        return np.where(self.keys[found] == wanted, found, -1).astype(np.intp)
+            return np.full(len(ids), -1, dtype=np.intp)
+        nearest = np.clip(np.searchsorted(self.keys, ids), 0, len(self.keys) - 1)
+        return np.where(self.keys[nearest] == ids, nearest, -1).astype(np.intp)
 
 
 def has_points(model: Path) -> bool:
@@ -162,7 +162,7 @@ class _Bytes:
     def __init__(self, path: Path) -> None:
         self.path = path
         with input_errors(path):
-            self._data = read_file(path, LARGEST_MODEL)
+            self._data = read_file(path, MAX_MODEL_BYTES)
         self._position = 0
 
     def unpack(self, layout: str) -> tuple[float, ...]:
@@ -244,8 +244,8 @@ def _posed(
 def _binary_points(file: _Bytes) -> SparsePoints:
     keys, xyz = array("q"), array("d")
     for _ in range(int(file.unpack("Q")[0])):
-        key, x, y, z, *_, track = file.unpack("Q3d3BdQ")
-        file.read(8 * int(track))
+        key, x, y, z, *_, track_length = file.unpack("Q3d3BdQ")
+        file.read(8 * int(track_length))
         keys.append(int(key))
         xyz.extend((x, y, z))
     return SparsePoints.from_rows(keys, np.array(xyz).reshape(-1, 3))
@@ -272,32 +272,36 @@ def load_colmap(path: Path) -> Recording:
     """All images with the poses of registered ones, and the model's points as sparse depth."""
     images, model = colmap_images(path), _model(path)
     assert model is not None, "the folder was recognised by it"
-    posed, cameras = {image.name: image for image in read_images(model)}, read_cameras(model)
-    folder = path / "images"
+    registered, missing = _registered(model, path / "images", images)
+    cameras, calibrations = read_cameras(model), read_calibrations(model)
+    for image in registered.values():
+        if image.camera not in cameras:
+            raise InputError(f"{model} has no camera {image.camera}, which {image.name} refers to")
+    calibration, unusable = common_calibration([calibrations[image.camera] for image in registered.values()])
+    return Recording(
+        images=images,
+        poses={i: invert_pose(image.T_camera_world) for i, image in registered.items()},
+        camera=common_camera([cameras[image.camera] for image in registered.values()]),
+        calibration=calibration,
+        unusable=unusable,
+        read_depth=_SparseDepth(model, images, registered, cameras) if has_points(model) else None,
+        metric=False,
+        warnings=(f"{missing} images of the COLMAP model are not in images/",) if missing else (),
+    )
+
+
+def _registered(model: Path, folder: Path, images: Sequence[Path]) -> tuple[dict[int, PosedImage], int]:
+    """The model's images by their positions in ``images``, and how many it has that are not among these."""
+    posed = {image.name: image for image in read_images(model)}
     names = [image.relative_to(folder).as_posix() for image in images]
     if not posed.keys() & set(names):
         # Written on Windows, where folders are separated by backslashes and case does not count.
         plain = {name.casefold(): name for name in names}
         posed = {plain.get(name.replace("\\", "/").casefold(), name): image for name, image in posed.items()}
-    found = {i: posed[name] for i, name in enumerate(names) if name in posed}
-    if posed and not found:
+    registered = {i: posed[name] for i, name in enumerate(names) if name in posed}
+    if posed and not registered:
         raise InputError(f"none of the {len(posed)} images of {model} is in {folder}")
-    for image in found.values():
-        if image.camera not in cameras:
-            raise InputError(f"{model} has no camera {image.camera}, which {image.name} refers to")
-    lost = len(posed) - len(found)
-    calibrations = read_calibrations(model)
-    calibration, unusable = common_calibration([calibrations[image.camera] for image in found.values()])
-    return Recording(
-        images=images,
-        poses={i: invert_pose(image.T_camera_world) for i, image in found.items()},
-        camera=common_camera([cameras[image.camera] for image in found.values()]),
-        calibration=calibration,
-        unusable=unusable,
-        read_depth=_SparseDepth(model, images, found, cameras) if has_points(model) else None,
-        metric=False,
-        warnings=(f"{lost} images of the COLMAP model are not in images/",) if lost else (),
-    )
+    return registered, len(posed) - len(registered)
 
 
 class _SparseDepth:
@@ -318,15 +322,15 @@ class _SparseDepth:
         if image is None:
             return None
         rows = self._points.rows(image.points)
-        seen = rows >= 0
-        if not seen.any():
+        has_point = rows >= 0
+        if not has_point.any():
             return None
-        z = self._points.xyz[rows[seen]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
+        z = self._points.xyz[rows[has_point]] @ image.T_camera_world[2, :3] + image.T_camera_world[2, 3]
         camera = self._cameras[image.camera]
         # The model may be of the same images at another size.
         known = None if camera is None else camera.size
         scale = np.ones(2) if known is None else np.divide(self._image_size(known), known)
-        return DepthPoints(np.column_stack([image.uv[seen] * scale, z]))
+        return DepthPoints(np.column_stack([image.uv[has_point] * scale, z]))
 
     @cached_property
     def _points(self) -> SparsePoints:

@@ -12,7 +12,7 @@ from stream_recon.app.datasets.catalogue import IMAGES, READERS, VIDEO, DatasetR
 from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.result.cameras import CAMERAS_NAME
 from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.app.sources.readers import natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import InputError
 
 SEPARATOR = "__"
@@ -41,21 +41,19 @@ def find_scenes(root: Path, dataset: str | None = None, exclude: Collection[Path
     readers = READERS if dataset is None else (reader_named(dataset),)
     root = Path(root).absolute()
     if root.is_dir():
-        found = _Search(readers, exclude).below(root)
+        scenes = _Search(readers, exclude).below(root)
     elif not root.exists():
         raise InputError(f"no such folder: {root}")
     else:
-        found = [(root, VIDEO)] if VIDEO in readers and VIDEO.recognise(root) else []
-    if not found:
-        wanted = readers if dataset else ()
-        raise InputError(_nothing(root, wanted[0] if wanted else None))
-    names = scene_names(root, [path for path, _ in found])
-    return [Scene(name, r.name, path, r.count(path)) for name, (path, r) in zip(names, found, strict=True)]
+        scenes = [(root, VIDEO)] if VIDEO in readers and VIDEO.recognise(root) else []
+    if not scenes:
+        raise InputError(_nothing(root, readers[0] if dataset else None))
+    names = scene_names(root, [path for path, _ in scenes])
+    return [Scene(name, r.name, path, r.count(path)) for name, (path, r) in zip(names, scenes, strict=True)]
 
 
-Found = list[tuple[Path, DatasetReader]]
-
-
+Recognised = list[tuple[Path, DatasetReader]]
+"""Scenes with their readers."""
 SYSTEM_NAMES = (".", "@eaDir", "$RECYCLE", "__MACOSX", "lost+found")
 """Beginnings of names of hidden files, and of folders that systems and network drives make."""
 
@@ -66,40 +64,44 @@ class _Search:
     def __init__(self, readers: tuple[DatasetReader, ...], exclude: Collection[Path]) -> None:
         self._layouts = [reader for reader in readers if reader not in (VIDEO, IMAGES)]
         self._videos, self._images = VIDEO in readers, IMAGES in readers
-        self._seen = {identity for path in exclude if (identity := _identity(path)) is not None}
+        self._visited = {identity for path in exclude if (identity := _identity(path)) is not None}
 
-    def below(self, folder: Path, depth: int = 0) -> Found:
+    def below(self, folder: Path, depth: int = 0) -> Recognised:
         """Scenes in a folder. Unreadable and too deep folders are skipped with a warning."""
         identity = _identity(folder)
-        if identity in self._seen:
+        if identity in self._visited:
             return []
         if depth > MAX_DEPTH:
             logger.warning("%s is more than %d folders deep and is skipped", folder, MAX_DEPTH)
             return []
         if identity is not None:
-            self._seen.add(identity)
+            self._visited.add(identity)
         try:
             # A folder has its own name rather than that of a link to it.
             entries = sorted(folder.iterdir(), key=lambda entry: (entry.is_symlink(), natural_key(entry.name)))
             if all((folder / name).is_file() for name in (RUN_NAME, CAMERAS_NAME)):
                 return []
-            for reader in self._layouts:
-                if reader.recognise(folder):
-                    return [(folder, reader)]
+            layout = next((reader for reader in self._layouts if reader.recognise(folder)), None)
+            if layout is not None:
+                return [(folder, layout)]
             folders = {entry for entry in entries if entry.is_dir()}
             has_images = self._images and IMAGES.recognise(folder)
         except OSError as error:
             logger.warning("%s cannot be read and is skipped: %s", folder, error.strerror)
             return []
-        inner: Found = []
+        inner = self._inside(entries, folders, depth + 1)
+        return [(folder, IMAGES)] if has_images and _outnumbers(folder, inner) else inner
+
+    def _inside(self, entries: list[Path], folders: set[Path], depth: int) -> Recognised:
+        inner: Recognised = []
         for entry in entries:
             if entry.name.startswith(SYSTEM_NAMES):
                 continue
             if entry in folders:
-                inner += self.below(entry, depth + 1)
+                inner += self.below(entry, depth)
             elif self._videos and VIDEO.recognise(entry):
                 inner.append((entry, VIDEO))
-        return [(folder, IMAGES)] if has_images and _outnumbers(folder, inner) else inner
+        return inner
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -111,7 +113,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _outnumbers(folder: Path, inner: Found) -> bool:
+def _outnumbers(folder: Path, inner: Recognised) -> bool:
     """Whether a folder has as many images as each inner scene, and all of these are folders of images."""
     count = IMAGES.count(folder) or 0
     return all(reader is IMAGES and (IMAGES.count(path) or 0) <= count for path, reader in inner)

@@ -39,16 +39,18 @@ def load_kitti_raw(path: Path) -> Recording:
     if min(rows) < 0 or max(rows) >= len(times):
         raise InputError(f"{table} has {len(times)} lines, and there is an image {images[int(np.argmax(rows))].name}")
     timed = in_time_order(images, times[rows], table)
-    calibration = _find(path, CAMERA_FILE)
-    entries = {} if calibration is None else _entries(calibration)
-    camera, lens, T_camera_rectified = _cameras(entries, name.removeprefix("image_"), rectified=_is_rectified(path))
+    calibration_file = _find(path, CAMERA_FILE)
+    entries = {} if calibration_file is None else _entries(calibration_file)
+    camera, calibration, T_camera_rectified = _cameras(
+        entries, name.removeprefix("image_"), rectified=_is_rectified(path)
+    )
     poses = _poses(path, T_camera_rectified, entries) if entries else {}
     return Recording(
         images=timed.images,
         timestamps=timed.times,
-        poses={i: poses[rows[k]] for i, k in enumerate(timed.kept) if rows[k] in poses},
+        poses={i: poses[rows[k]] for i, k in enumerate(timed.positions) if rows[k] in poses},
         camera=camera,
-        calibration=lens,
+        calibration=calibration,
         warnings=timed.warnings,
     )
 
@@ -69,9 +71,9 @@ def _find(path: Path, name: str) -> Path | None:
 
 def _seconds(text: str, where: str) -> float:
     """Seconds since 1970 of a date with nanoseconds."""
-    whole, _, fraction = text.partition(".")
+    seconds, _, fraction = text.partition(".")
     try:
-        moment = datetime.strptime(whole.strip(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+        moment = datetime.strptime(seconds.strip(), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         return moment.timestamp() + float(f"0.{fraction.strip() or 0}")
     except ValueError as error:
         raise InputError(f"{where} must be a date and time ({error})") from error
@@ -79,12 +81,12 @@ def _seconds(text: str, where: str) -> float:
 
 def _entries(file: Path) -> dict[str, FloatArray]:
     """Numbers by name of a calibration file; entries of words are left out."""
-    found = {}
+    entries = {}
     for number, line in content_lines(file):
-        name, _, rest = line.partition(":")
-        if name.strip() != "calib_time" and rest.strip():
-            found[name.strip()] = np.array(numbers(rest, f"{file} line {number}", 1))
-    return found
+        name, _, values = line.partition(":")
+        if name.strip() != "calib_time" and values.strip():
+            entries[name.strip()] = np.array(numbers(values, f"{file} line {number}", 1))
+    return entries
 
 
 def _cameras(
@@ -105,8 +107,8 @@ def _cameras(
     if K is None or len(K) != 9 or D is None:
         return None, None, T
     pinhole = centred(K[0], K[4], K[2], K[5])
-    lens = Calibration(pinhole.fx, pinhole.fy, pinhole.cx, pinhole.cy, "perspective", tuple(map(float, D)), size)
-    return PinholeCamera(pinhole, size), lens, T
+    distorted = Calibration(pinhole.fx, pinhole.fy, pinhole.cx, pinhole.cy, "perspective", tuple(map(float, D)), size)
+    return PinholeCamera(pinhole, size), distorted, T
 
 
 def _transform(entries: dict[str, FloatArray], where: str) -> FloatArray:

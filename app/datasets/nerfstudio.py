@@ -13,7 +13,7 @@ from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Reco
 from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, listed_file, read_json, rigid
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import FOCAL_KEYS, UnsupportedError, nerfstudio_camera
-from stream_recon.app.sources.readers import natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
 FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthTruth, GroundTruth, Poses, no_depth
+from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
@@ -20,16 +21,8 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
-from stream_recon.app.sources.readers import (
-    IMAGE_FOLDER_FPS,
-    OTHER_WORDS,
-    ImageReader,
-    input_errors,
-    is_map,
-    list_images,
-    only_photographs,
-    unread_images,
-)
+from stream_recon.app.sources.image_files import OTHER_WORDS, is_map, list_images, only_photographs, unreadable_images
+from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, ImageReader
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -40,7 +33,7 @@ class TimedImages:
 
     images: tuple[Path, ...]
     times: NDArray[np.float64]  # [N] seconds, ascending
-    kept: NDArray[np.intp]  # [N] positions in the original list
+    positions: NDArray[np.intp]  # [N] in the original list
     warnings: tuple[str, ...]
 
 
@@ -55,14 +48,14 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
         raise InputError(f"{where}: a timestamp is negative or not a number")
     order = np.argsort(times, kind="stable")
     unique = np.concatenate([[True], np.diff(times[order]) > 0])
-    kept = order[unique]
+    positions = order[unique]
     warnings = []
     if (np.diff(times) < 0).any():
         warnings.append(f"timestamps in {where.name} are out of order: the frames were sorted by them")
     if not unique.all():
         count = int((~unique).sum())
         warnings.append(f"{count} images in {where.name} repeat another's timestamp and were left out")
-    return TimedImages(tuple(images[i] for i in kept), times[kept], kept, tuple(warnings))
+    return TimedImages(tuple(images[i] for i in positions), times[positions], positions, tuple(warnings))
 
 
 def images_in(folder: Path) -> tuple[Path, ...]:
@@ -319,5 +312,5 @@ def load_sequence(path: Path) -> Recording:
 def load_image_folder(path: Path) -> Recording:
     with input_errors(path):
         warnings = only_photographs(list_images(path))[1]
-    left_out = unread_images(path)
+    left_out = unreadable_images(path)
     return Recording(images=images_in(path), warnings=(*warnings, *([left_out] if left_out else [])))

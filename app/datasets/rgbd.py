@@ -20,7 +20,6 @@ from stream_recon.app.datasets.text import (
     matched_poses,
     number_rows,
     numbers,
-    read_tum_trajectory,
     rigid,
     timed_files,
 )
@@ -92,11 +91,11 @@ def count_listed(name: str, path: Path) -> int:
 
 def load_tum(path: Path) -> Recording:
     """TUM RGB-D: rgb.txt, groundtruth.txt, depth.txt; the camera follows from the name of the sequence."""
-    names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
-    if not names:
+    number = _freiburg(path)
+    if number is None:
         return _load_timed(path, None)
-    k = TUM_CAMERAS[names.group(1)]
-    calibration = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", TUM_DISTORTION[names.group(1)], VGA)
+    k = TUM_CAMERAS[number]
+    calibration = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", TUM_DISTORTION[number], VGA)
     return dataclasses.replace(_load_timed(path, k), calibration=calibration)
 
 
@@ -128,21 +127,17 @@ def load_icl(path: Path) -> Recording:
     """
     timed, depth, numbered = _associated(path)
     rendered, measured = next(iter(sorted(path.glob("*.gt.freiburg"))), None), path / "groundtruth.txt"
-    poses: dict[int, FloatArray] = {}
-    doubts: list[str] = []
+    poses, warnings = matched_poses(rendered or measured, timed.times)
     if rendered is not None:
-        found, doubts = matched_poses(rendered, read_tum_trajectory(rendered), timed.times)
-        poses = {i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in found.items()}
-    elif measured.is_file():
-        poses, doubts = matched_poses(measured, read_tum_trajectory(measured), timed.times)
-    camera = ICL_CAMERA if numbered or rendered is not None else _tum_camera(path)
+        poses = {i: ICL_MIRROR @ pose @ ICL_MIRROR for i, pose in poses.items()}
+    camera = ICL_CAMERA if numbered or rendered is not None else TUM_CAMERAS.get(_freiburg(path) or "")
     return Recording(
         images=timed.images,
         timestamps=timed.times / IMAGE_FOLDER_FPS if numbered else timed.times,
         poses=poses,
         camera=None if camera is None else PinholeCamera(camera, VGA),
         read_depth=depth,
-        warnings=(*timed.warnings, *doubts),
+        warnings=(*timed.warnings, *warnings),
     )
 
 
@@ -158,7 +153,7 @@ def _associated(path: Path) -> tuple[TimedImages, DepthImages, bool]:
     colour = _colour_column(path, [row for _, row in rows], table)
     times = np.array([numbers(row[colour - 1], f"{table} line {number}", 1)[0] for number, row in rows])
     timed = in_time_order([listed_file(path, row[colour]) for _, row in rows], times, table)
-    depth = {i: listed_file(path, rows[row][1][4 - colour]) for i, row in enumerate(timed.kept)}
+    depth = {i: listed_file(path, rows[row][1][4 - colour]) for i, row in enumerate(timed.positions)}
     numbered = all(row[colour - 1].isdecimal() for _, row in rows)
     return timed, DepthImages(depth, DEPTH_UNITS_PER_METRE), numbered
 
@@ -178,26 +173,23 @@ def _colour_column(path: Path, rows: list[list[str]], table: Path) -> int:
     raise InputError(f"{table}: it cannot be told which of its two columns of files is depth (16-bit images)")
 
 
-def _tum_camera(path: Path) -> Intrinsics | None:
-    names = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
-    return TUM_CAMERAS[names.group(1)] if names else None
+def _freiburg(path: Path) -> str | None:
+    """Number of the camera of TUM RGB-D, by the name of the sequence."""
+    match = re.search(r"(?:freiburg|fr)([123])(?!\d)", path.resolve().name.lower())
+    return match.group(1) if match else None
 
 
 def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | None = VGA) -> Recording:
     times, files = timed_files(path / "rgb.txt")
     timed = in_time_order(files, times, path / "rgb.txt")
-    truth = path / "groundtruth.txt"
-    poses: dict[int, FloatArray] = {}
-    doubts: list[str] = []
-    if truth.is_file():
-        poses, doubts = matched_poses(truth, read_tum_trajectory(truth), timed.times)
+    poses, warnings = matched_poses(path / "groundtruth.txt", timed.times)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses=poses,
         camera=None if camera is None else PinholeCamera(camera, size),
         read_depth=_timed_depth(path / "depth.txt", timed.times),
-        warnings=(*timed.warnings, *doubts),
+        warnings=(*timed.warnings, *warnings),
     )
 
 

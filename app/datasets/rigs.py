@@ -21,7 +21,7 @@ from stream_recon.app.datasets.recording import (
 )
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import (
-    Trajectory,
+    TimedPoses,
     content_lines,
     integer,
     listed_file,
@@ -31,10 +31,9 @@ from stream_recon.app.datasets.text import (
     pose_from_quaternion,
     read_pose_lines,
     read_text,
-    read_tum_trajectory,
     rigid,
 )
-from stream_recon.app.sources.calibration import SAME_ASPECT, Calibration
+from stream_recon.app.sources.calibration import Calibration, same_aspect
 from stream_recon.app.sources.camera_files import UnsupportedError, distortion
 from stream_recon.configs.errors import InputError
 
@@ -100,7 +99,7 @@ def load_kitti(path: Path) -> Recording:
         T_grey_camera[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
     if poses and max(frames) > max(poses):
         warnings += (f"the poses end at frame {max(poses)}: frames up to {max(frames)} have no true pose",)
-    numbered = {i: frames[position] for i, position in enumerate(timed.kept)}
+    numbered = {i: frames[position] for i, position in enumerate(timed.positions)}
     return Recording(
         images=timed.images,
         timestamps=timed.times,
@@ -122,18 +121,15 @@ def load_euroc(path: Path) -> Recording:
     timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
     truth = base / "state_groundtruth_estimate0" / "data.csv"
     sensor = table.with_name("sensor.yaml")
-    poses: dict[int, FloatArray] = {}
-    doubts: list[str] = []
     camera, calibration, unusable, T_body_camera = None, None, None, np.eye(4)
     if sensor.is_file():
         text = read_text(sensor)
         T_body_camera = _euroc_extrinsics(text, sensor)
         camera, calibration, unusable = _euroc_cameras(text, sensor)
         camera = _if_resized(camera, timed.images)
-        if truth.is_file():
-            poses, doubts = matched_poses(truth, _euroc_truth(truth), timed.times)
     elif truth.is_file():
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
+    poses, warnings = matched_poses(truth, timed.times, _euroc_truth)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
@@ -141,7 +137,7 @@ def load_euroc(path: Path) -> Recording:
         camera=camera,
         calibration=calibration,
         unusable=unusable,
-        warnings=(*timed.warnings, *doubts),
+        warnings=(*timed.warnings, *warnings),
     )
 
 
@@ -150,16 +146,13 @@ def load_spires(path: Path) -> Recording:
     images = spires_images(path)
     timed = in_time_order(images, np.array([float(image.stem) for image in images]), images[0].parent)
     truth = next((path / name for name in SPIRES_TRUTH if (path / name).is_file()), None)
-    poses: dict[int, FloatArray] = {}
-    doubts: list[str] = []
-    if truth is not None:
-        poses, doubts = matched_poses(truth, read_tum_trajectory(truth), timed.times)
+    poses, warnings = matched_poses(truth, timed.times)
     T_base_camera = SPIRES_BASE_LIDAR @ np.linalg.inv(SPIRES_CAMERA_LIDAR)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: pose @ T_base_camera for i, pose in poses.items()},
-        warnings=(*timed.warnings, *doubts),
+        warnings=(*timed.warnings, *warnings),
     )
 
 
@@ -189,9 +182,9 @@ def _kitti_poses(path: Path) -> dict[int, FloatArray]:
 
 def _kitti_projection(calibration: Path, name: str) -> FloatArray:
     for number, line in content_lines(calibration):
-        key, _, rest = line.partition(":")
+        key, _, values = line.partition(":")
         if key.strip() == name:
-            P = np.array(numbers(rest, f"{calibration} line {number}", 12)[:12], dtype=np.float64).reshape(3, 4)
+            P = np.array(numbers(values, f"{calibration} line {number}", 12)[:12], dtype=np.float64).reshape(3, 4)
             if min(P[0, 0], P[1, 1]) <= 0:
                 raise InputError(f"{calibration} line {number}: focal lengths must be above 0")
             return P
@@ -202,19 +195,19 @@ def _euroc_base(path: Path) -> Path:
     return path / "mav0" if (path / "mav0").is_dir() else path
 
 
-def _euroc_truth(table: Path) -> Trajectory:
+def _euroc_truth(table: Path) -> TimedPoses:
     """Body poses of lines ``nanoseconds, px, py, pz, qw, qx, qy, qz, ..``."""
     rows = number_rows(table, 8)
     rows = rows[np.isfinite(rows).all(axis=1)]
     poses = [pose_from_quaternion(r[1:4], r[[5, 6, 7, 4]], f"{table}, timestamp {r[0]:.0f}") for r in rows]
-    return Trajectory(rows[:, 0] * NANOSECONDS, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+    return TimedPoses(rows[:, 0] * NANOSECONDS, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
 
 
 def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
-    found = re.search(r"^T_BS:.*?data:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    if not found:
+    match = re.search(r"^T_BS:.*?data:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    if not match:
         raise InputError(f"{sensor} has no T_BS with 16 numbers under data")
-    values = np.array(numbers(found.group(1), f"{sensor}, T_BS", 16)[:16], dtype=np.float64)
+    values = np.array(numbers(match.group(1), f"{sensor}, T_BS", 16)[:16], dtype=np.float64)
     return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
 
 
@@ -246,9 +239,7 @@ def _if_resized(camera: PinholeCamera | None, images: tuple[Path, ...]) -> Pinho
     """The camera without its size where images of another shape are not those of the sensor, resized."""
     if camera is None or camera.size is None:
         return camera
-    width, height = image_size(images)
-    same = abs(width * camera.size[1] / (height * camera.size[0]) - 1) < SAME_ASPECT
-    return camera if same else PinholeCamera(camera.intrinsics)
+    return camera if same_aspect(image_size(images), camera.size) else PinholeCamera(camera.intrinsics)
 
 
 def _spires_folder(path: Path) -> Path | None:

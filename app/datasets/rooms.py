@@ -18,7 +18,7 @@ from stream_recon.app.datasets.recording import (
 )
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import number_rows, read_json, read_pose_files, read_pose_lines
-from stream_recon.app.sources.readers import natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import InputError
 
 MILLIMETRES = 1000.0
@@ -94,8 +94,8 @@ def load_replica(path: Path) -> Recording:
     numbers = frame_numbers(images, "frame")
     poses = read_pose_lines(path / "traj.txt", 16)
     files = [folder / "cam_params.json" for folder in (path, path.resolve().parent)]
-    found = next((file for file in files if file.is_file()), None)
-    camera, scale = (None, REPLICA_DEPTH_UNITS_PER_METRE) if found is None else _replica_camera(found)
+    parameters = next((file for file in files if file.is_file()), None)
+    camera, scale = (None, REPLICA_DEPTH_UNITS_PER_METRE) if parameters is None else _replica_camera(parameters)
     depth = {i: image.with_name(f"depth{image.stem.removeprefix('frame')}.png") for i, image in enumerate(images)}
     return Recording(
         images=images,

@@ -30,10 +30,10 @@ def undistorted_truth(truth: GroundTruth, camera: Calibration) -> GroundTruth:
         return truth
 
     def read(index: int) -> DepthTruth | None:
-        found = truth.depth(index)
-        if isinstance(found, DepthPoints):
-            return DepthPoints(np.column_stack([rectifier.from_source(found.uvz[:, :2]), found.uvz[:, 2]]))
-        return None if found is None else _undistorted_depth(found, rectifier)
+        depth = truth.depth(index)
+        if isinstance(depth, DepthPoints):
+            return DepthPoints(np.column_stack([rectifier.from_source(depth.uvz[:, :2]), depth.uvz[:, 2]]))
+        return None if depth is None else _undistorted_depth(depth, rectifier)
 
     return dataclasses.replace(truth, intrinsics=rectifier.intrinsics, read_depth=read)
 

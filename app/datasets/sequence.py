@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.text import dataset_errors, read_text, rigid
-from stream_recon.app.sources.calibration import SAME_ASPECT
+from stream_recon.app.datasets.text import dataset_errors, number_rows, rigid
+from stream_recon.app.sources.calibration import same_aspect
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
-from stream_recon.app.sources.readers import list_images
+from stream_recon.app.sources.image_files import list_images
 from stream_recon.configs.errors import InputError
 
 ROTATION_TOLERANCE = 0.01
@@ -55,7 +55,7 @@ class TruthSequence:
                     raise InputError(f"{dense} is not a 16-bit image of one channel (depth in millimetres)")
                 return DepthMap(millimetres.astype(np.float32) / 1000)
             if sparse.is_file():
-                points = np.array(_read_rows(sparse, 3), dtype=np.float64).reshape(-1, 3)
+                points = number_rows(sparse, 3, exact=True)
                 return DepthPoints(points[np.isfinite(points).all(axis=1)])
         return None
 
@@ -90,22 +90,6 @@ def read_sequence(folder: Path) -> TruthSequence:
         )
 
 
-def _read_rows(path: Path, columns: int) -> list[list[float]]:
-    """Rows of numbers; blank lines and lines that start with # are skipped."""
-    rows = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            row = [float(word) for word in line.split()]
-        except ValueError as error:
-            raise InputError(f"{path} line {number}: not a number ({error})") from error
-        if len(row) != columns:
-            raise InputError(f"{path} line {number}: {len(row)} numbers instead of {columns}")
-        rows.append(row)
-    return rows
-
-
 def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.float64]]:
     """Poses by position. A line's number is that of the image's name where names are numbers, else its position.
 
@@ -113,13 +97,7 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     """
     if not path.is_file():
         return {}
-    rows = _read_rows(path, 17)
-    for row in rows:
-        if not row[0].is_integer():
-            raise InputError(f"{path}: a line must begin with the image's number, not {row[0]}")
-    poses = {int(row[0]): np.array(row[1:], dtype=np.float64).reshape(4, 4) for row in rows}
-    if len(poses) != len(rows):
-        raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
+    poses = _read_numbered_poses(path)
     positions = range(len(images))
     by_name = [int(p.stem) if p.stem.isdecimal() else -1 for p in images]
     keys = by_name if sum(k in poses for k in by_name) >= sum(k in poses for k in positions) else positions
@@ -131,20 +109,32 @@ def _read_poses(path: Path, images: tuple[Path, ...]) -> dict[int, NDArray[np.fl
     return {i: rigid(pose, f"{where} {images[i].name}", ROTATION_TOLERANCE) for i, pose in known.items()}
 
 
+def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
+    """Poses [4, 4] by the number at the beginning of their line."""
+    rows = number_rows(path, 17, exact=True)
+    for row in rows:
+        if not row[0].is_integer():
+            raise InputError(f"{path}: a line must begin with the image's number, not {row[0]}")
+    poses = {int(row[0]): row[1:].reshape(4, 4) for row in rows}
+    if len(poses) != len(rows):
+        raise InputError(f"{path}: {len(rows) - len(poses)} images have more than one pose")
+    return poses
+
+
 def _stated_size(path: Path) -> tuple[int, int] | None:
     """Image size in intrinsics.txt; None without the file."""
-    rows = _read_rows(path, 6) if path.is_file() else []
+    rows = number_rows(path, 6, exact=True) if path.is_file() else np.empty((0, 6))
     return (int(rows[0][4]), int(rows[0][5])) if len(rows) == 1 and np.isfinite(rows).all() else None
 
 
 def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
     if not path.is_file():
         return None
-    rows = _read_rows(path, 6)
+    rows = number_rows(path, 6, exact=True)
     if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
         raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
-    fx, fy, cx, cy, width, height = rows[0]
-    sx, sy = size[0] / width, size[1] / height
-    if abs(sx / sy - 1) > SAME_ASPECT:
+    fx, fy, cx, cy, width, height = map(float, rows[0])
+    if not same_aspect(size, (width, height)):
         raise InputError(f"{path} is for {width:g}x{height:g} pixels; the images are {size[0]}x{size[1]}")
+    sx, sy = size[0] / width, size[1] / height
     return Intrinsics(fx * sx, fy * sy, cx * sx, cy * sy)

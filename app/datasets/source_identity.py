@@ -16,7 +16,7 @@ from stream_recon.configs.errors import InputError, OutputError
 
 PICTURES = 10
 """Stored pictures that are compared, spread over the result."""
-LARGEST_DIFFERENCE = 12.0
+MAX_DIFFERENCE = 12.0
 """Largest mean difference of two images of one frame, in levels of 255: other encoding alone gives 1 to 5."""
 NOISE = 2.5
 """Mean difference up to which two images are the same whatever else is similar."""
@@ -36,19 +36,18 @@ def source_change(folder: Path, cameras: Sequence[FrameCamera], open_again: Call
     if not cameras:
         return None
     rows = sorted(set(np.linspace(0, len(cameras) - 1, PICTURES).round().astype(int).tolist()))
-    wanted = {cameras[row].index: row for row in rows}
-    seen = 0
+    compared = {cameras[row].index: row for row in rows}
+    read = 0
     with open_again() as source:
-        for frame in source.frames_at(set(wanted)):
-            difference = _difference(folder, cameras, wanted[frame.index], frame, timed=not source.has_files)
+        for frame in source.frames_at(set(compared)):
+            difference = _difference(folder, cameras, compared[frame.index], frame, timed=not source.has_files)
             if difference is not None:
                 return f"frame {frame.index} {difference}"
-            seen += 1
+            read += 1
         # A file that cannot be decoded is told elsewhere, and costs its frame alone.
-        unread = source.damaged if seen else 0
-    return (
-        None if len(wanted) - seen <= unread else f"{len(wanted) - seen} of {len(wanted)} frames looked for are missing"
-    )
+        unread = source.damaged if read else 0
+    missing = len(compared) - read
+    return None if missing <= unread else f"{missing} of {len(compared)} frames looked for are missing"
 
 
 def _difference(folder: Path, cameras: Sequence[FrameCamera], row: int, frame: Frame, *, timed: bool) -> str | None:
@@ -61,13 +60,13 @@ def _difference(folder: Path, cameras: Sequence[FrameCamera], row: int, frame: F
     size = (frame.rgb.shape[1], frame.rgb.shape[0])
     if size != stored.transform.source_size:
         return f"has {size[0]}x{size[1]} pixels instead of {'x'.join(map(str, stored.transform.source_size))}"
-    here = prepare(frame, stored.transform).rgb
-    apart = _apart(here, stored.rgb)
-    if apart > LARGEST_DIFFERENCE:
+    image = prepare(frame, stored.transform).rgb
+    difference = _mean_difference(image, stored.rgb)
+    if difference > MAX_DIFFERENCE:
         return "shows another picture"
-    if apart > NOISE:
+    if difference > NOISE:
         neighbours = [_stored(folder, cameras[other]) for other in (row - 1, row + 1) if 0 <= other < len(cameras)]
-        if any(n is not None and _apart(here, n.rgb) < CLOSER * apart for n in neighbours):
+        if any(n is not None and _mean_difference(image, n.rgb) < CLOSER * difference for n in neighbours):
             return "shows the picture of another frame"
     if frame.mask is not None and _has_depth(frame.mask, stored):
         return "has another mask"
@@ -81,7 +80,7 @@ def _stored(folder: Path, camera: FrameCamera) -> DepthFile | None:
         return None
 
 
-def _apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+def _mean_difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     if one.shape != other.shape:
         return float("inf")
     # Blurred, since compression changes details.

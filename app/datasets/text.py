@@ -3,7 +3,7 @@
 Poses are camera-to-world with axes right, down, forward.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.input_file import input_errors, read_file
 from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
-from stream_recon.app.sources.readers import input_errors
 from stream_recon.configs.errors import InputError
 
 
@@ -80,9 +79,14 @@ def integer(value: float, where: str) -> int:
     return int(value)
 
 
-def number_rows(path: Path, columns: int) -> NDArray[np.float64]:
-    """The first numbers of each line [N, columns]."""
-    rows = [numbers(line, f"{path} line {number}", columns)[:columns] for number, line in content_lines(path)]
+def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.float64]:
+    """The first numbers of each line [N, columns]. Raises InputError, where ``exact`` also for a longer line."""
+    rows = []
+    for number, line in content_lines(path):
+        row = numbers(line, f"{path} line {number}", 0 if exact else columns)
+        if exact and len(row) != columns:
+            raise InputError(f"{path} line {number}: {len(row)} numbers instead of {columns}")
+        rows.append(row[:columns])
     return np.array(rows, dtype=np.float64).reshape(-1, columns)
 
 
@@ -110,13 +114,13 @@ def listed_file(folder: Path, name: str) -> Path:
     name = name.replace("\\", "/")
     if (folder / name).exists():
         return folder / name
-    found = folder
+    path = folder
     for part in Path(name).parts:
-        inner = [] if (found / part).exists() else [p for p in _inner(found) if p.name.casefold() == part.casefold()]
+        inner = [] if (path / part).exists() else [p for p in _inner(path) if p.name.casefold() == part.casefold()]
         if len(inner) > 1:
             return file
-        found = inner[0] if inner else found / part
-    return found if found.exists() else file
+        path = inner[0] if inner else path / part
+    return path if path.exists() else file
 
 
 @lru_cache(64)
@@ -174,7 +178,7 @@ def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class TimedPoses:
     """Poses with timestamps in any order."""
 
     times: FloatArray  # [N] seconds
@@ -186,12 +190,28 @@ class Trajectory:
         return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
 
 
+def read_tum_trajectory(path: Path) -> TimedPoses:
+    """A trajectory of lines ``timestamp tx ty tz qx qy qz qw``; lines with inf or nan are lost frames, left out."""
+    rows = number_rows(path, 8)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    poses = [pose_from_quaternion(row[1:4], row[4:8], f"{path}, timestamp {row[0]:.6f}") for row in rows]
+    return TimedPoses(rows[:, 0], np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+
+
 FEW_MATCHES = 0.5
 """Share of images with a pose below which a data set's ground truth is doubted."""
 
 
-def matched_poses(path: Path, truth: "Trajectory", times: FloatArray) -> tuple[dict[int, FloatArray], list[str]]:
-    """`Trajectory.nearest`, and a warning where most images have no pose, such as for times in another unit."""
+def matched_poses(
+    path: Path | None, times: FloatArray, read: Callable[[Path], TimedPoses] = read_tum_trajectory
+) -> tuple[dict[int, FloatArray], list[str]]:
+    """`TimedPoses.nearest` of a file, and a warning where most images have no pose, as for times in another unit.
+
+    None without a file. ``read``: its reader.
+    """
+    if path is None or not path.is_file():
+        return {}, []
+    truth = read(path)
     poses = truth.nearest(times)
     if not len(times) or len(poses) >= FEW_MATCHES * len(times):
         return poses, []
@@ -202,14 +222,6 @@ def matched_poses(path: Path, truth: "Trajectory", times: FloatArray) -> tuple[d
         f"{len(poses)} of {len(times)} images have a pose in {path.name}: its times are {spans[0]}, those of the "
         f"images {spans[1]}"
     ]
-
-
-def read_tum_trajectory(path: Path) -> Trajectory:
-    """A trajectory of lines ``timestamp tx ty tz qx qy qz qw``; lines with inf or nan are lost frames, left out."""
-    rows = number_rows(path, 8)
-    rows = rows[np.isfinite(rows).all(axis=1)]
-    poses = [pose_from_quaternion(row[1:4], row[4:8], f"{path}, timestamp {row[0]:.6f}") for row in rows]
-    return Trajectory(rows[:, 0], np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
 
 
 def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:

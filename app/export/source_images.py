@@ -19,9 +19,10 @@ from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import PARTS
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_files import list_images, only_photographs
 from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
-from stream_recon.app.sources.readers import list_images, only_photographs
-from stream_recon.app.sources.source import ADDRESS, Source, open_source
+from stream_recon.app.sources.opening import ADDRESS
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
 
 GONE = "the source ({}) cannot be read again from here: the images are the small ones of the result"

@@ -11,25 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.metric_scale.config import ClockOffsetConfig
 
-MAX_GRID = 1 << 21
-"""Most points of the grid on which the track is sampled: 24 days at one position a second."""
-CANDIDATES = 30
-"""Offsets whose robust misfit is computed: robust and plain fits rank them nearly alike."""
-REFINED = 6
-"""Offsets that are refined."""
-HALVINGS = 9
-"""Steps of the local refinement: to about a hundredth of the track's interval."""
-APART = 0.1
-"""Difference of two offsets, as a share of the common time, from which they are different solutions."""
-APART_STEPS = 4
-"""The same in intervals of the track."""
-AMBIGUOUS = 1.6
-"""Ratio of misfits up to which another offset fits about as well."""
-NOISE_FLOOR = 1e-3
-"""Misfit below which differences are rounding and interpolation."""
-SAME_COMMON = 0.92
-"""Share of the best offset's common time that another one needs: less proves less."""
+
+@dataclass(frozen=True)
+class TimedPath:
+    """Positions in the order of their times."""
+
+    times: FloatArray  # [N] ascending seconds
+    positions: FloatArray  # [N, 3]
+
+    def shifted(self, seconds: float) -> "TimedPath":
+        """The same positions by a clock that is ahead."""
+        return TimedPath(self.times + seconds, self.positions)
+
+    @property
+    def span(self) -> float:
+        return float(np.ptp(self.times))
 
 
 @dataclass(frozen=True)
@@ -41,68 +39,68 @@ class ClockOffset:
     other: float | None = None
     """The best offset at a distance; None without any."""
     other_misfit: float = float("inf")
-    apart: float = 0.0
+    min_difference: float = 0.0
     """Difference of offsets in seconds from which they are different solutions."""
 
-    @property
-    def ambiguous(self) -> bool:
+    def ambiguous(self, config: ClockOffsetConfig) -> bool:
         """Whether a different offset fits about as well."""
-        return self.other_misfit < AMBIGUOUS * max(self.misfit, NOISE_FLOOR)
+        return fits_as_well(self.other_misfit, self.misfit, config)
+
+
+def fits_as_well(misfit: float, best: float, config: ClockOffsetConfig) -> bool:
+    """Whether a misfit is about as small as the ``best`` one."""
+    return misfit < config.ambiguous * max(best, config.noise_floor)
 
 
 def find_offset(
-    times: FloatArray,
-    path: FloatArray,
-    track_times: FloatArray,
-    metres: FloatArray,
-    misfit: Callable[[float], float],
-    least: float,
+    path: TimedPath, track: TimedPath, misfit: Callable[[float], float], min_common: float, config: ClockOffsetConfig
 ) -> ClockOffset | None:
-    """The offset of the best fit; None where no offset gives ``least`` seconds in common and a fit.
+    """The offset of the best fit; None where no offset gives ``min_common`` seconds in common and a fit.
 
     Args:
-        times: of the trajectory [N], ascending seconds; ``path``: its positions [N, 3].
-        track_times: of the track [M]; ``metres``: its positions [M, 3].
         misfit: gives the robust misfit at an offset; infinite where there is no fit.
-        least: seconds that both must have in common.
+        min_common: seconds that both must have in common.
     """
-    step = _step(times, track_times)
-    offsets, residual = _ranked(times, path, track_times, metres, step, least)
-    apart = max(APART * min(np.ptp(times), np.ptp(track_times)), APART_STEPS * step)
-    rows = _minima(residual, max(1, round(0.5 * apart / step)))
+    step = _step(path, track, config.max_grid)
+    offsets, residual = _ranked(path, track, step, min_common)
+    min_difference = max(config.min_difference * min(path.span, track.span), config.min_difference_steps * step)
+    rows = _minima(residual, max(1, round(0.5 * min_difference / step)), config.candidates)
     ranked = sorted((misfit(offset), offset) for offset in offsets[rows].tolist())
-    refined = (_refined(offset, step, misfit) for _, offset in ranked[:REFINED])
-    found = [each for each in refined if np.isfinite(each[1])]
-    if not found:
+    refined = (_refined(offset, step, misfit, config.halvings) for _, offset in ranked[: config.refined])
+    solutions = [each for each in refined if np.isfinite(each[1])]
+    if not solutions:
         return None
-    best = min(found, key=lambda each: each[1])
+    best = min(solutions, key=lambda each: each[1])
 
     def common(offset: float) -> float:
-        return float(min(times[-1] + offset, track_times[-1]) - max(times[0] + offset, track_times[0]))
+        return common_time(path.shifted(offset), track)
 
-    enough = SAME_COMMON * common(best[0])
-    others = [each for each in found if abs(each[0] - best[0]) > apart and common(each[0]) >= enough]
+    enough = config.same_common * common(best[0])
+    different = [each for each in solutions if abs(each[0] - best[0]) > min_difference]
+    others = [each for each in different if common(each[0]) >= enough]
     if not others:
-        return ClockOffset(*best, apart=apart)
+        return ClockOffset(*best, min_difference=min_difference)
     other = min(others, key=lambda each: each[1])
-    return ClockOffset(*best, *other, apart)
+    return ClockOffset(*best, *other, min_difference)
 
 
-def _step(times: FloatArray, track_times: FloatArray) -> float:
+def common_time(one: TimedPath, other: TimedPath) -> float:
+    """Seconds that both have in common; negative where they are apart."""
+    return float(min(one.times[-1], other.times[-1]) - max(one.times[0], other.times[0]))
+
+
+def _step(path: TimedPath, track: TimedPath, max_grid: int) -> float:
     """Grid of the search: the track's interval, and at least some points in the common time."""
-    span = min(np.ptp(times), np.ptp(track_times))
-    step = min(float(np.median(np.diff(track_times))), span / 16)
-    return float(max(step, (np.ptp(track_times) + 2 * np.ptp(times)) / MAX_GRID))
+    step = min(float(np.median(np.diff(track.times))), min(path.span, track.span) / 16)
+    return float(max(step, (track.span + 2 * path.span) / max_grid))
 
 
-def _ranked(
-    times: FloatArray, path: FloatArray, track_times: FloatArray, metres: FloatArray, step: float, least: float
-) -> tuple[FloatArray, FloatArray]:
+def _ranked(path: TimedPath, track: TimedPath, step: float, min_common: float) -> tuple[FloatArray, FloatArray]:
     """Offsets [K] and the relative residual [K] of a similarity at each, 0 to 1; 2 where too little is in common."""
-    at = np.arange(0, np.ptp(times) + 0.5 * step, step) + times[0]
-    grid = np.arange(0, np.ptp(track_times) + 0.5 * step, step) + track_times[0]
-    p, q = _sampled(at, times, path)
-    k, m = _sampled(grid, track_times, metres)
+    at = np.arange(0, path.span + 0.5 * step, step) + path.times[0]
+    grid = np.arange(0, track.span + 0.5 * step, step) + track.times[0]
+    p, q = _sampled(at, path)
+    k, m = _sampled(grid, track)
     n, size = len(at), len(at) + len(grid)
     length = 1 << int(np.ceil(np.log2(size)))
 
@@ -112,11 +110,11 @@ def _ranked(
     def correlated(a: FloatArray, b: FloatArray) -> FloatArray:
         """Sums over i of a[i] b[o + i], for o from 1 - n."""
         product = np.conj(spectrum(a)) * spectrum(b)
-        whole = np.fft.irfft(product, length)
-        return np.asarray(np.concatenate([whole[length - (n - 1) :] if n > 1 else whole[:0], whole[: len(grid)]]))
+        sums = np.fft.irfft(product, length)
+        return np.asarray(np.concatenate([sums[length - (n - 1) :] if n > 1 else sums[:0], sums[: len(grid)]]))
 
     weight = correlated(q, m)
-    enough = weight * step >= max(least - 1.5 * step, 3 * step)
+    enough = weight * step >= max(min_common - 1.5 * step, 3 * step)
     enough &= weight >= 4
     w = np.maximum(weight, 1)
     sum_p = np.stack([correlated(p[:, i] * q, m) for i in range(3)], axis=1)
@@ -134,11 +132,12 @@ def _ranked(
         sign = np.sign(np.linalg.det(cross[good]))
         trace = singular[:, 0] + singular[:, 1] + np.where(sign < 0, -1.0, 1.0) * singular[:, 2]
         residual[good] = np.clip(1 - np.square(np.maximum(trace, 0)) / (pp[good] * kk[good]), 0, 1)
-    return (np.arange(len(w)) - (n - 1)) * step + track_times[0] - times[0], residual
+    return (np.arange(len(w)) - (n - 1)) * step + track.times[0] - path.times[0], residual
 
 
-def _sampled(at: FloatArray, times: FloatArray, positions: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _sampled(at: FloatArray, path: TimedPath) -> tuple[FloatArray, FloatArray]:
     """Positions [N, 3] at the times ``at``, relative to their mean, and 1 for those that are not in a gap [N]."""
+    times, positions = path.times, path.positions
     steps = np.diff(times)
     right = np.searchsorted(times, at).clip(1, len(times) - 1)
     known = steps[right - 1] <= 5 * max(float(np.median(steps)), float(at[1] - at[0]) if len(at) > 1 else 0.0) + 1e-9
@@ -147,27 +146,26 @@ def _sampled(at: FloatArray, times: FloatArray, positions: FloatArray) -> tuple[
     return values - values.mean(axis=0), known.astype(np.float64)
 
 
-def _minima(residual: FloatArray, width: int) -> list[int]:
-    """Rows of the smallest values, none within ``width`` of a smaller one."""
-    left = residual.copy()
+def _minima(residual: FloatArray, width: int, count: int) -> list[int]:
+    """Rows of at most ``count`` smallest values, none within ``width`` of a smaller one."""
+    masked = residual.copy()
     rows: list[int] = []
-    while len(rows) < CANDIDATES:
-        row = int(np.argmin(left))
-        if left[row] > 1:
+    while len(rows) < count:
+        row = int(np.argmin(masked))
+        if masked[row] > 1:
             break
         rows.append(row)
-        left[max(0, row - width) : row + width + 1] = 3
+        masked[max(0, row - width) : row + width + 1] = 3
     return rows
 
 
-def _refined(offset: float, step: float, misfit: Callable[[float], float]) -> tuple[float, float]:
-    """Local minimum of the misfit within a step, by a search that halves its reach."""
-    best, value, reach = offset, misfit(offset), step
-    for _ in range(HALVINGS):
-        tried = [(misfit(at), at) for at in (best - reach, best + reach)]
-        least = min(tried)
-        if least[0] < value:
-            value, best = least
+def _refined(offset: float, step: float, misfit: Callable[[float], float], halvings: int) -> tuple[float, float]:
+    """Local minimum of the misfit within a step, by a search that halves its step."""
+    best, value = offset, misfit(offset)
+    for _ in range(halvings):
+        nearer = min((misfit(at), at) for at in (best - step, best + step))
+        if nearer[0] < value:
+            value, best = nearer
         else:
-            reach *= 0.5
+            step *= 0.5
     return best, value

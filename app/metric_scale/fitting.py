@@ -7,18 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray, Similarity, align
-
-ROUNDS = 30
-"""Iterations of reweighted least squares, enough to converge."""
-SAMPLES = 300
-"""Random triples of the initial estimate: with half of the positions wrong, one triple in eight has no outlier."""
-BLOCKS = 8
-"""Blocks of the jackknife: each must leave enough positions for an estimate."""
-STUDENT = 1.35
-"""Factor on the jackknife's error, so that 95 % of the true errors lie within two stated ones: 1.2 by Student's
-distribution for 8 blocks, and the rest for the correlation of neighbouring blocks."""
-MAX_TILT = 0.05
-"""Largest standard error in radians, about the main direction of a trajectory, of axes taken from positions."""
+from stream_recon.app.metric_scale.config import FitConfig
 
 
 @dataclass(frozen=True)
@@ -34,7 +23,11 @@ class TrajectoryFit:
 
 
 def fit_trajectory(
-    path: FloatArray, known: FloatArray, up: FloatArray | None = None, start: Similarity | None = None
+    path: FloatArray,
+    known: FloatArray,
+    config: FitConfig,
+    up: FloatArray | None = None,
+    start: Similarity | None = None,
 ) -> TrajectoryFit | None:
     """Robust similarity from points [N, 3] to points [N, 3] with outliers; None where there is none.
 
@@ -45,11 +38,11 @@ def fit_trajectory(
     """
     if len(path) < 3:
         return None
-    start = _best_triple(path, known, up) if start is None else start
+    start = _best_triple(path, known, up, config.samples) if start is None else start
     if start is None:
         return None
     fitted, weights = start, np.ones(len(path))
-    for _ in range(ROUNDS):
+    for _ in range(config.rounds):
         distance = np.linalg.norm(fitted.apply(path) - known, axis=1)
         # The median length of a normal 3-vector is 1.54 times the standard deviation of its coordinates.
         sigma = max(float(np.median(distance)) / 1.54, 1e-9)
@@ -63,7 +56,7 @@ def fit_trajectory(
     return TrajectoryFit(fitted, weights, rms, _tilt(path, weights, rms / fitted.scale))
 
 
-def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None]) -> float | None:
+def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None], config: FitConfig) -> float | None:
     """Relative standard error of a positive estimate by the block jackknife (Tukey 1958).
 
     Blocks hold neighbours, whose errors are correlated. None where there are too few, or an estimate fails.
@@ -72,35 +65,35 @@ def jackknife(count: int, estimate: Callable[[NDArray[np.intp]], float | None]) 
         count: number of samples.
         estimate: the estimate from the samples with the given indices.
     """
-    blocks = [block for block in np.array_split(np.arange(count), min(BLOCKS, count)) if len(block)]
+    blocks = [block for block in np.array_split(np.arange(count), min(config.blocks, count)) if len(block)]
     if len(blocks) < 3:
         return None
     values = [estimate(np.setdiff1d(np.arange(count), block)) for block in blocks]
     if any(value is None or not value > 0 for value in values):
         return None
     logs = np.log(np.array(values, np.float64))
-    return float(STUDENT * np.sqrt((len(logs) - 1) / len(logs) * np.square(logs - logs.mean()).sum()))
+    return float(config.student * np.sqrt((len(logs) - 1) / len(logs) * np.square(logs - logs.mean()).sum()))
 
 
-def _best_triple(path: FloatArray, known: FloatArray, up: FloatArray | None) -> Similarity | None:
+def _best_triple(path: FloatArray, known: FloatArray, up: FloatArray | None, samples: int) -> Similarity | None:
     rng = np.random.default_rng(0)
     best, least = None, np.inf
-    for number in range(SAMPLES):
+    for number in range(samples):
         # The first sample has all positions.
         chosen = rng.choice(len(path), 3, replace=False) if number else np.arange(len(path))
-        found = _solve(path[chosen], known[chosen], np.ones(len(chosen)), up)
-        if found is None:
+        solved = _solve(path[chosen], known[chosen], np.ones(len(chosen)), up)
+        if solved is None:
             continue
-        error = float(np.median(np.linalg.norm(found.apply(path) - known, axis=1)))
+        error = float(np.median(np.linalg.norm(solved.apply(path) - known, axis=1)))
         if error < least:
-            best, least = found, error
+            best, least = solved, error
     return best
 
 
 def _solve(path: FloatArray, known: FloatArray, weights: FloatArray, up: FloatArray | None) -> Similarity | None:
     if up is None:
-        found = align(path, known, weights)
-        return found if found.scale > 0 else None
+        similarity = align(path, known, weights)
+        return similarity if similarity.scale > 0 else None
     level = _upright(up)
     levelled = path @ level.T
     share = weights / weights.sum()

@@ -90,8 +90,8 @@ def read_positions(path: Path) -> Positions:
     text = _decoded(read_file(path, MAX_FILE_BYTES))
     if text.lstrip().startswith("<"):
         return _gpx(text)
-    everything = [line for line in text.splitlines() if line.strip()]
-    lines = [line for line in everything if not line.lstrip().startswith("#")]
+    filled = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in filled if not line.lstrip().startswith("#")]
     if not lines:
         raise ValueError("it has no positions")
     if is_nmea(lines[0]):
@@ -99,12 +99,15 @@ def read_positions(path: Path) -> Positions:
         return replace(geodetic_positions(degrees, height, times), left_out=damaged)
     if all(_is_number(word) for word in lines[0].split()):
         return _tum(lines)
-    first = re.split(r"[,;\t]", lines[0])
-    if everything[0].lstrip().startswith("#") and all(_is_number(word) for word in first):
-        # A header behind a comment sign, as in EuRoC's files.
-        heads = [line for line in everything[: everything.index(lines[0])] if re.search(r"[,;\t]", line)]
-        lines = [*(head.lstrip().lstrip("#") for head in heads[-1:]), *lines]
-    return _csv(lines)
+    return _csv([*_commented_header(filled, lines[0]), *lines])
+
+
+def _commented_header(filled: list[str], first: str) -> list[str]:
+    """The header of a table behind a comment sign, as in EuRoC's files; none where the ``first`` line may be one."""
+    if not (filled[0].lstrip().startswith("#") and all(_is_number(word) for word in re.split(r"[,;\t]", first))):
+        return []
+    headers = [line for line in filled[: filled.index(first)] if re.search(r"[,;\t]", line)]
+    return [header.lstrip().lstrip("#") for header in headers[-1:]]
 
 
 def _decoded(data: bytes) -> str:
@@ -167,8 +170,8 @@ def _gpx(text: str) -> Positions:
     timed = np.isfinite(values[:, 3])
     if not timed.any():
         raise ValueError("it has no points with a time")
-    found = geodetic_positions(values[timed, :2], values[timed, 2], values[timed, 3])
-    return replace(found, left_out=found.left_out + int((~timed).sum()))
+    positions = geodetic_positions(values[timed, :2], values[timed, 2], values[timed, 3])
+    return replace(positions, left_out=positions.left_out + int((~timed).sum()))
 
 
 def _tum(lines: list[str]) -> Positions:
@@ -188,9 +191,9 @@ def _tum(lines: list[str]) -> Positions:
 def _csv(lines: list[str]) -> Positions:
     columns, left_out = read_table(lines)
 
-    def column(wanted: tuple[str, ...]) -> Column | None:
-        exact = (c for name in wanted for c in columns if c.name == name)
-        begins = (c for name in wanted for c in columns if re.match(rf"{name}[ _\-.]", c.name))
+    def column(names: tuple[str, ...]) -> Column | None:
+        exact = (c for name in names for c in columns if c.name == name)
+        begins = (c for name in names for c in columns if re.match(rf"{name}[ _\-.]", c.name))
         return next(exact, None) or next(begins, None)
 
     titles = ", ".join(" ".join(c.title.split()) for c in columns)[:200]
@@ -203,22 +206,22 @@ def _csv(lines: list[str]) -> Positions:
     if latitude is not None and longitude is not None:
         degrees = np.stack([latitude.numbers(ANGLES), longitude.numbers(ANGLES)], axis=1)
         degrees *= np.stack([_signs(columns, latitude, "N", "S"), _signs(columns, longitude, "E", "W")], axis=1)
-        known = column(HEIGHT)
-        height = np.full(len(degrees), np.nan) if known is None else known.numbers(LENGTHS)
-        found = geodetic_positions(degrees, height, times, frames)
+        height_column = column(HEIGHT)
+        height = np.full(len(degrees), np.nan) if height_column is None else height_column.numbers(LENGTHS)
+        positions = geodetic_positions(degrees, height, times, frames)
     else:
         x, y, z = column(EAST), column(NORTH), column(UP)
         if x is None or y is None or z is None:
             raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {titles}")
         metres = np.stack([x.numbers(LENGTHS), y.numbers(LENGTHS), z.numbers(LENGTHS)], axis=1)
-        found = _cartesian_positions(metres, times, frames)
-    return replace(found, left_out=found.left_out + left_out)
+        positions = _cartesian_positions(metres, times, frames)
+    return replace(positions, left_out=positions.left_out + left_out)
 
 
 def _signs(columns: list[Column], angle: Column, positive: str, negative: str) -> FloatArray:
     """Signs [N] by the column of hemispheres, such as N and S, that follows an angle; 1 without one."""
-    place = columns.index(angle) + 1
-    words = [cell.strip().upper()[:5] for cell in columns[place].cells] if place < len(columns) else []
+    number = columns.index(angle) + 1
+    words = [cell.strip().upper()[:5] for cell in columns[number].cells] if number < len(columns) else []
     if not any(words) or not {word[:1] for word in words} <= {positive, negative, ""}:
         return np.ones(len(angle.cells))
     return np.array([-1.0 if word[:1] == negative else 1.0 for word in words])

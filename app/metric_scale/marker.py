@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from stream_recon.app.core.transforms import FloatArray, invert_pose
+from stream_recon.app.metric_scale.config import DEFAULT_SCALE, FitConfig, MarkerConfig
 from stream_recon.app.metric_scale.fitting import jackknife
 from stream_recon.configs.errors import InputError
 
@@ -22,26 +23,6 @@ DICTIONARIES = {
 """OpenCV's dictionaries, without those of few bits or many markers, for which tiles are often mistaken."""
 CORNERS = np.array([[-0.5, 0.5, 0], [0.5, 0.5, 0], [0.5, -0.5, 0], [-0.5, -0.5, 0]])
 """Corners of a marker with side 1, in the detector's order."""
-MIN_SIDE_PX = 12.0
-"""Shortest side of a marker in the image: corners of a smaller one are too inaccurate."""
-EDGE_ROUNDS = 2
-"""Iterations of corner refinement: the second one has profiles at the right positions."""
-EDGE_PROFILES = 24
-"""Brightness profiles across each edge of a marker: enough for a robust line."""
-MIN_CONTRAST = 20.0
-"""Least contrast of a marker's border against its paper, in levels of 255."""
-MIN_DETECTIONS = 3
-"""Fewest detections of a marker: with two, no outlier can be found."""
-MIN_BASELINE = 0.02
-"""Least extent of the cameras' positions as a share of the marker's distance: with less the scale is unobservable."""
-LOSS_SCALE_PX = 1.0
-"""Scale of the robust loss: beyond it an error counts less than by its square."""
-MAX_ERROR_SHARE = 0.1
-"""Largest corner error as a share of a marker's side in the image: beyond it detections or poses are wrong."""
-MAX_ERROR = 0.1
-"""Largest relative error of a scale that is accepted."""
-STARTS = 40
-"""Most initial rotations that are tried: a planar marker has two in each detection."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +55,8 @@ class MarkerScale:
 class Detector:
     """Detector of ArUco and AprilTag markers of the usual `DICTIONARIES`."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: MarkerConfig = DEFAULT_SCALE.marker) -> None:
+        self._config = config
         parameters = cv2.aruco.DetectorParameters()
         # Error correction makes markers of windows and tiles, and many frames show a marker without errors.
         parameters.errorCorrectionRate = 0.0
@@ -90,24 +72,26 @@ class Detector:
         corners, numbers, _, dictionaries = self._detector.detectMarkersMultiDict(grey)
         if numbers is None:
             return
-        found = list(zip(dictionaries.ravel().tolist(), numbers.ravel().tolist(), strict=True))
-        for (dictionary, number), corner in zip(found, corners, strict=True):
+        markers = list(zip(dictionaries.ravel().tolist(), numbers.ravel().tolist(), strict=True))
+        for (dictionary, number), corner in zip(markers, corners, strict=True):
             quad = np.asarray(corner, np.float64).reshape(4, 2)
             side = np.linalg.norm(quad - np.roll(quad, 1, axis=0), axis=1).min()
-            once = found.count((dictionary, number)) == 1
-            if once and side >= MIN_SIDE_PX and (refined := refined_corners(grey, quad)) is not None:
+            once = markers.count((dictionary, number)) == 1
+            if not once or side < self._config.min_side_px:
+                continue
+            if (refined := refined_corners(grey, quad, self._config)) is not None:
                 # OpenCV's (0, 0) is the centre of the first pixel.
                 yield (self._names[dictionary], int(number)), refined + 0.5
 
 
-def refined_corners(grey: NDArray[np.uint8], quad: FloatArray) -> FloatArray | None:
+def refined_corners(grey: NDArray[np.uint8], quad: FloatArray, config: MarkerConfig) -> FloatArray | None:
     """Corners [4, 2] as intersections of lines along a marker's edges; None where its edges are not visible.
 
     The detector's corners are half a pixel inside, which makes a marker of 50 pixels 2 % smaller, or 0.6 % with its
     corner refinement. An edge is where brightness is half-way between the black border and the paper, at any blur.
     """
-    for _ in range(EDGE_ROUNDS):
-        lines = [_edge(grey, quad[side], quad[(side + 1) % 4], quad.mean(axis=0)) for side in range(4)]
+    for _ in range(config.edge_rounds):
+        lines = [_edge(grey, quad[side], quad[(side + 1) % 4], quad.mean(axis=0), config) for side in range(4)]
         if any(line is None for line in lines):
             return None
         # Each line: normal @ x = distance.
@@ -117,16 +101,16 @@ def refined_corners(grey: NDArray[np.uint8], quad: FloatArray) -> FloatArray | N
 
 
 def _edge(
-    grey: NDArray[np.uint8], first: FloatArray, second: FloatArray, middle: FloatArray
+    grey: NDArray[np.uint8], first: FloatArray, second: FloatArray, middle: FloatArray, config: MarkerConfig
 ) -> tuple[FloatArray, float] | None:
     """Line (normal, distance) along an edge, of which two points are approximately known; None for low contrast."""
     along = second - first
     length = float(np.linalg.norm(along))
     normal = np.array([along[1], -along[0]]) / length
     normal = normal if normal @ (first - middle) > 0 else -normal
-    reach = float(np.clip(length / 14, 1.5, 8.0))
-    offsets = np.linspace(-reach, reach, 4 * int(np.ceil(reach)) + 1)
-    starts = first + np.linspace(0.12, 0.88, EDGE_PROFILES)[:, None] * along
+    half_width = float(np.clip(length / 14, 1.5, 8.0))
+    offsets = np.linspace(-half_width, half_width, 4 * int(np.ceil(half_width)) + 1)
+    starts = first + np.linspace(0.12, 0.88, config.edge_profiles)[:, None] * along
     xy = (starts[:, None] + offsets[:, None] * normal).astype(np.float32)
     profiles = cv2.remap(grey, xy[..., 0], xy[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     profiles = profiles.astype(np.float64)
@@ -135,8 +119,8 @@ def _edge(
     above = profiles > (0.5 * (black + white))[:, None]
     # The first sample from which all samples outwards are bright.
     step = len(offsets) - np.argmin(above[:, ::-1], axis=1)
-    good = (white - black > MIN_CONTRAST) & (step > 0) & (step < len(offsets))
-    if good.sum() < EDGE_PROFILES / 2:
+    good = (white - black > config.min_contrast) & (step > 0) & (step < len(offsets))
+    if good.sum() < config.edge_profiles / 2:
         return None
     rows, step = np.flatnonzero(good), step[good]
     low, high = profiles[rows, step - 1], profiles[rows, step]
@@ -147,7 +131,9 @@ def _edge(
     return across, float(across @ (x, y))
 
 
-def scale_by_markers(detections: Sequence[MarkerDetection], side: float, given: str) -> MarkerScale:
+def scale_by_markers(
+    detections: Sequence[MarkerDetection], side: float, text: str, config: MarkerConfig = DEFAULT_SCALE.marker
+) -> MarkerScale:
     """Metres in a unit of the cameras' world; ``side`` is that of each marker, in metres.
 
     Raises InputError: no marker is detected often enough, or with a sufficient baseline.
@@ -155,16 +141,21 @@ def scale_by_markers(detections: Sequence[MarkerDetection], side: float, given: 
     by_marker: dict[tuple[str, int], list[MarkerDetection]] = {}
     for detection in detections:
         by_marker.setdefault(detection.marker, []).append(detection)
-    often = [group for group in by_marker.values() if len(group) >= MIN_DETECTIONS]
-    found = [one for group in often if (one := _scale(group, side)) is not None]
-    if not found:
-        if not detections:
-            raise InputError(f"--scale-from {given}: no ArUco or AprilTag marker is detected in any frame")
+    often = [group for group in by_marker.values() if len(group) >= config.min_detections]
+    scales = [one for group in often if (one := _scale(group, side, config)) is not None]
+    if not detections:
+        raise InputError(f"--scale-from {text}: no ArUco or AprilTag marker is detected in any frame")
+    if not scales:
         raise InputError(
-            f"--scale-from {given}: markers are detected {len(detections)} times, but none clearly from three or more "
+            f"--scale-from {text}: markers are detected {len(detections)} times, but none clearly from three or more "
             "positions with enough distance between them"
         )
-    logs, errors = np.log([one.scale for one in found]), np.array([one.error for one in found])
+    return _common_scale(scales)
+
+
+def _common_scale(scales: Sequence[MarkerScale]) -> MarkerScale:
+    """Weighted mean of the scales by several markers, without outliers."""
+    logs, errors = np.log([one.scale for one in scales]), np.array([one.error for one in scales])
     # A marker of another size, or a false detection, is an outlier.
     median = float(np.median(logs))
     near = np.abs(logs - median) <= np.maximum(4 * errors, 0.05)
@@ -172,7 +163,7 @@ def scale_by_markers(detections: Sequence[MarkerDetection], side: float, given: 
     share = errors**-2.0 / (errors**-2.0).sum()
     scale = float(np.exp(share @ logs))
     deviation = float(np.sqrt(share @ np.square(logs - share @ logs) / len(logs)))
-    used = [one for one, ok in zip(found, near, strict=True) if ok]
+    used = [one for one, ok in zip(scales, near, strict=True) if ok]
     count = sum(one.detections for one in used)
     rms = float(np.sqrt(sum(one.detections * one.rms_px**2 for one in used) / count))
     names = tuple(name for one in used for name in one.markers)
@@ -180,50 +171,50 @@ def scale_by_markers(detections: Sequence[MarkerDetection], side: float, given: 
     return MarkerScale(scale, max(float(share @ errors), deviation), names, count, rms)
 
 
-def _scale(detections: Sequence[MarkerDetection], side: float) -> MarkerScale | None:
+def _scale(detections: Sequence[MarkerDetection], side: float, config: MarkerConfig) -> MarkerScale | None:
     """Metric scale by one marker; None where its detections contradict one another, or do not determine its size."""
-    start = _start(detections)
+    start = _start(detections, config)
     if start is None:
         return None
-    fitted = _fit(detections, start)
+    fitted = _fit(detections, start, config)
     errors = _errors_px(detections, fitted)
-    limit = np.maximum(3 * np.median(errors), LOSS_SCALE_PX)
+    limit = np.maximum(3 * np.median(errors), config.loss_scale_px)
     detections = [detection for detection, px in zip(detections, errors, strict=True) if px <= limit]
-    if len(detections) < MIN_DETECTIONS:
+    if len(detections) < config.min_detections:
         return None
-    fitted = _fit(detections, fitted)
+    fitted = _fit(detections, fitted, config)
     errors = _errors_px(detections, fitted)
-    if np.median(errors) > MAX_ERROR_SHARE * np.median([_side_px(detection) for detection in detections]):
+    if np.median(errors) > config.max_error_share * np.median([_side_px(detection) for detection in detections]):
         return None
 
     def scale_of(rows: NDArray[np.intp]) -> float | None:
-        return float(np.exp(_fit([detections[row] for row in rows], fitted)[6]))
+        return float(np.exp(_fit([detections[row] for row in rows], fitted, config)[6]))
 
     centres = np.array([detection.T_world_camera[:3, 3] for detection in detections])
     distance = np.median(np.linalg.norm(centres - fitted[3:6], axis=1))
-    if np.linalg.norm(np.ptp(centres, axis=0)) < MIN_BASELINE * distance:
+    if np.linalg.norm(np.ptp(centres, axis=0)) < config.min_baseline * distance:
         return None
-    error = jackknife(len(detections), scale_of)
-    if error is None or error > MAX_ERROR:
+    error = jackknife(len(detections), scale_of, FitConfig())
+    if error is None or error > config.max_error:
         return None
-    error = max(error, _scale_drift(detections, fitted))
+    error = max(error, _scale_drift(detections, fitted, config))
     name = "{} number {}".format(*detections[0].marker)
     scale = side / float(np.exp(fitted[6]))
     return MarkerScale(scale, error, (name,), len(detections), float(np.sqrt(np.square(errors).mean())))
 
 
-def _scale_drift(detections: Sequence[MarkerDetection], fitted: FloatArray) -> float:
+def _scale_drift(detections: Sequence[MarkerDetection], fitted: FloatArray, config: MarkerConfig) -> float:
     """Relative standard deviation of the scale between the first, middle and last half of the detections.
 
     A trajectory with slow drift fits a marker well, yet its scale is not constant. The deviation is not divided by the
     root of their number, because drift does not average out along a trajectory. 0 where there are too few detections.
     """
     half = len(detections) // 2
-    if half < MIN_DETECTIONS:
+    if half < config.min_detections:
         return 0.0
     firsts = (0, (len(detections) - half) // 2, len(detections) - half)
-    logs = [_fit(detections[first : first + half], fitted)[6] for first in firsts]
-    return min(float(np.std(logs, ddof=1)), MAX_ERROR)
+    logs = [_fit(detections[first : first + half], fitted, config)[6] for first in firsts]
+    return min(float(np.std(logs, ddof=1)), config.max_error)
 
 
 def _side_px(detection: MarkerDetection) -> float:
@@ -231,21 +222,21 @@ def _side_px(detection: MarkerDetection) -> float:
     return float(np.linalg.norm(quad - np.roll(quad, 1, axis=0), axis=1).mean())
 
 
-def _start(detections: Sequence[MarkerDetection]) -> FloatArray | None:
+def _start(detections: Sequence[MarkerDetection], config: MarkerConfig) -> FloatArray | None:
     """Initial state [7] of the fit: rotation vector, position and log of the side of the marker in the world.
 
     Position and side solve a linear system; the rotation is the best of those of single detections.
     """
     poses = [_poses(detection) for detection in detections]
     rows, known = [], []
-    for detection, found in zip(detections, poses, strict=True):
-        if not found:
+    for detection, candidates in zip(detections, poses, strict=True):
+        if not candidates:
             continue
         T = detection.T_world_camera
         # position - side * (marker in the camera, rotated to the world) = camera
-        rows.append(np.column_stack([np.eye(3), -(T[:3, :3] @ found[0][1])]))
+        rows.append(np.column_stack([np.eye(3), -(T[:3, :3] @ candidates[0][1])]))
         known.append(T[:3, 3])
-    if len(rows) < MIN_DETECTIONS:
+    if len(rows) < config.min_detections:
         return None
     A, b = np.array(rows), np.array(known)
     weights = np.ones(len(A))
@@ -259,12 +250,12 @@ def _start(detections: Sequence[MarkerDetection]) -> FloatArray | None:
         return None
     rotations = [
         cv2.Rodrigues(detection.T_world_camera[:3, :3] @ R)[0].ravel()
-        for detection, found in zip(detections, poses, strict=True)
-        for R, _ in found
+        for detection, candidates in zip(detections, poses, strict=True)
+        for R, _ in candidates
     ]
     starts = [
         np.concatenate([rotation, solved[:3], [np.log(solved[3])]])
-        for rotation in rotations[:: max(1, len(rotations) // STARTS)]
+        for rotation in rotations[:: max(1, len(rotations) // config.max_starts)]
     ]
     return min(starts, key=lambda start: float(np.median(_errors_px(detections, start))))
 
@@ -278,15 +269,15 @@ def _poses(detection: MarkerDetection) -> list[tuple[FloatArray, FloatArray]]:
     return [(cv2.Rodrigues(rotations[n])[0], np.asarray(positions[n], np.float64).ravel()) for n in range(count)]
 
 
-def _fit(detections: Sequence[MarkerDetection], start: FloatArray) -> FloatArray:
+def _fit(detections: Sequence[MarkerDetection], start: FloatArray, config: MarkerConfig) -> FloatArray:
     """State [7] of a marker, see `_start`, with the least robust reprojection error."""
     T, corners, focal = _stacked(detections)
 
     def residuals(state: FloatArray) -> FloatArray:
         return np.asarray(((_projected(T, state) - corners) * focal[:, None, None]).ravel())
 
-    found = least_squares(residuals, start, loss="soft_l1", f_scale=LOSS_SCALE_PX, x_scale="jac", max_nfev=50)
-    return np.asarray(found.x, np.float64)
+    solution = least_squares(residuals, start, loss="soft_l1", f_scale=config.loss_scale_px, x_scale="jac", max_nfev=50)
+    return np.asarray(solution.x, np.float64)
 
 
 def _errors_px(detections: Sequence[MarkerDetection], state: FloatArray) -> FloatArray:

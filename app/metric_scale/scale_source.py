@@ -43,11 +43,11 @@ class Height:
 
 
 @dataclass(frozen=True)
-class Track:
+class GpsTrack:
     """Recorded positions of the camera by time or frame."""
 
     positions: Positions
-    begins: float | None
+    begins: float | None = None
     """Seconds after the track's first position at which the source begins; None: it is estimated."""
 
 
@@ -56,7 +56,7 @@ class Photographs:
     """GPS positions in the EXIF data of the source's images."""
 
 
-ScaleSource = Marker | Distance | Height | Track | Photographs
+ScaleSource = Marker | Distance | Height | GpsTrack | Photographs
 
 
 def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
@@ -64,12 +64,12 @@ def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
 
     Raises ConfigError: it is of no known form; InputError: a file cannot be read, or has no positions.
     """
-    kind, _, rest = text.strip().partition(":")
-    if kind == "exif" and not rest:
+    kind, _, value = text.strip().partition(":")
+    if kind == "exif" and not value:
         return Photographs(), "exif"
-    if kind == "track" and rest:
-        return _track(rest)
-    words = rest.split(",")
+    if kind == "track" and value:
+        return _track(value)
+    words = value.split(",")
     try:
         if kind == "marker" and len(words) == 1:
             return Marker(_length(words[0])), text.strip()
@@ -85,23 +85,23 @@ def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
     raise ConfigError(f"--scale-from {text}: use {FORMS}")
 
 
-def _track(rest: str) -> tuple[Track, str]:
-    name, begins = rest, None
-    head, at, tail = rest.rpartition("@")
+def _track(text: str) -> tuple[GpsTrack, str]:
+    name, begins = text, None
+    head, at, tail = text.rpartition("@")
     if at and head:
         try:
             name, begins = head, float(tail)
         except ValueError:
-            name = rest
+            name = text
     if begins is not None and not math.isfinite(begins):
-        raise ConfigError(f"--scale-from track:{rest}: the seconds after @ must be a finite number")
+        raise ConfigError(f"--scale-from track:{text}: the seconds after @ must be a finite number")
     path = Path(name).expanduser().absolute()
     try:
         positions = read_positions(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"--scale-from: {name} cannot be read: {reason}") from error
-    return Track(positions, begins), f"track:{path}" + ("" if begins is None else f"@{begins:g}")
+    return GpsTrack(positions, begins), f"track:{path}" + ("" if begins is None else f"@{begins:g}")
 
 
 def _length(text: str) -> float:

@@ -46,7 +46,7 @@ UNITS = frozenset({*LENGTHS, *TIMES, *ANGLES, *CLOCKS})
 DATES = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%m-%d-%Y", "%d-%m-%Y")
 CLOCK_FORMS = ("%H:%M:%S", "%H:%M:%S.%f", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%H:%M")
 DAY = 86_400.0
-LONGEST_TITLE = 200
+MAX_TITLE = 200
 """Characters of a column's title that are looked at."""
 PLAIN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 LARGE = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
@@ -121,14 +121,14 @@ def read_table(lines: Sequence[str]) -> tuple[list[Column], int]:
         fitting = fitting[1:]
     convert = _decimal_sign(fitting, delimiter)
     columns = []
-    for place, title in enumerate(titles):
+    for number, title in enumerate(titles):
         name, unit = _name_and_unit(title)
-        columns.append(Column(title.strip(), name, unit or units[place], tuple(convert(r[place]) for r in fitting)))
+        columns.append(Column(title.strip(), name, unit or units[number], tuple(convert(r[number]) for r in fitting)))
     return columns, len(rows) - len(fitting) - any(units)
 
 
 def _name_and_unit(title: str) -> tuple[str, str]:
-    text = title[:LONGEST_TITLE].strip().lstrip("#").strip().casefold()
+    text = title[:MAX_TITLE].strip().lstrip("#").strip().casefold()
     inside = re.search(r"[\[(]\s*([^\])]*?)\s*[\])]", text)
     name = re.sub(r"[\[(].*", "", text).strip(" _-:")
     if inside is not None:
@@ -162,17 +162,17 @@ def _moments(column: Column) -> FloatArray:
         clock = _parsed(cells, lambda cell, form=form: _strptime(cell, form))  # type: ignore[misc]
         if clock is not None:
             return _over_midnight(clock)
-    found: list[FloatArray] = []
+    readings: list[FloatArray] = []
     for date in DATES:
         for form in CLOCK_FORMS:
             times = _parsed(cells, lambda cell, form=f"{date} {form}": _strptime(cell, form))  # type: ignore[misc]
             if times is not None:
-                found.append(times)
-    if not found:
+                readings.append(times)
+    if not readings:
         raise ValueError(f"{column.described()}: its form of times is not known; use seconds, or 2026-05-04T10:00:00Z")
-    if all(np.allclose(np.diff(found[0]), np.diff(other), equal_nan=True) for other in found[1:]):
-        return found[0]
-    ascending = [times for times in found if (np.diff(times[np.isfinite(times)]) >= 0).all()]
+    if all(np.allclose(np.diff(readings[0]), np.diff(other), equal_nan=True) for other in readings[1:]):
+        return readings[0]
+    ascending = [times for times in readings if (np.diff(times[np.isfinite(times)]) >= 0).all()]
     if len(ascending) != 1:
         raise ValueError(f"{column.described()}: day and month cannot be told apart; use 2026-05-04T10:00:00Z")
     return ascending[0]

@@ -75,14 +75,16 @@ class RunOptions:
         return DiskLimit.parse(self.keep_depth, self.max_disk)
 
     def recorded(self, source: str) -> dict[str, Any]:
-        """Options that change the result of ``source``, for ``run.json``."""
+        """Options that change the result of ``source``, for ``run.json``, where an address has no password."""
+        from stream_recon.app.sources.opening import without_password
+
         # Recorded only where they are used, as in 0.2, so that its results can be resumed.
         frames = dataclasses.asdict(self.frames)
         for name in ("masks", "topic"):
             if frames[name] is None:
                 del frames[name]
         sky = {"mask_sky": True} if self.mask_sky else {}
-        return {"source": source, **frames, "keyframes": self.model.keyframes, **sky}
+        return {"source": without_password(source), **frames, "keyframes": self.model.keyframes, **sky}
 
 
 @dataclass(frozen=True)

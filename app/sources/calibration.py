@@ -19,7 +19,7 @@ from stream_recon.app.core.json_text import parse_json
 from stream_recon.configs.errors import ConfigError, InputError
 
 Distortion = Literal["perspective", "fisheye"]
-LARGEST = 1e7
+MAX_LENGTH_PX = 1e7
 """Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
 COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,)}
 """Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
@@ -27,7 +27,7 @@ MAX_STRETCH = 3.0
 """Largest ratio of the focal lengths in x and y: anamorphic lenses stretch an image at most twice."""
 SAME_ASPECT = 0.01
 """Relative difference of aspect ratios up to which an image counts as resized: rounding to whole pixels."""
-SAME_LENS = 0.01
+SAME_CAMERA = 0.01
 """Largest difference of two cameras' images of a ray, in widths of the image, up to which they are one camera."""
 CENTRAL = 0.03
 """Largest distance of most cameras' principal points from the centre, as a share of the image."""
@@ -76,7 +76,7 @@ class Calibration:
         numbers = (self.fx, self.fy, self.cx, self.cy, *self.coefficients)
         if not all(math.isfinite(value) for value in numbers) or min(self.fx, self.fy) <= 0:
             raise ConfigError("a camera's numbers must be finite, and its focal lengths above 0")
-        if max(self.fx, self.fy) > LARGEST or min(self.fx, self.fy) < 1 / LARGEST:
+        if max(self.fx, self.fy) > MAX_LENGTH_PX or min(self.fx, self.fy) < 1 / MAX_LENGTH_PX:
             raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
         if max(self.fx, self.fy) > MAX_STRETCH * min(self.fx, self.fy):
             raise ConfigError(f"a camera's focal lengths {self.fx:g} and {self.fy:g} pixels differ too much")
@@ -84,7 +84,7 @@ class Calibration:
         if distorted and len(self.coefficients) not in COEFFICIENTS[self.distortion]:
             raise ConfigError(f"a camera cannot have {len(self.coefficients)} coefficients of distortion")
         if self.size is not None:
-            if not 0 < min(self.size) <= max(self.size) < LARGEST:
+            if not 0 < min(self.size) <= max(self.size) < MAX_LENGTH_PX:
                 raise ConfigError(f"a camera's images cannot be of {self.size[0]:g}x{self.size[1]:g} pixels")
             if not self._is_inside(self.size):
                 raise ConfigError(f"a camera's {self._outside(self.size)}")
@@ -100,20 +100,7 @@ class Calibration:
 
         Raises InputError: no camera of the file fits the size, or several different ones do.
         """
-        fitting = self._fitting(size)
-        if not fitting and orientation in TURNED_BY_90:
-            lying = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))]
-            fitting = [camera for camera in lying if camera.size is not None]
-        if not fitting and stored is not None:
-            # Such a camera is one of the image before it was turned, too.
-            lying = [camera.turned(orientation) if orientation in TURNED_BY_90 else camera for camera in self._all]
-            fitting = [camera for camera in lying if camera.size == stored]
-        if not fitting:
-            known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
-            raise InputError(
-                f"the camera was calibrated at {known} pixels; the source's {size[0]}x{size[1]} have another aspect "
-                "ratio"
-            )
+        fitting = self._fitting(size) or self._fitting_as_stored(size, orientation, stored)
         scaled = [camera._scaled(size) for camera in fitting]
         if any(not is_same_camera(scaled[0], other, size) for other in scaled[1:]):
             listed = "; ".join(camera._line() for camera in fitting[:MAX_LISTED])
@@ -156,7 +143,28 @@ class Calibration:
     def _fitting(self, size: tuple[int, int]) -> list["Calibration"]:
         """Cameras of exactly this size, else those of its aspect ratio or without a size."""
         exact = [camera for camera in self._all if camera.size == size]
-        return exact or [c for c in self._all if c.size is None or _same_aspect(c.size, size)]
+        return exact or [c for c in self._all if c.size is None or same_aspect(c.size, size)]
+
+    def _fitting_as_stored(
+        self, size: tuple[int, int], orientation: int, stored: tuple[int, int] | None
+    ) -> list["Calibration"]:
+        """Cameras that fit the images before they were turned or their pixels made square, turned with them.
+
+        Raises InputError: there is none.
+        """
+        turns = orientation in TURNED_BY_90
+        lying = [camera.turned(orientation) for camera in self._fitting((size[1], size[0]))] if turns else []
+        fitting = [camera for camera in lying if camera.size is not None]
+        if not fitting and stored is not None:
+            turned = [camera.turned(orientation) if turns else camera for camera in self._all]
+            fitting = [camera for camera in turned if camera.size == stored]
+        if not fitting:
+            known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
+            raise InputError(
+                f"the camera was calibrated at {known} pixels; the source's {size[0]}x{size[1]} have another aspect "
+                "ratio"
+            )
+        return fitting
 
     def _scaled(self, size: tuple[int, int]) -> "Calibration":
         if self.size is None:
@@ -249,27 +257,27 @@ def _from_record(content: Mapping[str, Any]) -> Calibration:
 
 
 def is_same_camera(one: Calibration, other: Calibration, size: tuple[int, int]) -> bool:
-    """Whether two cameras of images of ``size`` show every ray at nearly the same pixel, see `SAME_LENS`."""
+    """Whether two cameras of images of ``size`` show every ray at nearly the same pixel, see `SAME_CAMERA`."""
     if one == other:
         return True
     from stream_recon.app.sources.undistort import Undistorter
 
     try:
         first, second = Undistorter(one, size), Undistorter(other, size)
-        if abs(first.intrinsics.fx / second.intrinsics.fx - 1) > 5 * SAME_LENS:
+        if abs(first.intrinsics.fx / second.intrinsics.fx - 1) > 5 * SAME_CAMERA:
             return False
         share = np.linspace(-0.45, 0.45, 7)
         rays = np.stack(np.meshgrid(share * size[0], share * size[1]), axis=-1).reshape(-1, 2) / first.intrinsics.fx
-        apart = np.linalg.norm(first.to_source(rays) - second.to_source(rays), axis=1)
+        distances = np.linalg.norm(first.to_source(rays) - second.to_source(rays), axis=1)
     except cv2.error:
         return False
-    return bool(apart.max() <= SAME_LENS * max(size))
+    return bool(distances.max() <= SAME_CAMERA * max(size))
 
 
 def one_camera(cameras: Sequence[Calibration]) -> Calibration:
     """The camera that all of ``cameras`` agree on, as structure from motion fits one for each image.
 
-    Its numbers are the medians. Raises InputError: they differ in size, model, or by more than `SAME_LENS`.
+    Its numbers are the medians. Raises InputError: they differ in size, model, or by more than `SAME_CAMERA`.
     """
     first = cameras[0]
     if any(
@@ -285,5 +293,6 @@ def one_camera(cameras: Sequence[Calibration]) -> Calibration:
     return middle
 
 
-def _same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def same_aspect(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether images of two sizes (width, height) may be one image, resized."""
     return abs(one[0] * other[1] / (one[1] * other[0]) - 1) <= SAME_ASPECT

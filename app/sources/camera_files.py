@@ -15,7 +15,7 @@ from stream_recon.app.core.json_text import parse_json
 from stream_recon.app.sources.calibration import FORMS, NUMBER, Calibration, Distortion
 from stream_recon.configs.errors import ConfigError, InputError
 
-LARGEST_FILE = 1 << 26
+MAX_FILE_BYTES = 1 << 26
 """Bytes of a calibration file that are read: more than the largest transforms.json."""
 SKEW = 1e-6
 """Skew of a camera matrix, as a share of its focal length, that is not rounding."""
@@ -30,20 +30,20 @@ def read_camera(path: Path) -> Calibration:
     Raises InputError or ConfigError, as `parse_camera`.
     """
     try:
-        text = read_file(path, LARGEST_FILE).decode("utf-8-sig", errors="replace")
+        text = read_file(path, MAX_FILE_BYTES).decode("utf-8-sig", errors="replace")
     except OSError as error:
         raise InputError(f"--intrinsics {path} cannot be read ({error.strerror}): use {FORMS}") from error
     except ValueError as error:  # a name with a zero byte
         raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
     try:
-        found = _nerfstudio(text) if text.lstrip().startswith("{") else _yaml(text) or _colmap(text)
+        cameras = _nerfstudio(text) if text.lstrip().startswith("{") else _yaml(text) or _colmap(text)
     except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"--intrinsics {path}: {_reason(error)}") from error
     except (ConfigError, InputError) as error:
         raise InputError(f"--intrinsics {path}: {error}") from error
-    if not found:
+    if not cameras:
         raise InputError(f"--intrinsics {path} has an unknown format: use {FORMS}")
-    distinct = list(dict.fromkeys(found))
+    distinct = list(dict.fromkeys(cameras))
     return replace(distinct[0], others=tuple(distinct[1:]))
 
 
@@ -60,7 +60,7 @@ class UnsupportedError(ValueError):
 def _colmap(text: str) -> list[Calibration]:
     """Cameras of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
     ``intrinsics.txt``: fx fy cx cy width height."""
-    found = []
+    cameras = []
     for line in text.splitlines():
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -71,8 +71,8 @@ def _colmap(text: str) -> list[Calibration]:
         if len(words) < 7 or not words[0].isdecimal():
             return []
         size = int(words[2]), int(words[3])
-        found.append(colmap_camera(words[1], [float(word) for word in words[4:]], size))
-    return found
+        cameras.append(colmap_camera(words[1], [float(word) for word in words[4:]], size))
+    return cameras
 
 
 COLMAP_PARAMETERS = {
@@ -146,17 +146,24 @@ def nerfstudio_camera(content: Mapping[str, Any], image_size: tuple[int, int] | 
         size = image_size
     else:
         size = int(content["w"]), int(content["h"])
-    fx = float(content["fl_x"]) if "fl_x" in content else _focal(content["camera_angle_x"], size[0])
-    fy = _focal(content["camera_angle_y"], size[1]) if "camera_angle_y" in content and "fl_x" not in content else fx
     return Calibration(
-        fx,
-        float(content.get("fl_y", fy)),
+        *_nerfstudio_focals(content, size),
         float(content.get("cx", size[0] / 2)),
         float(content.get("cy", size[1] / 2)),
         "fisheye" if fisheye else "perspective",
         tuple(float(content.get(name) or 0.0) for name in used),
         size,
     )
+
+
+def _nerfstudio_focals(content: Mapping[str, Any], size: tuple[int, int]) -> tuple[float, float]:
+    """Focal lengths in pixels, from themselves or from the angles of view."""
+    if "fl_x" in content:
+        fx = float(content["fl_x"])
+        return fx, float(content.get("fl_y", fx))
+    fx = _focal(content["camera_angle_x"], size[0])
+    fy = _focal(content["camera_angle_y"], size[1]) if "camera_angle_y" in content else fx
+    return fx, float(content.get("fl_y", fy))
 
 
 def _focal(angle: Any, side: int) -> float:
@@ -173,19 +180,17 @@ def _yaml(text: str) -> list[Calibration]:
     heads = list(re.finditer(r"^cam\d+\s*:", text, re.M))
     ends = [*(head.start() for head in heads[1:]), len(text)]
     blocks = [text[head.end() : end] for head, end in zip(heads, ends, strict=True)] if heads else [text]
-    found = [_yaml_camera(block) for block in blocks]
-    return [camera for camera in found if camera is not None]
+    cameras = [_yaml_camera(block) for block in blocks]
+    return [camera for camera in cameras if camera is not None]
 
 
 def _yaml_camera(text: str) -> Calibration | None:
-    matrix = _data(text, "camera_matrix") or _data(text, "K") or _data(text, "Camera_Matrix")
+    matrix = _data(text, "camera_matrix", "K", "Camera_Matrix")
     if matrix is not None and len(matrix) == 9:
         fx, fy, cx, cy = matrix[0], matrix[4], matrix[2], matrix[5]
         if abs(matrix[1]) > SKEW * abs(fx):
             raise UnsupportedError(f"a camera matrix with skew {matrix[1]:g}")
-        coefficients = (
-            _data(text, "distortion_coefficients") or _data(text, "D") or _data(text, "Distortion_Coefficients")
-        )
+        coefficients = _data(text, "distortion_coefficients", "D", "Distortion_Coefficients")
         width, height = (_number(text, rf"(?:image_)?{name}|image_{name.title()}") for name in ("width", "height"))
     else:
         values = _list(text, "intrinsics")
@@ -195,7 +200,7 @@ def _yaml_camera(text: str) -> Calibration | None:
         if model != "pinhole" or len(values) != 4:
             raise UnsupportedError(f"camera_model {model} with {len(values)} intrinsics")
         fx, fy, cx, cy = values
-        coefficients = _list(text, "distortion_coeffs") or _list(text, "distortion_coefficients")
+        coefficients = _list(text, "distortion_coeffs", "distortion_coefficients")
         width, height = _list(text, "resolution") or (None, None)
     size = None if width is None or height is None else (int(width), int(height))
     kind, used = distortion(_word(text, "distortion_model"), coefficients or [], bool(_number(text, "fisheye_model")))
@@ -229,19 +234,25 @@ def distortion(
     return "perspective", tuple(coefficients)
 
 
-def _data(text: str, name: str) -> list[float] | None:
-    """Numbers of a matrix: ``name:`` and later ``data: [...]``, or the list directly after the name."""
-    found = re.search(
-        rf"^\s*{name}\s*:(?P<rest>.*?)\bdata\s*:\s*(?P<list>\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M | re.S
-    )
-    if found is not None and len(found["rest"]) < 200:
-        return _numbers(found["list"])
-    return _list(text, name)
+def _data(text: str, *names: str) -> list[float] | None:
+    """Numbers of the matrix with the first of these names: ``name:`` and later ``data: [...]``, or as for `_list`."""
+    for name in names:
+        match = re.search(
+            rf"^\s*{name}\s*:(?P<gap>.*?)\bdata\s*:\s*(?P<list>\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M | re.S
+        )
+        near = match is not None and len(match["gap"]) < 200
+        if values := _numbers(match["list"]) if match is not None and near else _list(text, name):
+            return values
+    return None
 
 
-def _list(text: str, name: str) -> list[float] | None:
-    found = re.search(rf"^\s*{name}\s*:\s*(\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M)
-    return None if found is None else _numbers(found[1])
+def _list(text: str, *names: str) -> list[float] | None:
+    """Numbers of the list directly after the first of these names that has any; empty where no such list has."""
+    values = None
+    for name in names:
+        match = re.search(rf"^\s*{name}\s*:\s*(\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M)
+        values = values or (None if match is None else _numbers(match[1]))
+    return values
 
 
 def _numbers(text: str) -> list[float]:
@@ -251,10 +262,10 @@ def _numbers(text: str) -> list[float]:
 
 
 def _word(text: str, name: str) -> str | None:
-    found = re.search(rf"^\s*{name}\s*:\s*[\"']?(\w+)", text, re.M)
-    return None if found is None else found[1]
+    match = re.search(rf"^\s*{name}\s*:\s*[\"']?(\w+)", text, re.M)
+    return None if match is None else match[1]
 
 
 def _number(text: str, name: str) -> float | None:
-    found = re.search(rf"^\s*(?:{name})\s*:\s*({NUMBER})\s*$", text, re.M)
-    return None if found is None else float(found[1])
+    match = re.search(rf"^\s*(?:{name})\s*:\s*({NUMBER})\s*$", text, re.M)
+    return None if match is None else float(match[1])

@@ -15,11 +15,9 @@ from stream_recon.app.core.cores import are_limited, usable_cores
 from stream_recon.app.sources.containers import video_tracks
 from stream_recon.configs.errors import InputError
 
-ADDRESS_TIMEOUT_SECONDS = 10.0
-"""Time limit for opening and for reading an address; a slow network answers within seconds."""
 EDIT_TOLERANCE_MS = 2.0
 """Rounding of times in edit lists, which often count milliseconds."""
-WIDEST_PIXEL = 4.0
+MAX_PIXEL_ASPECT = 4.0
 """Largest ratio of a pixel's sides that is believed; wide-screen DVDs have 1.46, anamorphic lenses 2."""
 MAX_FPS = 1000.0
 """Frame rate from which a container's statement is ignored."""
@@ -27,8 +25,10 @@ MAX_PLAUSIBLE_FRAMES = 1e8
 """Frame count above which a hint is ignored: containers without one report nonsense (raw H.264: -1.9e14)."""
 
 
-def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
+def open_capture(spec: Path | str | int, name: str, timeout_s: float = 10.0) -> cv2.VideoCapture:
     """Open a file (a path), an address (text) or a camera number with OpenCV.
+
+    ``timeout_s``: limit for opening and for each read of an address.
 
     Raises InputError: nothing that can be decoded.
     """
@@ -43,7 +43,7 @@ def open_capture(spec: Path | str | int, name: str) -> cv2.VideoCapture:
                 threads = [cv2.CAP_PROP_N_THREADS, usable_cores()] if are_limited() else []
                 capture = cv2.VideoCapture(file_name, cv2.CAP_FFMPEG, threads)
         else:
-            limit = int(1000 * ADDRESS_TIMEOUT_SECONDS)
+            limit = int(1000 * timeout_s)
             options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]
             capture = cv2.VideoCapture(_text(spec, name), cv2.CAP_FFMPEG, options)
     except cv2.error as error:
@@ -168,7 +168,7 @@ class PixelShape:
         over, under = (capture.get(key) for key in (cv2.CAP_PROP_SAR_NUM, cv2.CAP_PROP_SAR_DEN))
         turned = round(capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 180 == 90
         aspect = over / under if over > 0 and under > 0 else 1.0
-        if not 1 / WIDEST_PIXEL <= aspect <= WIDEST_PIXEL:
+        if not 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT:
             aspect = 1.0
         return cls(1 / aspect if turned else aspect, turned)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.matroska import film_tracks
-from stream_recon.app.sources.picture_size import LARGEST_HEAD, codec_of
+from stream_recon.app.sources.picture_size import MAX_HEAD_BYTES, codec_of
 from stream_recon.app.sources.stream_heads import transfer_of
 from stream_recon.configs.errors import InputError
 
@@ -58,6 +58,6 @@ def stated_transfer(path: Path, name: str) -> int:
         if codec not in ("h264", "hevc") or not capture.set(cv2.CAP_PROP_FORMAT, -1) or not capture.grab():
             return 0
         ok, data = capture.retrieve()
-        return transfer_of(codec, data.ravel()[:LARGEST_HEAD].tobytes()) if ok and data is not None else 0
+        return transfer_of(codec, data.ravel()[:MAX_HEAD_BYTES].tobytes()) if ok and data is not None else 0
     finally:
         capture.release()

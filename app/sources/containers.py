@@ -13,7 +13,7 @@ from stream_recon.app.core.input_file import open_regular
 
 MAX_BOXES = 10_000
 """Boxes of a level that are read, against damaged files; videos have fewer than 100."""
-LARGEST_TABLE = 1 << 20
+MAX_TABLE_BYTES = 1 << 20
 """Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
 FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
@@ -51,12 +51,12 @@ def video_tracks(path: Path) -> list[VideoTrack]:
     """Video tracks of an MP4 or QuickTime file, in the order of the file; none for other or damaged files."""
     try:
         with open_regular(path) as file:
-            found = []
+            videos = []
             for _, first, last in boxes(file, 0, file.seek(0, 2), {b"moov"}):
                 scale = _time_scale(file, first, last, b"mvhd")
                 tracks = boxes(file, first, last, {b"trak"})
-                found += [track for _, a, b in tracks if (track := _track(file, a, b, scale)) is not None]
-            return found
+                videos += [track for _, a, b in tracks if (track := _track(file, a, b, scale)) is not None]
+            return videos
     except (OSError, ValueError, struct.error, ArithmeticError):
         return []
 
@@ -93,10 +93,10 @@ def is_cut_off(path: Path) -> bool:
         return True
 
 
-def boxes(file: BinaryIO, begin: int, end: int, wanted: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """Boxes (ISO 14496-12) of the wanted names: name, and begin and end of the content."""
+def boxes(file: BinaryIO, begin: int, end: int, names: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
+    """Boxes (ISO 14496-12) of these names: name, and begin and end of the content."""
     for name, first, last in _all_boxes(file, begin, end):
-        if name in wanted:
+        if name in names:
             yield name, first, last
 
 
@@ -198,18 +198,18 @@ def _short(data: bytes, at: int) -> int:
 
 
 def _has_uuid(file: BinaryIO, begin: int, end: int) -> bool:
-    found = boxes(file, begin, end, {b"uuid"})
-    return any(_content(file, a, min(b, a + 16)) == SPHERICAL[1] for _, a, b in found)
+    uuids = boxes(file, begin, end, {b"uuid"})
+    return any(_content(file, a, min(b, a + 16)) == SPHERICAL[1] for _, a, b in uuids)
 
 
 def _content(file: BinaryIO, begin: int, end: int) -> bytes:
     file.seek(begin)
-    return file.read(min(end - begin, LARGEST_TABLE))
+    return file.read(min(end - begin, MAX_TABLE_BYTES))
 
 
 def _edits(file: BinaryIO, part: tuple[int, int], movie_scale: int, scale: int) -> list[tuple[float, float]]:
     """Begin in the media and duration in seconds of each part that is shown."""
-    found = []
+    edits = []
     for _, a, b in boxes(file, *part, {b"elst"}):
         data = _content(file, a, b)
         layout = ">Qqi" if data[0] == 1 else ">Iii"
@@ -218,8 +218,8 @@ def _edits(file: BinaryIO, part: tuple[int, int], movie_scale: int, scale: int) 
             duration, begin, _ = struct.unpack_from(layout, data, 8 + number * struct.calcsize(layout))
             # A negative begin is a pause before the video; a duration of 0 means up to the end.
             if begin >= 0 and duration > 0:
-                found.append((begin / scale, duration / movie_scale))
-    return found
+                edits.append((begin / scale, duration / movie_scale))
+    return edits
 
 
 def _earliest(stts: bytes, ctts: bytes) -> int:

@@ -20,9 +20,9 @@ from stream_recon.configs.errors import InputError
 
 MAX_CHUNKS = 100_000
 """Parts of a JPEG, PNG or WebP that are passed: an image of a gigabyte has fewer."""
-LARGEST_XMP = 1 << 18
+MAX_XMP_BYTES = 1 << 18
 """Bytes of a photograph in which XMP is looked for: it stands at the front."""
-LARGEST_EXIF = 1 << 24
+MAX_EXIF_BYTES = 1 << 24
 """Bytes of EXIF that are read of a PNG, JPEG or WebP: cameras write at most 64 KiB, and previews some more."""
 DIAGONAL_35MM = math.hypot(36.0, 24.0)
 """Diagonal of 35 mm film in millimetres, by which the equivalent focal length is defined (CIPA DCG-001)."""
@@ -30,7 +30,7 @@ SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
 MAX_ENTRIES = 1000
 """Entries of a directory, and numbers of an entry, that are read: cameras write fewer than 100."""
-LARGEST_METADATA = 1 << 20
+MAX_METADATA_BYTES = 1 << 20
 """Bytes of a metadata box that are read: real ones have some kilobytes."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
 """Metadata key of phones' videos."""
@@ -106,7 +106,7 @@ def is_panorama(path: Path) -> bool:
     """Whether the XMP metadata of a photograph (Photo Sphere, by Google) says that it is equirectangular."""
     try:
         with open_regular(path) as file:
-            head = file.read(LARGEST_XMP)
+            head = file.read(MAX_XMP_BYTES)
     except (OSError, ValueError):
         return False
     return re.search(rb"GPano:ProjectionType(=[\"']|>)\s*equirectangular", head) is not None
@@ -160,8 +160,8 @@ def _block(data: _FileBytes) -> _Data | None:
     if head[:8] == b"\x89PNG\r\n\x1a\n":
         return _chunk(data, 8, b"eXIf", ">I", ahead=True)
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        found = _chunk(data, 12, b"EXIF", "<I", ahead=False)
-        return None if found is None else found.removeprefix(b"Exif\0\0")
+        chunk = _chunk(data, 12, b"EXIF", "<I", ahead=False)
+        return None if chunk is None else chunk.removeprefix(b"Exif\0\0")
     return None
 
 
@@ -178,7 +178,7 @@ def _jpeg_block(data: _FileBytes) -> bytes | None:
     return None
 
 
-def _chunk(data: _FileBytes, at: int, wanted: bytes, length: str, *, ahead: bool) -> bytes | None:
+def _chunk(data: _FileBytes, at: int, name: bytes, length: str, *, ahead: bool) -> bytes | None:
     """Content of a chunk of a PNG (its length comes ``ahead`` of its name) or of a WebP."""
     for _ in range(MAX_CHUNKS):
         head = data[at : at + 8]
@@ -186,8 +186,8 @@ def _chunk(data: _FileBytes, at: int, wanted: bytes, length: str, *, ahead: bool
             return None
         first, second = head[:4], head[4:]
         (size,) = struct.unpack(length, first if ahead else second)
-        if (second if ahead else first) == wanted:
-            return data[at + 8 : at + 8 + min(size, LARGEST_EXIF)]
+        if (second if ahead else first) == name:
+            return data[at + 8 : at + 8 + min(size, MAX_EXIF_BYTES)]
         at += 8 + size + (4 if ahead else size % 2)
     return None
 
@@ -215,7 +215,7 @@ def _exif(block: _Data) -> Exif:
 def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]]:
     """Values of an EXIF directory by tag; text as character codes."""
     (count,) = _unpack(order + "H", block, at)
-    found: dict[int, tuple[float, ...]] = {}
+    entries: dict[int, tuple[float, ...]] = {}
     for number in range(min(count, MAX_ENTRIES)):
         tag, kind, length = _unpack(order + "HHI", block, at + 2 + 12 * number)
         if kind not in _SIZES or not 0 < length < MAX_ENTRIES:
@@ -228,12 +228,12 @@ def _directory(block: _Data, order: str, at: int) -> dict[int, tuple[float, ...]
             continue
         values = _unpack(order + layout, block, where)
         if kind == 2:
-            found[tag] = tuple(values[0])
+            entries[tag] = tuple(values[0])
         elif kind in (5, 10):
-            found[tag] = tuple(a / b if b else math.nan for a, b in zip(values[::2], values[1::2], strict=True))
+            entries[tag] = tuple(a / b if b else math.nan for a, b in zip(values[::2], values[1::2], strict=True))
         else:
-            found[tag] = tuple(float(value) for value in values)
-    return found
+            entries[tag] = tuple(float(value) for value in values)
+    return entries
 
 
 def _taken(inner: dict[int, tuple[float, ...]]) -> float | None:
@@ -269,9 +269,9 @@ def _video_focal(file: BinaryIO) -> float | None:
         for box in boxes(file, *films[1:], {b"meta", b"trak"}):
             metas = [box] if box[0] == b"meta" else list(boxes(file, *box[1:], {b"meta"}))
             for _, first, last in metas:
-                found = _key(file, first, last)
-                if found is not None:
-                    return found
+                focal = _key(file, first, last)
+                if focal is not None:
+                    return focal
     return None
 
 
@@ -280,7 +280,7 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
     file.seek(begin)
     begin += 0 if file.read(8)[4:] == b"hdlr" else 4
     parts = {name: (first, last) for name, first, last in boxes(file, begin, end, {b"keys", b"ilst"})}
-    if len(parts) < 2 or any(last - first > LARGEST_METADATA for first, last in parts.values()):
+    if len(parts) < 2 or any(last - first > MAX_METADATA_BYTES for first, last in parts.values()):
         return None
     first, last = parts[b"keys"]
     file.seek(first)
@@ -298,13 +298,13 @@ def _key(file: BinaryIO, begin: int, end: int) -> float | None:
 
 def _value(data: bytes) -> float | None:
     """Number of a metadata value, which begins with its type and language; None for other types."""
-    kind, rest = int.from_bytes(data[:4], "big"), data[8:]
-    if kind in _FLOATS and len(rest) in (4, 8):
-        value = struct.unpack(">f" if len(rest) == 4 else ">d", rest)[0]
-    elif kind in _INTEGERS and rest:
-        value = float(int.from_bytes(rest, "big"))
+    kind, content = int.from_bytes(data[:4], "big"), data[8:]
+    if kind in _FLOATS and len(content) in (4, 8):
+        value = struct.unpack(">f" if len(content) == 4 else ">d", content)[0]
+    elif kind in _INTEGERS and content:
+        value = float(int.from_bytes(content, "big"))
     elif kind == _TEXT:
-        value = float(rest.decode("ascii", errors="replace"))
+        value = float(content.decode("ascii", errors="replace"))
     else:
         return None
     return float(value) if 1 < value < 10_000 else None

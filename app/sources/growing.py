@@ -39,7 +39,7 @@ def is_growing(path: Path) -> bool:
     return mark_of(path).is_file()
 
 
-def can_begin(path: Path) -> bool | None:
+def can_begin(path: Path, min_bytes: int = MIN_BYTES) -> bool | None:
     """Whether what has come of a video can be decoded; False: not before all of it is there; None: more has to come.
 
     MP4 and QuickTime can where their index (``moov``) is in front of the frames (``mdat``).
@@ -49,7 +49,7 @@ def can_begin(path: Path) -> bool | None:
             size, head = os.fstat(file.fileno()).st_size, file.read(600)
             is_transport_stream = len(head) > 576 and head[0] == head[188] == head[376] == 0x47
             if head.startswith(_STREAMED) or is_transport_stream or head[4:5] == head[196:197] == head[388:389] == b"G":
-                return True if size >= MIN_BYTES else None
+                return True if size >= min_bytes else None
             if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"):
                 return False
             begin = 0
@@ -64,7 +64,7 @@ def can_begin(path: Path) -> bool | None:
                     return False
                 begin += length
                 if name == b"moov":
-                    return True if size >= begin + MIN_BYTES else None
+                    return True if size >= begin + min_bytes else None
     except OSError:
         pass
     return False

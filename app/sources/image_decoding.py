@@ -5,13 +5,14 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import read_file
-from stream_recon.app.sources.calibration import ORIENTATIONS, SAME_ASPECT
+from stream_recon.app.sources.calibration import ORIENTATIONS, same_aspect
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.configs.errors import InputError
 
@@ -40,8 +41,8 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
     data = image_bytes(path)
     if data is None:
         return None
-    if path.suffix.lower() in HEIF_SUFFIXES and (found := _decoded_heif(data)) is not None:
-        return found
+    if path.suffix.lower() in HEIF_SUFFIXES and (image := _decoded_heif(data)) is not None:
+        return image
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
     try:
         bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
@@ -63,11 +64,7 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
 
 def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
     """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
-    data = image_bytes(path)
-    try:
-        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        image = None
+    image = read_unconverted(path)
     if image is None or image.ndim != 3 or image.shape[2] != 4 or image.shape[:2] != size:
         return np.full(size, 255, np.uint8)
     alpha = image[..., 3]
@@ -78,11 +75,7 @@ def used_bits(images: Sequence[Path]) -> int:
     """Bits that the values of 16-bit images use, by some of them: cameras store 10, 12 or 14 bits in 16."""
     used = 0
     for path in images[:: max(1, len(images) // BIT_SAMPLES)] if images[0].suffix.lower() in DEEP_SUFFIXES else ():
-        data = image_bytes(path)
-        try:
-            image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-        except cv2.error:
-            continue
+        image = read_unconverted(path)
         if image is not None and image.dtype != np.uint16:
             return 16
         values = None if image is None else image[..., :3] if image.ndim == 3 else image
@@ -114,12 +107,8 @@ def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
         stored, shown = read_image(path, as_stored=True), read_image(path)
         if stored is None or shown is None or size is None:
             return stored is not None
-        return _same_shape(stored, size) or not _same_shape(shown, size)
+        return same_aspect(stored.shape[1::-1], size) or not same_aspect(shown.shape[1::-1], size)
     return False
-
-
-def _same_shape(image: NDArray[np.uint8], size: tuple[int, int]) -> bool:
-    return bool(abs(image.shape[1] * size[1] / (image.shape[0] * size[0]) - 1) < SAME_ASPECT)
 
 
 def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
@@ -133,12 +122,17 @@ def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
     """Read a 16-bit image of one channel, [H, W] without conversion; None for any other or an unreadable file."""
+    image = read_unconverted(path)
+    return image if image is not None and image.dtype == np.uint16 and image.ndim == 2 else None
+
+
+def read_unconverted(path: Path) -> NDArray[Any] | None:
+    """An image file with its own channels (in the order of OpenCV) and type, not turned; None if it is unreadable."""
     data = image_bytes(path)
     try:
-        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+        return None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     except cv2.error:
         return None
-    return image if image is not None and image.dtype == np.uint16 and image.ndim == 2 else None
 
 
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:
@@ -188,8 +182,8 @@ def _decoded_heif(data: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     import pillow_heif
 
     try:
-        found = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
-        image = np.asarray(found)
+        heif = pillow_heif.open_heif(data.tobytes(), convert_hdr_to_8bit=True)
+        image = np.asarray(heif)
     except Exception:  # noqa: BLE001  # the library has no common error, and an image that is not read is told
         return None
     if image.ndim == 2:

@@ -113,10 +113,10 @@ def _combs(grey: NDArray[np.uint8]) -> tuple[float, float]:
     """Share of pixels that differ from both neighbouring lines in one direction, and the ratio of the differences of
     neighbouring lines at edges to those of lines of one field."""
     lines = np.ascontiguousarray(grey)
-    here, above, below = lines[1:-1], lines[:-2], lines[2:]
-    to_above, of_field = cv2.absdiff(here, above), cv2.absdiff(below, above)
-    least = cv2.min(to_above, cv2.absdiff(here, below))
-    combed = ((here > above) == (here > below)) & (least > MOVING_LEVELS)
+    line, above, below = lines[1:-1], lines[:-2], lines[2:]
+    to_above, of_field = cv2.absdiff(line, above), cv2.absdiff(below, above)
+    least = cv2.min(to_above, cv2.absdiff(line, below))
+    combed = ((line > above) == (line > below)) & (least > MOVING_LEVELS)
     edge = (cv2.max(to_above, of_field) > MOVING_LEVELS).view(np.uint8)
     differences, of_fields = (cv2.sumElems(cv2.multiply(values, edge))[0] for values in (to_above, of_field))
     return float(np.count_nonzero(combed)) / combed.size, differences / max(1.0, of_fields)

@@ -37,10 +37,10 @@ class CameraChange:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> "CameraChange":
         """The change in a ``run.json``. Raises KeyError, TypeError or ValueError where it is not valid."""
-        given, wanted = record["source"], record["target"]
-        focal, cx, cy, k1, k2 = (float(given[name]) for name in ("focal", "cx", "cy", "k1", "k2"))
-        source = CameraModel(focal, cx, cy, k1, k2, bool(given["fisheye"]))
-        fx, fy, u, v = (float(wanted[name]) for name in ("fx", "fy", "cx", "cy"))
+        camera, pinhole = record["source"], record["target"]
+        focal, cx, cy, k1, k2 = (float(camera[name]) for name in ("focal", "cx", "cy", "k1", "k2"))
+        source = CameraModel(focal, cx, cy, k1, k2, bool(camera["fisheye"]))
+        fx, fy, u, v = (float(pinhole[name]) for name in ("fx", "fy", "cx", "cy"))
         target = Intrinsics(fx, fy, u, v)
         width, height = (int(value) for value in record["size"])
         numbers = [*vars(source).values(), *vars(target).values()]
@@ -63,9 +63,9 @@ class CameraChange:
         v = (np.arange(size[1]) + 0.5) * self.size[1] / size[1]
         x = (u[None] - self.target.cx) / self.target.fx
         y = (v[:, None] - self.target.cy) / self.target.fy
-        seen = self.source.pixels(np.stack(np.broadcast_arrays(x, y), axis=-1))
+        pixels = self.source.pixels(np.stack(np.broadcast_arrays(x, y), axis=-1))
         height, width = image.shape[:2]
-        column, row = seen[..., 0] * width / sides[0] - 0.5, seen[..., 1] * height / sides[1] - 0.5
+        column, row = pixels[..., 0] * width / sides[0] - 0.5, pixels[..., 1] * height / sides[1] - 0.5
         mapped = cv2.remap(
             image, column.astype(np.float32), row.astype(np.float32), how, borderMode=cv2.BORDER_CONSTANT
         )

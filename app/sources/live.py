@@ -4,6 +4,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -13,20 +14,31 @@ from stream_recon.app.sources.capture import PixelShape, capture_rate
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.configs.errors import InputError
 
-FIRST_FRAME_SECONDS = 15.0
-"""Time limit for the first frame; an RTSP stream may wait for a keyframe first."""
 RECONNECT_SECONDS = 120.0
 """Default time to wait for a lost source: enough for a camera or router to restart."""
 READ_ATTEMPTS = 4
 """Failed reads in a row after which the source counts as lost; a damaged packet fails only once."""
-RETRY_SECONDS = 1.0
-"""Pause between two attempts to reopen a source."""
-CLOSE_SECONDS = 1.0
-"""Time limit of `LiveReader.close` for the current read, which most sources end with their next frame."""
 SAME_FRAMES = 30
 """Equal frames at the start after which a source is doubted: a camera's noise changes each."""
-LONGEST_PAUSE_SECONDS = 2.0
-"""Gap after which a new segment begins: the camera may have moved to another place."""
+
+
+@dataclass(frozen=True)
+class LiveLimits:
+    """Time limits of cameras, streams and topics in seconds, besides that of a reconnection."""
+
+    address_s: float = 10.0
+    """For opening and for reading an address; a slow network answers within seconds."""
+    first_frame_s: float = 15.0
+    """For the first frame; an RTSP stream may wait for a keyframe first."""
+    pause_s: float = 2.0
+    """Gap after which a new segment begins: the camera may have moved to another place."""
+    retry_s: float = 1.0
+    """Pause between two attempts to reopen a source."""
+    close_s: float = 1.0
+    """For the current read when a reader is closed, which most sources end with their next frame."""
+
+
+LIVE_LIMITS = LiveLimits()
 
 
 class LiveReader(Reader):
@@ -47,6 +59,7 @@ class LiveReader(Reader):
         name: str,
         reopen: Callable[[], cv2.VideoCapture] | None = None,
         reconnect: float = RECONNECT_SECONDS,
+        limits: LiveLimits = LIVE_LIMITS,
     ) -> None:
         """
         Args:
@@ -58,7 +71,7 @@ class LiveReader(Reader):
         super().__init__(name, capture_rate(capture))
         self._capture: cv2.VideoCapture | None = capture
         self._reopen = reopen if reconnect > 0 else None
-        self._reconnect_s = reconnect
+        self._reconnect_s, self._limits = reconnect, limits
         self._changed = threading.Condition()
         self._newest: tuple[int, float, int, NDArray[np.uint8]] | None = None
         self._grabbed: NDArray[np.uint8] | None = None
@@ -72,7 +85,7 @@ class LiveReader(Reader):
         self._thread = threading.Thread(target=self._receive, name=f"read {name}", daemon=True)
         self._thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None or self._ended, FIRST_FRAME_SECONDS)
+            self._changed.wait_for(lambda: self._newest is not None or self._ended, limits.first_frame_s)
             if self._newest is None:
                 self._closed = True
                 raise InputError(f"{name} is open but sends no frame that can be decoded")
@@ -99,7 +112,7 @@ class LiveReader(Reader):
             self._newest = None
             self._changed.notify_all()
         # If Python exits while the thread is inside OpenCV's read, the process aborts.
-        self._thread.join(CLOSE_SECONDS)
+        self._thread.join(self._limits.close_s)
 
     def _receive(self) -> None:
         try:
@@ -128,7 +141,7 @@ class LiveReader(Reader):
                 failures += 1
                 self.damaged += self._count > 0
                 # A slow failure is a timeout: the source is gone. One that has ended fails at once, several times.
-                if time.monotonic() - asked > LONGEST_PAUSE_SECONDS:
+                if time.monotonic() - asked > self._limits.pause_s:
                     break
         return not self._closed
 
@@ -136,7 +149,7 @@ class LiveReader(Reader):
         now = time.monotonic()
         if not self._count:
             self._start, self.origin_ns = now, time.time_ns()
-        elif now - self._last_time > LONGEST_PAUSE_SECONDS:
+        elif now - self._last_time > self._limits.pause_s:
             self._begin_segment(now)
         self._last_time = now
         self._check_changes(bgr)
@@ -204,7 +217,7 @@ class LiveReader(Reader):
                 break
             if tried:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed, min(left, RETRY_SECONDS))
+                    self._changed.wait_for(lambda: self._closed, min(left, self._limits.retry_s))
             try:
                 self._capture = self._reopen()
             except InputError:

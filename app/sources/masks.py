@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.sources.calibration import TURNED_BY_90
 from stream_recon.app.sources.image_decoding import (
     HEIF_SUFFIXES,
@@ -17,7 +18,7 @@ from stream_recon.app.sources.image_decoding import (
     read_depth_image,
     read_image,
 )
-from stream_recon.app.sources.readers import input_errors, list_images
+from stream_recon.app.sources.image_files import list_images
 from stream_recon.configs.errors import InputError
 
 COMPLETE = 0.95
@@ -42,7 +43,7 @@ class MaskFolder:
         self.folder = folder
         self._by_name = {_bare(path.name): path for path in images}
         numbers = [re.findall(r"\d+", path.stem) for path in images]
-        self._by_number = {int(found[-1]): path for path, found in zip(images, numbers, strict=True) if found}
+        self._by_number = {int(digits[-1]): path for path, digits in zip(images, numbers, strict=True) if digits}
 
     def check(self, names: list[str] | None) -> None:
         """Check that a mask fits one of the image ``names``, or a video (None). Raises InputError."""
@@ -53,8 +54,8 @@ class MaskFolder:
 
     def unused(self, names: list[str]) -> list[str]:
         """Warning on masks that belong to none of the image ``names``."""
-        known = {_bare(name) for name in names}
-        others = sorted(path.name for bare, path in self._by_name.items() if bare not in known)
+        used = {_bare(name) for name in names}
+        others = sorted(path.name for bare, path in self._by_name.items() if bare not in used)
         if not others:
             return []
         return [f"{len(others)} of {len(self._by_name)} masks belong to no image, such as {others[0]}"]

@@ -9,7 +9,7 @@ from stream_recon.app.sources.containers import EBML, VideoTrack, video_tracks
 SEGMENT, TRACKS, ENTRY, VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xE0
 KIND, WIDTH, HEIGHT, INTERLACED = 0x83, 0xB0, 0xBA, 0x9A
 COLOUR, TRANSFER, PROJECTION, PROJECTION_KIND = 0x55B0, 0x55BA, 0x7670, 0x7671
-LARGEST_HEAD = 1 << 20
+MAX_HEAD_BYTES = 1 << 20
 """Bytes at the start of a file in which tracks are looked for: fonts and pictures may come first."""
 
 
@@ -23,7 +23,7 @@ def matroska_tracks(path: Path) -> list[VideoTrack]:
     try:
         with open_regular(path) as file:
             head = file.read(4)
-            data = head + file.read(LARGEST_HEAD) if head == EBML else b""
+            data = head + file.read(MAX_HEAD_BYTES) if head == EBML else b""
     except OSError:
         return []
     for name, begin, end in _elements(data, 0, len(data)):

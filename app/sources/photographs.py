@@ -16,7 +16,7 @@ MIN_IMAGES = 6
 """Fewer images are taken as they stand."""
 TESTED = 12
 """Pairs of neighbours that are compared; bounds the time."""
-APART = 0.25
+MIN_DISJOINT = 0.25
 """Share of neighbours that show nothing in common from which images are in no order. A film has few cuts."""
 MIN_SECONDS = 1.0
 """Median time between photographs, by EXIF; a film has many frames a second, and no EXIF."""
@@ -27,15 +27,15 @@ def are_unordered(images: Sequence[Path]) -> bool:
     if len(images) < MIN_IMAGES:
         return False
     times = [read_exif(path).taken for path in images]
-    known = [time for time in times if time is not None]
-    if len(known) == len(images):
-        steps = [after - before for before, after in pairwise(known)]
+    stated = [time for time in times if time is not None]
+    if len(stated) == len(images):
+        steps = [after - before for before, after in pairwise(stated)]
         if min(steps) < 0 or median(steps) >= MIN_SECONDS:
             return True
     step = max((len(images) - 1) / TESTED, 1.0)
     firsts = sorted({int(k * step) for k in range(min(TESTED, len(images) - 1))})
-    apart = [not _overlap(images[k], images[k + 1]) for k in firsts]
-    return sum(apart) >= APART * len(apart)
+    disjoint = [not _overlap(images[k], images[k + 1]) for k in firsts]
+    return sum(disjoint) >= MIN_DISJOINT * len(disjoint)
 
 
 def _overlap(first: Path, second: Path) -> bool:

@@ -8,7 +8,7 @@ from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.stream_heads import Size, has_fields, picture_size
 from stream_recon.configs.errors import InputError
 
-LARGEST_HEAD = 4096
+MAX_HEAD_BYTES = 4096
 """Bytes of a packet that are searched: parameter sets stand before the picture."""
 
 
@@ -46,7 +46,7 @@ class SizeWatch:
             if self._packet == 0 or self._capture.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
                 ok, data = self._capture.retrieve()
                 if ok and data is not None:
-                    head = data.ravel()[:LARGEST_HEAD].tobytes()
+                    head = data.ravel()[:MAX_HEAD_BYTES].tobytes()
                     self.size = picture_size(self._codec, head) or self.size
                     self.interlaced = self.interlaced or (self._packet == 0 and has_fields(self._codec, head))
 

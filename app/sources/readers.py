@@ -1,11 +1,8 @@
 """Readers of video files and folders of images, which step through all frames."""
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,24 +27,18 @@ from stream_recon.app.sources.exif import camera_from_photographs, camera_of_vid
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import (
     EXIF_SAMPLES,
-    HEIF_SUFFIXES,
-    IMAGE_SUFFIXES,
-    image_bytes,
     oriented,
     read_image,
-    readable_suffixes,
     used_bits,
 )
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
 from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
-from stream_recon.configs.errors import ConfigError, InputError, pip_install
+from stream_recon.configs.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from stream_recon.app.sources.scan_folder import ScanFeedback
 
-OTHER_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".jxl", ".exr", ".gif", ".psd"})
-"""Image formats that are not read: their files are counted and told."""
 IMAGE_FOLDER_FPS = 30.0
 """Frames per second assumed for a folder of images; most videos they come from have it."""
 COUNTERCLOCKWISE = 8
@@ -204,7 +195,7 @@ class VideoReader(Reader):
             return None
         if self._decoding is not None:
             self._decoding.add(self._index, bgr)
-        bgr = self._pixels.squared(self._unstretched(self._of_one_time(bgr)))
+        bgr = self._pixels.squared(self._unstretched(self._deinterlaced(bgr)))
         self.stored_size = self._pixels.stored(bgr)
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
@@ -230,7 +221,7 @@ class VideoReader(Reader):
         if self._watch is not None:
             self._watch.close()
 
-    def _of_one_time(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _deinterlaced(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The image, or its first field where its moving edges are combs."""
         if not is_combed(bgr, turned=self._pixels.turned):
             return bgr
@@ -247,10 +238,10 @@ class VideoReader(Reader):
         if self._watch is None:
             return bgr
         self._watch.advance(self._index)
-        first, here = self._watch.first, self._watch.size
-        if first is None or here is None or first == here:
+        first, current = self._watch.first, self._watch.size
+        if first is None or current is None or first == current:
             return bgr
-        sides = (here[0] / first[0], here[1] / first[1])
+        sides = (current[0] / first[0], current[1] / first[1])
         return resized(bgr, sides[::-1] if self._pixels.turned else sides)
 
     def _step(self) -> tuple[int, float] | None:
@@ -369,100 +360,3 @@ class ImageReader(Reader):
 
     def close(self) -> None:
         self._paths = []
-
-
-@contextmanager
-def input_errors(name: object) -> Iterator[None]:
-    """Raise a system error in the block, on the input called ``name``, as `InputError`."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{name} cannot be read: {error.strerror}") from error
-
-
-def list_images(folder: Path) -> list[Path]:
-    """Image files directly in ``folder``, in natural order, without hidden ones. Names that are times are in order."""
-    known = IMAGE_SUFFIXES | readable_suffixes()
-    paths = [p for p in folder.iterdir() if p.suffix.lower() in known and not p.name.startswith(".")]
-    files = [p for p in paths if p.is_file()]
-    values = _values([p.stem for p in files])
-    if values is not None:
-        return [p for _, _, p in sorted(zip(values, (p.name for p in files), files, strict=True))]
-    return sorted(files, key=lambda p: natural_key(p.name))
-
-
-def _values(stems: list[str]) -> list[Decimal] | None:
-    """Numbers at the ends of names that are equal before; None where they are not, or none has a decimal point."""
-    found = [re.fullmatch(r"(.*?)([0-9]+(?:\.[0-9]+)?)", stem) for stem in stems]
-    parts = [match.groups() for match in found if match is not None]
-    if len(parts) < len(stems) or len({prefix for prefix, _ in parts}) != 1 or not any("." in n for _, n in parts):
-        return None
-    return [Decimal(number) for _, number in parts]
-
-
-def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
-    """Images without maps of depth, confidence and the like that stand in the same folder, and warnings on them.
-
-    Images whose names differ by more than numbers are of different kinds. Maps are known by a word in their name, or by
-    their content: 16 bits in one channel beside colour.
-    """
-    kinds: dict[str, list[Path]] = {}
-    for path in images:
-        kinds.setdefault(re.sub(r"[0-9]+", "0", path.name.casefold()), []).append(path)
-    if not 1 < len(kinds) <= MAX_KINDS:
-        return images, []
-    maps = {kind for kind in kinds if OTHER_WORDS.search(kind)}
-    if not maps:
-        maps = {kind for kind, paths in kinds.items() if len(paths) > 1 and is_map(paths[0])}
-    if not maps or len(maps) == len(kinds):
-        return images, []
-    kept = [path for path in images if re.sub(r"[0-9]+", "0", path.name.casefold()) not in maps]
-    example = kinds[min(maps)][0].name
-    return kept, [f"{len(images) - len(kept)} images were left out as maps of depth or labels, such as {example}"]
-
-
-OTHER_WORDS = re.compile(
-    r"(^|[^a-z])(depths?|disp[0-9]*|disparity|confidences?|conf|masks?|normals?|semantics?|instances?|labels?|segmentations?|seg"
-    r"|thumb(nail)?s?|previews?)([^a-z]|$)"
-)
-"""Words in names of images or folders that are not photographs."""
-MAX_KINDS = 6
-"""Kinds of names in a folder of a capture; more are photographs of any names."""
-FEW_LEVELS = 8
-"""Grey levels of a map of confidence or labels of small scenes."""
-
-
-def is_map(path: Path) -> bool:
-    """Whether an image is a map: 16 bits in one channel, or one channel of few levels."""
-    data = image_bytes(path)
-    try:
-        image = None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        return False
-    if image is None or image.ndim != 2:
-        return False
-    few = image.size > 1000 and image.max() < 32 and len(np.unique(image)) <= FEW_LEVELS
-    return bool(image.dtype == np.uint16 or few)
-
-
-def unread_images(folder: Path) -> str | None:
-    """Warning on images in formats that cannot be read here; None without any."""
-    try:
-        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable_suffixes()
-        names = [p.name for p in folder.iterdir() if p.suffix.lower() in unread]
-    except OSError:
-        return None
-    if not names:
-        return None
-    suffixes = sorted({Path(name).suffix.lower() for name in names})
-    way = f"{pip_install('pillow-heif')}, or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
-    return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
-
-
-def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:
-    """Sort key by which 2 comes before 10: digits in a row compare as a number of any length."""
-    parts: list[str | tuple[int, str]] = []
-    for number, part in enumerate(re.split(r"([0-9]+)", name.casefold())):
-        digits = part.lstrip("0")
-        parts.append((len(digits), digits) if number % 2 else part)
-    return parts, name

@@ -20,7 +20,7 @@ DEFAULT_ENDPOINT = "localhost:7447"
 """Router that nodes of rmw_zenoh connect to."""
 CONFIG_VARIABLE = "ZENOH_SESSION_CONFIG_URI"
 """Environment variable that names a file with the configuration of zenoh, as for rmw_zenoh."""
-LARGEST_DOMAIN = 232
+MAX_DOMAIN = 232
 """Largest domain number of ROS 2."""
 DEFAULT_DEPTH = 42
 """Depth that tokens leave out."""
@@ -45,12 +45,12 @@ class RosQos:
 
 def ros_domain(text: str | None = None) -> int:
     """A domain number; without ``text`` that of the environment, or 0. Raises ConfigError."""
-    given = os.environ.get("ROS_DOMAIN_ID", "") if text is None else text
-    if not given:
+    number = os.environ.get("ROS_DOMAIN_ID", "") if text is None else text
+    if not number:
         return 0
-    if not (given.isascii() and given.isdecimal() and int(given) <= LARGEST_DOMAIN):
-        raise ConfigError(f"{given!r} is not a ROS domain: use a number from 0 to {LARGEST_DOMAIN}")
-    return int(given)
+    if not (number.isascii() and number.isdecimal() and int(number) <= MAX_DOMAIN):
+        raise ConfigError(f"{number!r} is not a ROS domain: use a number from 0 to {MAX_DOMAIN}")
+    return int(number)
 
 
 def dds_type(ros_type: str) -> str:

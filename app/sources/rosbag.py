@@ -185,7 +185,7 @@ class RecordingReader(Reader):
                     self._first_ns = stamp_ns(message)
                 if len(times) < BIT_SAMPLES:
                     used |= _used_bits(message)
-                times.append((_stamp(message), logged))
+                times.append((stamp_ns(message) * 1e-9, logged))
                 if len(times) == RATE_FRAMES:
                     break
         except StreamReconError:
@@ -267,11 +267,11 @@ def _rows(data: NDArray[np.uint8], height: int, used: int, step: int) -> NDArray
     return data[: height * step].reshape(height, step)[:, :used]
 
 
-def _choose_topic(topics: dict[str, Any], wanted: str | None, name: str) -> str:
-    if wanted is not None:
-        if wanted not in topics:
-            raise ConfigError(f"--topic {wanted}: the image topics of {name} are {_listed(topics)}")
-        return wanted
+def _choose_topic(topics: dict[str, Any], chosen: str | None, name: str) -> str:
+    if chosen is not None:
+        if chosen not in topics:
+            raise ConfigError(f"--topic {chosen}: the image topics of {name} are {_listed(topics)}")
+        return chosen
     # A raw topic is preferred to its compressed copy. Depth images are not pictures.
     pictures = {
         topic: info
@@ -299,11 +299,6 @@ def info_topics(topic: str) -> tuple[str, ...]:
 
 def is_rectified(topic: str) -> bool:
     return _RECTIFIED.search(topic.removesuffix("/compressed").rpartition("/")[2]) is not None
-
-
-def _stamp(message: Any) -> float:
-    """Time of the message header in seconds."""
-    return stamp_ns(message) * 1e-9
 
 
 def stamp_ns(message: Any) -> int:

@@ -69,7 +69,7 @@ class ScanReader(Reader):
             self._file = (folder / FRAMES_NAME).open("rb")
         except OSError as error:
             raise InputError(f"{folder} cannot be read: {error.strerror}") from error
-        self._rest = b""
+        self._incomplete_line = b""
         self._entries: list[dict[str, Any]] = []
         self._ended = self._closed = False
         self._index = -1
@@ -124,7 +124,7 @@ class ScanReader(Reader):
         data = self._file.read()
         if not data:
             return False
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         for line in lines:
             try:
                 entry = json.loads(line[:MAX_LINE])

@@ -99,20 +99,20 @@ class ImageSignature:
         template = self.thumbnail[TEMPLATE]
         if template.std() < 1:
             return 0.0
-        found: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, template, cv2.TM_CCOEFF_NORMED)
-        return float(found.max())
+        scores: NDArray[np.float32] = cv2.matchTemplate(other.thumbnail, template, cv2.TM_CCOEFF_NORMED)
+        return float(scores.max())
 
     def matches(self, other: "ImageSignature") -> int:
         """Number of feature matches that agree on one homography."""
-        (here, ours), (there, theirs) = self.features, other.features
-        if ours is None or theirs is None or min(len(here), len(there)) < MIN_KEYPOINTS:
+        (points, descriptors), (other_points, other_descriptors) = self.features, other.features
+        if descriptors is None or other_descriptors is None or min(len(points), len(other_points)) < MIN_KEYPOINTS:
             return 0
-        pairs = cv2.BFMatcher(cv2.NORM_HAMMING).knnMatch(ours, theirs, k=2)
+        pairs = cv2.BFMatcher(cv2.NORM_HAMMING).knnMatch(descriptors, other_descriptors, k=2)
         good = [p[0] for p in pairs if len(p) == 2 and p[0].distance < 0.8 * p[1].distance]
         if len(good) < 8:
             return 0
-        source = here[[match.queryIdx for match in good]]
-        target = there[[match.trainIdx for match in good]]
+        source = points[[match.queryIdx for match in good]]
+        target = other_points[[match.trainIdx for match in good]]
         _, agree = cv2.findHomography(source, target, cv2.RANSAC, 4.0)
         return 0 if agree is None else int(agree.sum())
 
@@ -130,7 +130,7 @@ OVERLAPS_BEFORE_CUT = 5
 frames hardly overlap, and missing overlap proves nothing."""
 OVERLAPS_AFTER_CUT = 2
 """Overlaps in a row with `MANY_MATCHES` that end the doubt about a cut: blur has none."""
-MAX_HELD = 5
+MAX_PENDING = 5
 """Frames that are held back at most, a delay of a sixth of a second at 30 frames per second."""
 CUT_COLOUR_RATIO = 4.0
 """Colour change at a cut relative to the largest change from frame to frame around it."""
@@ -173,12 +173,12 @@ class DiscontinuityDetector:
         )
         """Last frames that were passed on."""
         self._coherent_count = 0
-        self._held: list[ImageSignature] = []
+        self._pending: list[ImageSignature] = []
         self.blank_since: tuple[float, str] | None = None
         """Time in seconds of the first blank frame of a row, and the reason; None outside. Read from any thread."""
 
     def watch(self, frames: Iterable[PreparedFrame]) -> Iterator[PreparedFrame]:
-        """Yield the frames that are not blank, in order, up to `MAX_HELD` frames late."""
+        """Yield the frames that are not blank, in order, up to `MAX_PENDING` frames late."""
         for frame in frames:
             yield from self._push(frame)
         yield from self._release()
@@ -199,40 +199,46 @@ class DiscontinuityDetector:
             # Blank frames at the very beginning are passed on: there is no segment to end yet.
             return [self._accept(view)]
         if reason is not None:
-            released = self._release() if self._held else []
-            if self.blank_since is None:
-                # After a fade the next frame is compared with the clearest one before it.
-                self._previous = max(self._recent, key=lambda signature: signature.contrast)
-            self.blank_frames += 1
-            self.blank_since = self.blank_since or (frame.timestamp, reason)
-            return released
+            return self._remove_blank(frame, reason)
         if self._previous.blank_reason:
             self._begin_segment(view, f"the picture was {self._previous.blank_reason} until {self._at(frame)}")
             return [self._accept(view)]
-        if self._held:
-            return self._decide(view)
+        return self._decide(view) if self._pending else self._compare(view)
+
+    def _remove_blank(self, frame: PreparedFrame, reason: str) -> list[PreparedFrame]:
+        """Remove a blank frame. Returns the frames held back before it."""
+        released = self._release() if self._pending else []
+        if self.blank_since is None:
+            # After a fade the next frame is compared with the clearest one before it.
+            self._previous = max(self._recent, key=lambda signature: signature.contrast)
+        self.blank_frames += 1
+        self.blank_since = self.blank_since or (frame.timestamp, reason)
+        return released
+
+    def _compare(self, view: ImageSignature) -> list[PreparedFrame]:
+        """Pass a frame on, or hold it back because it does not overlap with the one before."""
         overlap = self._overlap(view)
         steady = bool(self._overlaps) and min(self._overlaps) >= MANY_MATCHES
         if overlap >= MIN_MATCHES or not (steady or self.blank_since or self._colours_jump(view, self._colour_changes)):
             self._overlaps.append(overlap)
             self.blank_since = None
             return [self._accept(view)]
-        self._held, self._coherent_count = [view], 0
+        self._pending, self._coherent_count = [view], 0
         return []
 
     def _decide(self, view: ImageSignature) -> list[PreparedFrame]:
         """Decide with one more frame whether the frames held back begin a new segment; [] while in doubt."""
         returned = self._overlap(view) >= MIN_MATCHES
-        last = self._held[-1]
+        last = self._pending[-1]
         overlap = view.matches(last) if self.blank_since else view.overlap(last)
-        coherent = overlap >= MANY_MATCHES or self._colours_jump(self._held[0], [view.colour_change(last)])
+        coherent = overlap >= MANY_MATCHES or self._colours_jump(self._pending[0], [view.colour_change(last)])
         self._coherent_count = self._coherent_count + 1 if coherent else 0
-        self._held.append(view)
-        if not returned and self._coherent_count < OVERLAPS_AFTER_CUT and len(self._held) < MAX_HELD:
+        self._pending.append(view)
+        if not returned and self._coherent_count < OVERLAPS_AFTER_CUT and len(self._pending) < MAX_PENDING:
             return []
         if not returned and (self._coherent_count >= OVERLAPS_AFTER_CUT or self.blank_since):
             certain = self._coherent_count >= OVERLAPS_AFTER_CUT
-            first = self._held[-1 - OVERLAPS_AFTER_CUT] if certain else self._held[0]
+            first = self._pending[-1 - OVERLAPS_AFTER_CUT] if certain else self._pending[0]
             self._begin_segment(first, self._cut_reason(first.frame))
             self._overlaps.append(overlap)
         else:
@@ -272,8 +278,8 @@ class DiscontinuityDetector:
         return f"the picture was {self.blank_since[1]} from {self.blank_since[0]:.2f} s to {self._at(frame)}"
 
     def _release(self) -> list[PreparedFrame]:
-        held, self._held, self.blank_since = self._held, [], None
-        return [self._accept(view) for view in held]
+        pending, self._pending, self.blank_since = self._pending, [], None
+        return [self._accept(view) for view in pending]
 
     def _accept(self, view: ImageSignature) -> PreparedFrame:
         if self._previous is not None:

@@ -7,59 +7,28 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
-from stream_recon.app.sources.capture import capture_frame_count, open_capture
-from stream_recon.app.sources.exif import is_panorama
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
-from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
-from stream_recon.app.sources.image_files import WEB_PAGES, files_of_pattern, hint_for_missing, turns_to_one_size
-from stream_recon.app.sources.live import RECONNECT_SECONDS, LiveReader
+from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
 from stream_recon.app.sources.masks import BLACK, MaskFolder
-from stream_recon.app.sources.matroska import film_tracks
-from stream_recon.app.sources.panorama import closes_around, holds_two_views
+from stream_recon.app.sources.opening import open_reader
+from stream_recon.app.sources.panorama import PANORAMA, is_equirectangular, is_side_by_side
 from stream_recon.app.sources.photographs import are_unordered
-from stream_recon.app.sources.readers import (
-    FrameRange,
-    ImageReader,
-    Reader,
-    VideoReader,
-    input_errors,
-    list_images,
-    only_photographs,
-    unread_images,
-)
-from stream_recon.app.sources.rosbag import RecordingReader, is_recording
-from stream_recon.app.sources.scan_folder import FRAMES_NAME, ScanFeedback, ScanReader
+from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
+from stream_recon.app.sources.rosbag import RecordingReader
+from stream_recon.app.sources.scan_folder import ScanFeedback
 from stream_recon.app.sources.undistort import Undistorter
-from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import ConfigError, InputError
 
-ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp|zenoh)://", re.IGNORECASE)
-"""Pattern of stream addresses."""
-_SECRET = re.compile(
-    r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
-    r"|signature|sig|credential|session|sid|jwt|code|hash))=)(?P<value>.*?)(?=$|[&;/?#\s]|_[a-z]+=)",
-    re.IGNORECASE,
-)
-"""Pattern of a parameter that gives access, in the path or query of an address."""
-PANORAMA = (
-    "{} is a panorama of 360 degrees, which no pinhole camera shows: cut perspective views from it first, such as with "
-    "ffmpeg -vf v360=e:flat:h_fov=90:v_fov=90:yaw=0"
-)
-"""Refusal of equirectangular images."""
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
 
@@ -266,9 +235,9 @@ class Source:
 
     def _check_kind(self, rgb: NDArray[np.uint8]) -> None:
         """Raises InputError for a panorama, and for two views in one frame."""
-        if closes_around(rgb):
+        if is_equirectangular(rgb):
             raise InputError(f"{PANORAMA.format(self.name)}; if it is none, give its camera with --intrinsics")
-        if holds_two_views(rgb):
+        if is_side_by_side(rgb):
             raise InputError(
                 f"frames of {self.name} hold two views side by side, as of a stereo camera: cut one out first, such as "
                 "with ffmpeg -vf crop=iw/2:ih:0:0; if they do not, give the camera with --intrinsics"
@@ -310,25 +279,25 @@ class Source:
         """
         cell, best, error = -1, None, math.inf
         origin: float | None = None
-        covered = 0.0
+        end = 0.0
         for index, timestamp in self._steps_in_range():
             origin = timestamp if origin is None else origin
             position = (timestamp - origin) * fps
-            here = math.floor(position + 0.5)
-            covered = position + fps / self._reader.rate
-            if here != cell:
+            nearest = math.floor(position + 0.5)
+            end = position + fps / self._reader.rate
+            if nearest != cell:
                 if best is not None:
                     yield best
-                cell, best, error = here, None, math.inf
-            if abs(position - here) < error and not (self.live and error < math.inf):
+                cell, best, error = nearest, None, math.inf
+            if abs(position - nearest) < error and not (self.live and error < math.inf):
                 rgb = self._retrieve()
                 if rgb is not None:
-                    best, error = self._frame(index, timestamp, rgb), abs(position - here)
+                    best, error = self._frame(index, timestamp, rgb), abs(position - nearest)
                     if self.live:
                         yield best
                         best = None
         # A last grid point after the end of the last frame lies outside the source.
-        if best is not None and (cell == 0 or cell < covered - 1e-6):
+        if best is not None and (cell == 0 or cell < end - 1e-6):
             yield best
 
     def _no_frame_message(self) -> str:
@@ -338,7 +307,13 @@ class Source:
         return f"{self.name} has no frame between --start {self._start:g} s{end}"
 
 
-def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float = RECONNECT_SECONDS) -> Source:
+def open_source(
+    spec: str,
+    choice: FrameChoice = ALL_FRAMES,
+    *,
+    reconnect: float = RECONNECT_SECONDS,
+    limits: LiveLimits = LIVE_LIMITS,
+) -> Source:
     """Open a video file, an image file, a folder of images, a ROS recording, a camera or a stream address.
 
     Args:
@@ -352,7 +327,7 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
-    reader = _open_reader(spec, choice.fps, reconnect, choice.topic)
+    reader = open_reader(spec, choice.fps, reconnect, choice.topic, limits)
     if choice.topic is not None and not isinstance(reader, RecordingReader):
         reader.close()
         raise ConfigError(f"--topic {choice.topic}: {reader.name} is not a ROS recording")
@@ -364,117 +339,3 @@ def open_source(spec: str, choice: FrameChoice = ALL_FRAMES, *, reconnect: float
         reader.close()
         raise ConfigError("use --fps or --stride, not both")
     return Source(reader, choice)
-
-
-def _open_reader(spec: str, fps: float | None, reconnect: float, topic: str | None) -> Reader:
-    if ADDRESS.match(spec):
-        return _open_address(spec, reconnect)
-    if spec.lower().startswith("file://"):
-        spec = url2pathname(urlsplit(spec).path)
-    path = Path(spec).expanduser()
-    with input_errors(spec):
-        exists, recording = path.exists(), is_recording(path)
-    if not exists and (files := files_of_pattern(spec)):
-        return _photographs(files, path.parent.resolve().name, fps)
-    if not exists:
-        if spec.isascii() and spec.isdecimal() and len(spec) < 5:
-            return _open_live(int(spec), f"camera {spec}", reconnect)
-        raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
-    if recording and not path.is_dir() and not path.is_file():
-        raise InputError(f"{spec} is not a regular file")
-    if recording:
-        return RecordingReader(path, topic)
-    if path.is_dir():
-        return _open_folder(path, fps)
-    if path.is_char_device():
-        return _open_live(path, str(path), reconnect)
-    if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
-        return ImageReader([path], path.name, fps)
-    if not path.is_file():
-        raise InputError(
-            f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
-        )
-    with input_errors(spec), path.open("rb") as file:
-        if not file.read(1):
-            raise InputError(f"{spec} is an empty file")
-    tracks = film_tracks(path)
-    if any(track.spherical for track in tracks):
-        raise InputError(PANORAMA.format(path.name))
-    if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
-        longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
-        raise InputError(
-            f"the first video track of {path.name} is a still picture: take out the film with "
-            f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
-        )
-    if is_growing(path):
-        return GrowingVideoReader(path)
-    reader = VideoReader(open_capture(path, path.name), path.name, path)
-    reader.warnings += _track_choice(path.name, [track.size for track in tracks])
-    return reader
-
-
-def _track_choice(name: str, sizes: list[tuple[int, int]]) -> list[str]:
-    """Warning on a film with several video tracks of these sizes, of which OpenCV reads the first."""
-    if len(sizes) < 2:
-        return []
-    listed = ", ".join(f"{width}x{height}" for width, height in sizes)
-    largest = max(range(len(sizes)), key=lambda number: sizes[number][0] * sizes[number][1])
-    line = f"{name} has {len(sizes)} video tracks ({listed}): the first is used"
-    if sizes[largest] > sizes[0]:
-        line += f"; take out the largest with ffmpeg -i {name} -map 0:v:{largest} -c copy film.mp4"
-    return [line]
-
-
-def without_password(address: str) -> str:
-    """Address without ``user:password@`` and with the values of secret parameters blanked, for messages and files."""
-    return _SECRET.sub(r"\g<name>***", re.sub(r"(?<=://)[^/?#]*@", "", address))
-
-
-def _open_live(spec: Path | str | int, name: str, reconnect: float) -> LiveReader:
-    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect)
-
-
-def _open_address(spec: str, reconnect: float) -> Reader:
-    name = without_password(spec)
-    if WEB_PAGES.match(spec):
-        raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
-    if spec.lower().startswith("zenoh"):
-        return ZenohReader(spec, reconnect)
-    capture = open_capture(spec, name)
-    # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
-    if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
-        return VideoReader(capture, name)
-    return LiveReader(capture, name, lambda: open_capture(spec, name), reconnect)
-
-
-def _open_folder(path: Path, fps: float | None) -> Reader:
-    with input_errors(path):
-        if (path / FRAMES_NAME).is_file():
-            return ScanReader(path)
-        images = list_images(path)
-        inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
-    if not images:
-        left_out = unread_images(path)
-        looked = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
-        where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else looked
-        raise InputError(f"no images in {path} ({where})")
-    photographs, warnings = only_photographs(images)
-    reader = _photographs(photographs, path.resolve().name, fps)
-    reader.warnings += [*warnings, *filter(None, [unread_images(path)])]
-    return reader
-
-
-def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
-    if is_panorama(images[0]):
-        raise InputError(PANORAMA.format(images[0]))
-    turns = turns_to_one_size(images)
-    reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
-    if turns.as_stored:
-        reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
-    if turns.by_90:
-        example = min(path.name for path in turns.by_90)
-        reader.warnings.append(
-            f"{name} has upright and wide photographs: {len(turns.by_90)} of {len(images)} are used turned by 90 "
-            f"degrees, such as {example}"
-        )
-    return reader

@@ -3,37 +3,51 @@
 H.264 and H.265 (sequence parameter sets of Annex B), MPEG-1 and 2, MPEG-4 part 2, VP8, VP9, Motion JPEG.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 Size = tuple[int, int]
 
 
+@dataclass(frozen=True)
+class StreamHead:
+    """What the head of a picture or of a sequence of pictures states."""
+
+    size: Size | None = None
+    """Width and height; None where they are not stated."""
+    has_fields: bool = False
+    """Whether pictures may be two fields of different times: interlaced video."""
+    transfer: int = 0
+    """Transfer characteristics (ITU-T H.273); 0: not stated."""
+
+
 def picture_size(codec: str, data: bytes) -> Size | None:
     """Width and height in a packet with a keyframe; None where it does not state them, or is damaged."""
-    found: Iterator[Size | None]
-    try:
-        match codec:
-            case "h264":
-                found = (_h264(_unescaped(unit)).size for unit in _units(data) if unit and unit[0] & 31 == 7)
-            case "hevc":
-                found = (_hevc(_unescaped(unit)).size for unit in _units(data) if unit and unit[0] >> 1 & 63 == 33)
-            case "mpeg2":
-                found = (_mpeg2(unit) for unit in _units(data) if unit[:1] == b"\xb3")
-            case "mpeg4":
-                found = (_mpeg4(unit[1:]) for unit in _units(data) if unit and 0x20 <= unit[0] <= 0x2F)
-            case "vp8":
-                found = iter([_vp8(data)])
-            case "vp9":
-                found = iter([_vp9(data)])
-            case "mjpeg":
-                found = iter([_mjpeg(data)])
-            case _:
-                return None
-        size = next(found, None)
-    except (IndexError, ValueError):
-        return None
+    size = next((head.size for head in _heads(codec, data) if head.size is not None), None)
     return size if size is not None and min(size) > 0 and max(size) < 1 << 16 else None
+
+
+def transfer_of(codec: str, data: bytes) -> int:
+    """Transfer characteristics (ITU-T H.273) in a packet of H.264 or H.265; 0 where it does not state them."""
+    return next((head.transfer for head in _heads(codec, data)), 0)
+
+
+def has_fields(codec: str, data: bytes) -> bool:
+    """Whether a packet says that its pictures may be two fields of different times: interlaced video."""
+    return any(head.has_fields for head in _heads(codec, data))
+
+
+def _heads(codec: str, data: bytes) -> Iterator[StreamHead]:
+    """Heads in a packet, up to a damaged one; none of an unknown codec."""
+    parse = _PARSERS.get(codec)
+    if parse is None:
+        return
+    try:
+        for unit in [data] if codec in _WITHOUT_START_CODES else _units(data):
+            if unit and (head := parse(unit)) is not None:
+                yield head
+    except (IndexError, ValueError):
+        return
 
 
 class Bits:
@@ -75,71 +89,17 @@ def _unescaped(unit: bytes) -> bytes:
     return unit.replace(b"\0\0\3", b"\0\0")
 
 
-def transfer_of(codec: str, data: bytes) -> int:
-    """Transfer characteristics (ITU-T H.273) in a packet of H.264 or H.265; 0 where it does not state them."""
-    try:
-        if codec == "h264":
-            sets = [_h264(_unescaped(unit)) for unit in _units(data) if unit and unit[0] & 31 == 7]
-        else:
-            sets = [_hevc(_unescaped(unit)) for unit in _units(data) if unit and unit[0] >> 1 & 63 == 33]
-    except (IndexError, ValueError):
-        return 0
-    return next((found.transfer for found in sets), 0)
-
-
-def has_fields(codec: str, data: bytes) -> bool:
-    """Whether a packet says that its pictures may be two fields of different times: interlaced video."""
-    try:
-        if codec == "h264":
-            return any(_h264(_unescaped(unit)).has_fields for unit in _units(data) if unit and unit[0] & 31 == 7)
-        if codec == "mpeg2":
-            # The bit progressive_sequence of the sequence extension.
-            return any(unit[0] == 0xB5 and unit[1] >> 4 == 1 and not unit[2] & 8 for unit in _units(data) if unit)
-        if codec == "mpeg4":
-            return any(_mpeg4_layer(unit[1:])[1] for unit in _units(data) if unit and 0x20 <= unit[0] <= 0x2F)
-    except (IndexError, ValueError):
-        pass
-    return False
-
-
-@dataclass(frozen=True)
-class _Sequence:
-    """What a sequence parameter set states."""
-
-    size: Size
-    has_fields: bool = False
-    """Whether pictures may be two fields."""
-    transfer: int = 0
-    """Transfer characteristics (ITU-T H.273); 0: not stated."""
-
-
-def _h264(unit: bytes) -> _Sequence:
-    """A sequence parameter set (ITU-T H.264, 7.3.2.1.1)."""
-    bits = Bits(unit[1:])
+def _h264(unit: bytes) -> StreamHead | None:
+    """Of a sequence parameter set (ITU-T H.264, 7.3.2.1.1)."""
+    if unit[0] & 31 != 7:
+        return None
+    bits = Bits(_unescaped(unit)[1:])
     profile = bits.read(8)
     bits.read(16)
     bits.exp_golomb()
-    chroma, separate = 1, 0
-    if profile in (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135):
-        chroma = bits.exp_golomb()
-        separate = bits.read(1) if chroma == 3 else 0
-        bits.exp_golomb()
-        bits.exp_golomb()
-        bits.read(1)
-        if bits.read(1):
-            for number in range(8 if chroma != 3 else 12):
-                if bits.read(1):
-                    _skip_scaling_list(bits, 16 if number < 6 else 64)
+    chroma, separate = _h264_chroma(bits) if profile in HIGH_PROFILES else (1, 0)
     bits.exp_golomb()
-    order = bits.exp_golomb()
-    if order == 0:
-        bits.exp_golomb()
-    elif order == 1:
-        bits.read(1)
-        bits.signed()
-        bits.signed()
-        for _ in range(bits.exp_golomb()):
-            bits.signed()
+    _skip_picture_order(bits)
     bits.exp_golomb()
     bits.read(1)
     width, height = 16 * (bits.exp_golomb() + 1), bits.exp_golomb() + 1
@@ -152,7 +112,37 @@ def _h264(unit: bytes) -> _Sequence:
     sub_x = 2 if chroma in (1, 2) and not separate else 1
     sub_y = (2 if chroma == 1 and not separate else 1) * (2 - frames_only)
     size = (width - sub_x * (left + right), height - sub_y * (top + bottom))
-    return _Sequence(size, not frames_only, _transfer(bits) if bits.read(1) else 0)
+    return StreamHead(size, not frames_only, _transfer(bits) if bits.read(1) else 0)
+
+
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
+"""Profiles of H.264 whose parameter sets state a chroma format."""
+
+
+def _h264_chroma(bits: Bits) -> tuple[int, int]:
+    """Chroma format, and whether colour planes are separate; bit depths and scaling lists are passed."""
+    chroma = bits.exp_golomb()
+    separate = bits.read(1) if chroma == 3 else 0
+    bits.exp_golomb()
+    bits.exp_golomb()
+    bits.read(1)
+    if bits.read(1):
+        for number in range(8 if chroma != 3 else 12):
+            if bits.read(1):
+                _skip_scaling_list(bits, 16 if number < 6 else 64)
+    return chroma, separate
+
+
+def _skip_picture_order(bits: Bits) -> None:
+    order = bits.exp_golomb()
+    if order == 0:
+        bits.exp_golomb()
+    elif order == 1:
+        bits.read(1)
+        bits.signed()
+        bits.signed()
+        for _ in range(bits.exp_golomb()):
+            bits.signed()
 
 
 def _transfer(bits: Bits) -> int:
@@ -178,9 +168,11 @@ def _skip_scaling_list(bits: Bits, size: int) -> None:
         last = following or last
 
 
-def _hevc(unit: bytes) -> _Sequence:
-    """A sequence parameter set (ITU-T H.265, 7.3.2.2)."""
-    bits = Bits(unit[2:])
+def _hevc(unit: bytes) -> StreamHead | None:
+    """Of a sequence parameter set (ITU-T H.265, 7.3.2.2)."""
+    if unit[0] >> 1 & 63 != 33:
+        return None
+    bits = Bits(_unescaped(unit)[2:])
     bits.read(4)
     layers = bits.read(3)
     bits.read(1)
@@ -201,9 +193,9 @@ def _hevc(unit: bytes) -> _Sequence:
     sub_x, sub_y = 2 if chroma in (1, 2) else 1, 2 if chroma == 1 else 1
     size = width - sub_x * (left + right), height - sub_y * (top + bottom)
     try:
-        return _Sequence(size, transfer=_hevc_transfer(bits, layers))
+        return StreamHead(size, transfer=_hevc_transfer(bits, layers))
     except (IndexError, ValueError):
-        return _Sequence(size)
+        return StreamHead(size)
 
 
 def _hevc_transfer(bits: Bits, layers: int) -> int:
@@ -259,19 +251,19 @@ def _skip_reference_sets(bits: Bits) -> None:
                 bits.read(1)
 
 
-def _mpeg2(unit: bytes) -> Size:
-    number = int.from_bytes(unit[1:4], "big")
-    return number >> 12, number & 0xFFF
+def _mpeg2(unit: bytes) -> StreamHead | None:
+    """Of a sequence header (size) or its extension, which has the bit progressive_sequence."""
+    if unit[0] == 0xB3:
+        number = int.from_bytes(unit[1:4], "big")
+        return StreamHead((number >> 12, number & 0xFFF))
+    return StreamHead(has_fields=not unit[2] & 8) if unit[0] == 0xB5 and unit[1] >> 4 == 1 else None
 
 
-def _mpeg4(unit: bytes) -> Size | None:
-    """Size in a video object layer of rectangular shape."""
-    return _mpeg4_layer(unit)[0]
-
-
-def _mpeg4_layer(unit: bytes) -> tuple[Size | None, bool]:
-    """Size in a video object layer of rectangular shape, and whether it is interlaced (ISO 14496-2, 6.2.3)."""
-    bits = Bits(unit)
+def _mpeg4(unit: bytes) -> StreamHead | None:
+    """Of a video object layer of rectangular shape (ISO 14496-2, 6.2.3)."""
+    if not 0x20 <= unit[0] <= 0x2F:
+        return None
+    bits = Bits(unit[1:])
     bits.read(9)
     version = 1
     if bits.read(1):
@@ -292,23 +284,23 @@ def _mpeg4_layer(unit: bytes) -> tuple[Size | None, bool]:
     if bits.read(1):
         bits.read(max(1, (resolution - 1).bit_length()))
     if shape != 0:
-        return None, False
+        return None
     bits.read(1)
     width = bits.read(13)
     bits.read(1)
     height = bits.read(13)
     bits.read(1)
-    return (width, height), bool(bits.read(1))
+    return StreamHead((width, height), bool(bits.read(1)))
 
 
-def _vp8(data: bytes) -> Size | None:
+def _vp8(data: bytes) -> StreamHead | None:
     if data[0] & 1 or data[3:6] != b"\x9d\x01\x2a":
         return None
-    return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF
+    return StreamHead((int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF))
 
 
-def _vp9(data: bytes) -> Size | None:
-    """Size in the uncompressed header of a keyframe (VP9 bitstream specification, 6.2)."""
+def _vp9(data: bytes) -> StreamHead | None:
+    """Of the uncompressed header of a keyframe (VP9 bitstream specification, 6.2)."""
     bits = Bits(data)
     if bits.read(2) != 2:
         return None
@@ -328,13 +320,26 @@ def _vp9(data: bytes) -> Size | None:
             bits.read(3)
     elif profile in (1, 3):
         bits.read(1)
-    return bits.read(16) + 1, bits.read(16) + 1
+    return StreamHead((bits.read(16) + 1, bits.read(16) + 1))
 
 
-def _mjpeg(data: bytes) -> Size | None:
+def _mjpeg(data: bytes) -> StreamHead | None:
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         if 0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+            height, width = (int.from_bytes(data[first : first + 2], "big") for first in (at + 5, at + 7))
+            return StreamHead((width, height))
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
     return None
+
+
+_PARSERS: dict[str, Callable[[bytes], StreamHead | None]] = {
+    "h264": _h264,
+    "hevc": _hevc,
+    "mpeg2": _mpeg2,
+    "mpeg4": _mpeg4,
+    "vp8": _vp8,
+    "vp9": _vp9,
+    "mjpeg": _mjpeg,
+}
+_WITHOUT_START_CODES = ("vp8", "vp9", "mjpeg")

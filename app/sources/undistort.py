@@ -14,7 +14,7 @@ SAME_PX = 0.5
 """Offset of the principal point in pixels up to which an image is used unchanged: half a pixel is not visible."""
 SAME_SHARE = 1e-4
 """Difference of fx and fy, as a share, up to which pixels count as square: rounding in calibration files."""
-WIDEST = np.radians(110)
+MAX_FOV = np.radians(110)
 """Largest horizontal field of view, radians, of an undistorted fisheye; wider, its rim would fill the image."""
 BORDER_POINTS = 64
 """Points per image border that must be visible; distortion is smooth between them."""
@@ -115,7 +115,7 @@ class Undistorter:
             moves = np.diff(pixels.reshape(len(steps), len(border), 2), axis=0)
             return bool(((moves * border).sum(axis=2) > 0).all())
 
-        short = width / (2 * np.tan(WIDEST / 2)) if self.camera.distortion == "fisheye" else 0.05 * self.camera.fx
+        short = width / (2 * np.tan(MAX_FOV / 2)) if self.camera.distortion == "fisheye" else 0.05 * self.camera.fx
         long = 50 * max(self.camera.fx, short)
         if is_covered(short):
             return float(short)

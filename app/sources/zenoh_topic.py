@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.live import FIRST_FRAME_SECONDS, LONGEST_PAUSE_SECONDS
+from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
 from stream_recon.app.sources.rosbag import (
@@ -33,8 +33,6 @@ QOS = RosQos(reliable=False, depth=5)
 """Best effort, as for all sensors: it hears reliable publishers, too."""
 CAMERA_SECONDS = 1.5
 """Wait for the camera_info after the first image; drivers send both together, about."""
-POLL_SECONDS = 0.5
-"""Wait for an image before the time since the last one is checked."""
 GRAPH_SECONDS = 1.0
 """Wait for the list of image topics, for a message to the user."""
 NOMINAL_RATE = 30.0
@@ -51,13 +49,13 @@ class ZenohReader(Reader):
 
     live = True
 
-    def __init__(self, spec: str, reconnect: float) -> None:
+    def __init__(self, spec: str, reconnect: float, limits: LiveLimits = LIVE_LIMITS) -> None:
         """Raises InputError: no image arrives; ConfigError: a wrong address; ResourceError: a library is missing."""
         endpoint, self._topic, domain = parse_topic(spec)
         super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE)
         self._store, self._hashes, self._errors = _types()
-        self._lost_after = reconnect if reconnect > 0 else LONGEST_PAUSE_SECONDS
-        self._reconnects = reconnect > 0
+        self._limits, self._reconnects = limits, reconnect > 0
+        self._lost_after = reconnect if reconnect > 0 else limits.pause_s
         self._changed = threading.Condition()
         self._newest: tuple[int, float, int, str, bytes] | None = None
         self._grabbed: tuple[str, bytes] | None = None
@@ -80,8 +78,10 @@ class ZenohReader(Reader):
     def grab(self) -> tuple[int, float] | None:
         with self._changed:
             while self._newest is None and not self._ended:
-                self._changed.wait(POLL_SECONDS)
-                if self._newest is None and time.monotonic() - self._last_at > self._lost_after:
+                remaining_s = self._last_at + self._lost_after - time.monotonic()
+                if remaining_s > 0:
+                    self._changed.wait(remaining_s)
+                else:
                     self._end()
             if self._newest is None:
                 return None
@@ -142,7 +142,7 @@ class ZenohReader(Reader):
             if self.origin_ns is None:
                 self.origin_ns = stamp_ns
             seconds = (stamp_ns - self.origin_ns) * 1e-9
-            if self._count and abs(stamp_ns - self._last_ns) > LONGEST_PAUSE_SECONDS * 1e9:
+            if self._count and abs(stamp_ns - self._last_ns) > self._limits.pause_s * 1e9:
                 self._begin_segment(seconds)
             if self._count and seconds <= self._last_time:
                 # A clock was set back; timestamps must increase.
@@ -176,26 +176,26 @@ class ZenohReader(Reader):
 
     def _wait_for_first(self, endpoint: str, domain: int) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._newest is not None, FIRST_FRAME_SECONDS)
+            self._changed.wait_for(lambda: self._newest is not None, self._limits.first_frame_s)
             if self._newest is not None:
                 self._changed.wait_for(lambda: self._info is not None, CAMERA_SECONDS)
                 return
         topics = sorted(self._image_topics(domain))
-        seen = f"image topics there: {', '.join(topics)}" if topics else "no image topic is published there"
+        listed = f"image topics there: {', '.join(topics)}" if topics else "no image topic is published there"
         raise InputError(
-            f"no image arrives on {self._topic} by the zenoh router {endpoint}, ROS domain {domain}: {seen}; "
+            f"no image arrives on {self._topic} by the zenoh router {endpoint}, ROS domain {domain}: {listed}; "
             "robots need RMW_IMPLEMENTATION=rmw_zenoh_cpp and a router (rmw_zenohd)"
         )
 
     def _image_topics(self, domain: int) -> set[str]:
         """Image topics in the graph."""
-        found = set()
+        topics = set()
         kinds = {dds_type(RAW), dds_type(COMPRESSED)}
         for reply in self._session.liveliness().get(f"@ros2_lv/{domain}/**", timeout=GRAPH_SECONDS):
             parts = str(reply.ok.key_expr).split("/") if reply.ok is not None else []
             if len(parts) > 10 and parts[5] == "MP" and parts[10] in kinds:
-                found.add(parts[9].replace("%", "/"))
-        return found
+                topics.add(parts[9].replace("%", "/"))
+        return topics
 
     def _camera(self) -> Calibration | None:
         """Camera of the topic's camera_info, if one arrived."""

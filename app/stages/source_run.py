@@ -18,7 +18,7 @@ from stream_recon.app.run.options import RunJob
 from stream_recon.app.run.publish import publishing
 from stream_recon.app.run.scan_load import begins_again, run_load
 from stream_recon.app.run.session import Output, Session
-from stream_recon.app.sources.source import Source, open_source, without_password
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import SourceLostError
@@ -124,7 +124,7 @@ class SourceRun(ExitStack):
         if begins_again(self.job, self.source, self.earlier):
             self.job = dataclasses.replace(self.job, resume=False, overwrite=True)
             self.earlier = EarlierRun()
-        self._recorded = self.job.options.recorded(without_password(self.job.spec))
+        self._recorded = self.job.options.recorded(self.job.spec)
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)
 
     def _reconstruct(self, lock: FolderLock) -> RunSummary:

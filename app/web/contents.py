@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from stream_recon.app.sources.readers import natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import InputError
 
 HEAD_BYTES = 4096

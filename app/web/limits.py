@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stream_recon.app.sources.live import LONGEST_PAUSE_SECONDS
+from stream_recon.app.sources.live import LIVE_LIMITS
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class WebLimits:
     """Time without a page after which a viewer is closed."""
     scan_idle_s: float = 600.0
     """Time without frames after which a scan is ended."""
-    scan_pause_s: float = LONGEST_PAUSE_SECONDS
+    scan_pause_s: float = LIVE_LIMITS.pause_s
     """Longest pause between frames of a scan; a longer one begins a new segment."""
 
 

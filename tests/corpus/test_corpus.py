@@ -12,11 +12,12 @@ import pytest
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
-from stream_recon.app.metric_scale.scale_source import Track, parse_scale_source
+from stream_recon.app.metric_scale.scale_source import GpsTrack, parse_scale_source
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.colour import stated_transfer, tone_curve
-from stream_recon.app.sources.source import Source, open_source, without_password
+from stream_recon.app.sources.opening import without_password
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import StreamReconError
 from tests.app.boxroom import room_result
@@ -109,9 +110,9 @@ def check_scenes(case: dict[str, Any]) -> None:
     assert [scene.name for scene in find_scenes(CORPUS / "files" / case["file"])] == case["names"]
 
 
-def read_track(case: dict[str, Any]) -> Track:
+def read_track(case: dict[str, Any]) -> GpsTrack:
     source, _ = parse_scale_source(f"track:{CORPUS / 'files' / case['file']}")
-    assert isinstance(source, Track)
+    assert isinstance(source, GpsTrack)
     return source
 
 
@@ -130,7 +131,7 @@ def check_clip(case: dict[str, Any]) -> None:
         T = np.eye(4)
         T[:3, 3] = place
         cameras.append(FrameCamera.from_result(replace(blank, index=second, timestamp=float(second), T_world_camera=T)))
-    found = scale_by_track(cameras, np.array([0.0, 0, 1]), read_track(case).positions, None, "track")
+    found = scale_by_track(cameras, np.array([0.0, 0, 1]), GpsTrack(read_track(case).positions), "track")
     assert found.T_metric_own.scale == pytest.approx(case["scale"], rel=0.01)
     assert float(found.how.split("begins ")[1].split(" s")[0]) == pytest.approx(case["begins"], abs=2)
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
-from stream_recon.app.metric_scale.scale_source import Track, parse_scale_source
+from stream_recon.app.metric_scale.scale_source import GpsTrack, parse_scale_source
 from stream_recon.app.sources.calibration import parse_camera
 from stream_recon.app.sources.exif import VIDEO_FOCAL, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -92,7 +92,7 @@ def track(folder: Path, source: Path, draw: random.Random) -> None:
     chosen = draw.choice(sorted((source / "given" / "tracks").iterdir()))
     (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
     given, _ = parse_scale_source(f"track:{folder / chosen.name}{draw.choice(['', '', '@3', '@-1e999', '@x'])}")
-    assert isinstance(given, Track)
+    assert isinstance(given, GpsTrack)
     metres = given.positions.metres
     assert metres.ndim == 2 and metres.shape[1] == 3 and np.isfinite(metres).all()
 

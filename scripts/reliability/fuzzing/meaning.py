@@ -17,7 +17,7 @@ from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
-from stream_recon.app.metric_scale.scale_source import parse_scale_source
+from stream_recon.app.metric_scale.scale_source import GpsTrack, parse_scale_source
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import OF_FILE
 from stream_recon.app.result.run_record import RunSummary
@@ -85,7 +85,7 @@ def clip(folder: Path, source: Path, draw: random.Random) -> None:
         T = np.eye(4)
         T[:3, 3] = (ride[begin + second] - ride[begin]) / unit
         cameras.append(_camera(second, T))
-    found = scale_by_track(cameras, np.array([0.0, 0, 1]), track, None, "track")
+    found = scale_by_track(cameras, np.array([0.0, 0, 1]), GpsTrack(track), "track")
     # The distance within a clip may be as short as some times the noise.
     allowed = max(0.01, 4 * (found.error or 0.0))
     assert abs(found.T_metric_own.scale / unit - 1) < allowed, f"{found.T_metric_own.scale} is not {unit}: {found.how}"

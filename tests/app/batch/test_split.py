@@ -35,7 +35,7 @@ from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.health import HealthMonitor, LowQualityInterval
 from stream_recon.app.run.options import RunOptions
-from stream_recon.app.sources import source
+from stream_recon.app.sources import opening
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_files import Turns
 from stream_recon.app.sources.readers import VideoReader
@@ -356,7 +356,7 @@ def test_a_chunk_entered_at_the_wrong_frame_is_decoded_from_the_start(
 
 def test_a_failed_chunk_fails_its_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As where the image changes while the scene is read.
-    monkeypatch.setattr(source, "turns_to_one_size", lambda images: Turns())
+    monkeypatch.setattr(opening, "turns_to_one_size", lambda images: Turns())
     scene = room_scene(tmp_path / "data" / "a", 60)
     (scene.path / "50.jpg").write_bytes((room_scene(tmp_path / "small", 1, size=(64, 48)).path / "0.jpg").read_bytes())
     summary = run(batch_of(tmp_path / "data", tmp_path / "out", [scene], split=2), RoomLoader())

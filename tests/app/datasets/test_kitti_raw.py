@@ -1,13 +1,12 @@
 """Drives of KITTI raw: times, rectified or distorted camera, poses of the camera from oxts."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stream_recon.app.datasets.find import find_scenes
-from stream_recon.app.datasets.scene import CALIBRATED
+from stream_recon.app.datasets.kitti_raw import load_kitti_raw
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import SIZE, truth_of, write_image, write_lines
 
@@ -61,10 +60,7 @@ def test_a_drive_has_times_camera_and_poses(tmp_path: Path) -> None:
 
 def test_drives_that_are_not_rectified_have_their_distortion(tmp_path: Path) -> None:
     (scene,) = find_scenes(write_drive(tmp_path, "extract"))
-    with replace(scene, camera=CALIBRATED).open() as source:
-        next(iter(source))
-        assert source._undistorter is not None
-        camera = source._undistorter.camera
+    camera = load_kitti_raw(scene.path).known_camera(scene.name)
     assert camera.coefficients == (-0.3, 0.1, 0.001, 0.002, -0.02) and (camera.fx, camera.cx) == (60, 30.5)
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.ground_truth import DepthPoints
+from stream_recon.app.datasets.colmap import load_colmap
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.scene import CALIBRATED, Scene
+from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import oriented, read_image
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import InputError
 from tests.app.sources.exif_files import jpeg, tiff
 
@@ -106,10 +109,11 @@ def test_a_calibration_of_stored_images_turns_with_them(
     camera = tmp_path / "cameras.txt"
     with open_source(str(tmp_path / "photos"), FrameChoice(camera=str(camera))) as source:
         frame = next(iter(source))
-        assert frame.rgb.shape == (WIDTH, HEIGHT, 3) and source.intrinsics is not None
-        # Undistortion moves the principal point to the centre: the scene's centre comes from there.
-        assert source._undistorter is not None
-        assert (source._undistorter.camera.cx, source._undistorter.camera.cy) == pytest.approx(centre)
+    shown = read_image(tmp_path / "photos/000000.jpg")
+    assert shown is not None
+    # Undistortion moves the principal point to the centre.
+    undistorted = Undistorter(Calibration(80, 80, *centre), (HEIGHT, WIDTH))(shown)
+    assert frame.rgb.shape == (WIDTH, HEIGHT, 3) and np.array_equal(frame.rgb, undistorted)
 
 
 def test_a_calibration_of_stored_images_without_orientation_is_refused(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_lenses_per_image_that_agree_are_applied(tmp_path: Path) -> None:
     (model / "images.txt").write_text(text)
     with replace(scene, camera=CALIBRATED).open() as source:
         frame = next(iter(source))
-        assert source._undistorter is not None and source._undistorter.camera.coefficients[0] == -0.1
+    assert load_colmap(scene.path).known_camera(scene.name).coefficients[0] == -0.1
     assert np.abs(frame.rgb.astype(int) - picture()).mean() > 1
 
 

@@ -8,6 +8,7 @@ import pytest
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import Positions
+from stream_recon.app.metric_scale.scale_source import GpsTrack
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP
 from stream_recon.configs.errors import InputError
@@ -51,7 +52,7 @@ def track(places: FloatArray, noise: float, seed: int, begin: float = DAY) -> Po
 def test_a_clip_is_found_within_two_hours(begin: int) -> None:
     places = ride(7200, 3)
     cameras = cameras_at(places[begin : begin + 101])
-    found = scale_by_track(cameras, UP, track(places, 0.5, 1), None, "track")
+    found = scale_by_track(cameras, UP, GpsTrack(track(places, 0.5, 1)), "track")
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
     said = float(found.how.split("begins ")[1].split(" s")[0])
     assert said == pytest.approx(begin, abs=2)
@@ -61,22 +62,22 @@ def test_a_clip_is_found_within_two_hours(begin: int) -> None:
 def test_a_path_that_was_driven_twice_has_to_be_told() -> None:
     places = np.concatenate([ride(300, 5), ride(300, 5)])
     with pytest.raises(InputError, match=r"fits about as well.*@SECONDS"):
-        scale_by_track(cameras_at(places[100:200]), UP, track(places, 0.5, 1), None, "track")
-    found = scale_by_track(cameras_at(places[100:200]), UP, track(places, 0.5, 1), 400.0, "track")
+        scale_by_track(cameras_at(places[100:200]), UP, GpsTrack(track(places, 0.5, 1)), "track")
+    found = scale_by_track(cameras_at(places[100:200]), UP, GpsTrack(track(places, 0.5, 1), 400.0), "track")
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
 
 
 def test_a_straight_clip_on_a_straight_road_has_to_be_told() -> None:
     places = ride(2000, 5, bend=0.0)
     with pytest.raises(InputError, match="fits about as well"):
-        scale_by_track(cameras_at(places[500:600]), UP, track(places, 1.0, 1), None, "track")
+        scale_by_track(cameras_at(places[500:600]), UP, GpsTrack(track(places, 1.0, 1)), "track")
 
 
 def test_times_that_agree_by_chance_are_not_believed() -> None:
     """Both clocks begin at 0, as those of loggers and videos do, but the clip is of the middle of the track."""
     places = ride(900, 8)
     with pytest.raises(InputError, match=r"fits better from 4\d\d\.\d s on.*@SECONDS"):
-        scale_by_track(cameras_at(places[450:550]), UP, track(places, 0.5, 1, begin=0.0), None, "track")
+        scale_by_track(cameras_at(places[450:550]), UP, GpsTrack(track(places, 0.5, 1, begin=0.0)), "track")
 
 
 def test_a_clip_of_another_ride_is_never_confident() -> None:
@@ -84,7 +85,7 @@ def test_a_clip_of_another_ride_is_never_confident() -> None:
     for seed in range(5):
         cameras = cameras_at(ride(101, 100 + seed))
         try:
-            scale_by_track(cameras, UP, track(ride(3600, seed), 0.5, 1), None, "track")
+            scale_by_track(cameras, UP, GpsTrack(track(ride(3600, seed), 0.5, 1)), "track")
         except InputError:
             continue
         wrong += 1
@@ -101,7 +102,7 @@ def test_the_stated_error_holds(noise: float, seconds: int) -> None:
         begin = 100 + 20 * seed
         cameras = cameras_at(places[begin : begin + seconds])
         try:
-            found = scale_by_track(cameras, UP, track(places, noise, 50 + seed), None, "track")
+            found = scale_by_track(cameras, UP, GpsTrack(track(places, noise, 50 + seed)), "track")
         except InputError:
             continue
         tries += 1
@@ -122,7 +123,7 @@ def test_the_stated_error_holds_for_correlated_positions() -> None:
         for n in range(1, 200):
             wander[n] = 0.95 * wander[n - 1] + random.normal(0, 0.6, 3)
         noisy = Positions(places + wander, EAST_NORTH_UP, np.arange(200.0))
-        found = scale_by_track(cameras_at(places), UP, noisy, 0.0, "track")
+        found = scale_by_track(cameras_at(places), UP, GpsTrack(noisy, 0.0), "track")
         assert found.error is not None
         within += abs(found.T_metric_own.scale / UNIT - 1) <= 2 * found.error
     assert within >= 27
@@ -132,9 +133,9 @@ def test_a_road_driven_twice_is_told_apart_by_the_films_own_time() -> None:
     places = np.concatenate([ride(300, 5), ride(300, 5)])
     cameras = cameras_at(places[100:200])
     for recorded, begins in ((DAY + 110, 100), (DAY + 499, 400)):
-        found = scale_by_track(cameras, UP, track(places, 0.5, 1), None, "track", recorded)
+        found = scale_by_track(cameras, UP, GpsTrack(track(places, 0.5, 1)), "track", recorded)
         assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
         said = float(found.how.split("begins ")[1].split(" s")[0])
         assert said == pytest.approx(begins, abs=2) and "by the video's time" in found.how
     with pytest.raises(InputError, match="fits about as well"):
-        scale_by_track(cameras, UP, track(places, 0.5, 1), None, "track", DAY - 86_400)
+        scale_by_track(cameras, UP, GpsTrack(track(places, 0.5, 1)), "track", DAY - 86_400)

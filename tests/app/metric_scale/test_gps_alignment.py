@@ -11,7 +11,14 @@ from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
-from stream_recon.app.metric_scale.scale_source import Distance, Height, Marker, Photographs, Track, parse_scale_source
+from stream_recon.app.metric_scale.scale_source import (
+    Distance,
+    GpsTrack,
+    Height,
+    Marker,
+    Photographs,
+    parse_scale_source,
+)
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
 from stream_recon.configs.errors import ConfigError, InputError
@@ -66,15 +73,15 @@ def test_a_gps_track_of_another_clock_gives_scale_axes_and_offset(tmp_path: Path
     noisy[40:46] += (25, -30, 10)
     file = gpx(tmp_path / "walk.gpx", noisy, 0, 100 / 199 * 2)
     given, text = parse_scale_source(f"track:{file}")
-    assert isinstance(given, Track) and text == f"track:{file}"
-    found = scale_by_track(cameras, UP, given.positions, given.begins, text)
+    assert isinstance(given, GpsTrack) and text == f"track:{file}"
+    found = scale_by_track(cameras, UP, given, text)
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
     assert found.world == EAST_NORTH_UP and found.error is not None and found.error < 0.02
     assert found.origin is not None and found.origin[:2] == pytest.approx(PLACE[:2], abs=1e-3)
     rotation = found.T_metric_own.rotation @ (HEADING @ LEVEL).T
     assert np.degrees(np.arccos((np.trace(rotation) - 1) / 2)) < 1.5
     assert "begins 30" in found.how or "begins 29" in found.how
-    with_offset = scale_by_track(cameras, UP, given.positions, 30.0 * 200 / 199, text)
+    with_offset = scale_by_track(cameras, UP, GpsTrack(given.positions, 30.0 * 200 / 199), text)
     assert with_offset.T_metric_own.scale == pytest.approx(UNIT, rel=0.01)
 
 
@@ -87,7 +94,7 @@ def test_on_a_straight_path_up_is_that_of_the_cameras(tmp_path: Path) -> None:
     ]
     noise = np.random.default_rng(0).normal(0, 0.8, (60, 3)) * (1, 1, 3)
     file = gpx(tmp_path / "way.gpx", straight @ (HEADING @ LEVEL).T + noise, 0, 1.0)
-    found = scale_by_track(cameras, UP, read_positions(file), None, "track")
+    found = scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track")
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.03)
     assert found.T_metric_own.rotation @ UP == pytest.approx([0, 0, 1], abs=1e-6)
 
@@ -109,10 +116,10 @@ def test_csv_by_frames_or_times_and_tum(tmp_path: Path) -> None:
         + "".join(f"{1.7e12 + 1000 * c.timestamp:.0f};{b};{a}\n" for c, (b, a) in zip(cameras, degrees, strict=True))
     )
     for file in (table, tum):
-        found = scale_by_track(cameras, UP, read_positions(file), None, "track")
+        found = scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track")
         assert found.T_metric_own.scale == pytest.approx(UNIT, rel=1e-4) and found.world == OF_FILE
         assert np.allclose(found.T_metric_own.rotation, HEADING @ LEVEL, atol=1e-4)
-    level = scale_by_track(cameras, UP, read_positions(late), None, "track")
+    level = scale_by_track(cameras, UP, GpsTrack(read_positions(late)), "track")
     assert level.T_metric_own.scale == pytest.approx(UNIT, rel=0.01) and level.world == EAST_NORTH_UP
 
 
@@ -121,14 +128,14 @@ def test_grid_coordinates_get_an_origin_and_a_line_keeps_the_axes(tmp_path: Path
     file = tmp_path / "utm.txt"
     far = np.array([691_000.0, 5_334_000.0, 500.0])
     file.write_text("".join(f"{c.timestamp} {x} {y} {z}\n" for c, (x, y, z) in zip(cameras, truth + far, strict=True)))
-    found = scale_by_track(cameras, UP, read_positions(file), None, "track")
+    found = scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track")
     assert found.origin is not None and np.abs(np.array(found.origin) - far).max() < 100
     place = found.T_metric_own.apply(cameras[9].T_world_camera[:3, 3]) + found.origin
     assert place == pytest.approx(truth[9] + far, abs=0.01)
     line = np.stack([np.arange(200.0), np.zeros(200), np.zeros(200)], axis=1)
     cameras = [replace(c, T_world_camera=pose(p / UNIT, 0)) for c, p in zip(cameras, line, strict=True)]
     file.write_text("".join(f"{c.timestamp} 0 {p[0]} 0\n" for c, p in zip(cameras, line, strict=True)))
-    found = scale_by_track(cameras, UP, read_positions(file), None, "track")
+    found = scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track")
     assert found.world == FIRST_CAMERA and np.array_equal(found.T_metric_own.rotation, np.eye(3))
     assert found.T_metric_own.scale == pytest.approx(UNIT, rel=1e-4)
 
@@ -139,10 +146,10 @@ def test_a_track_of_another_path_is_refused(tmp_path: Path) -> None:
     other = np.random.default_rng(1).normal(0, 20, truth.shape)
     file.write_text("".join(f"{c.timestamp} {x} {y} {z}\n" for c, (x, y, z) in zip(cameras, other, strict=True)))
     with pytest.raises(InputError, match="does not fit"):
-        scale_by_track(cameras, UP, read_positions(file), None, "track:a.txt")
+        scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track:a.txt")
     file.write_text("".join(f"{n} 1 2 3\n" for n in range(100)))
     with pytest.raises(InputError, match=r"does not (move|fit)"):
-        scale_by_track(cameras, UP, read_positions(file), None, "track:a.txt")
+        scale_by_track(cameras, UP, GpsTrack(read_positions(file)), "track:a.txt")
 
 
 def test_local_coordinates_are_those_of_the_ellipsoid() -> None:

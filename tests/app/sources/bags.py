@@ -40,8 +40,8 @@ class Bag:
         rows = np.pad(rows, ((0, 0), (0, pad)))
         kind = self.store.types["sensor_msgs/msg/Image"]
         height, width = image.shape[:2]
-        message = kind(self._header(number), height, width, encoding, int(big), rows.shape[1], rows.ravel())
-        self._write(topic, "sensor_msgs/msg/Image", number, message)
+        message = kind(self.header(number), height, width, encoding, int(big), rows.shape[1], rows.ravel())
+        self.write(topic, "sensor_msgs/msg/Image", number, message)
 
     def jpeg(self, topic: str, number: int, rgb: NDArray[np.uint8]) -> None:
         data = cv2.imencode(".jpg", rgb[..., ::-1])[1].ravel()
@@ -49,7 +49,7 @@ class Bag:
 
     def compressed(self, topic: str, number: int, data: NDArray[np.uint8]) -> None:
         kind = self.store.types["sensor_msgs/msg/CompressedImage"]
-        self._write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self._header(number), "jpeg", data))
+        self.write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self.header(number), "jpeg", data))
 
     def camera(
         self,
@@ -72,18 +72,18 @@ class Bag:
             zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True)
         )
         message = kind(
-            header=self._header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
+            header=self.header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
             binning_x=binning, binning_y=binning, roi=region(roi[0], roi[1], roi[3], roi[2], False),
         )  # fmt: skip
-        self._write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
+        self.write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
 
-    def _header(self, number: int) -> Any:
+    def header(self, number: int) -> Any:
         stamp = BEGIN_NS + number * STEP_NS if self._stamped else 0
         time = self.store.types["builtin_interfaces/msg/Time"](stamp // 10**9, stamp % 10**9)
         kind = self.store.types["std_msgs/msg/Header"]
         return kind(number, time, "camera") if self.ros1 else kind(time, "camera")
 
-    def _write(self, topic: str, kind: str, number: int, message: Any) -> None:
+    def write(self, topic: str, kind: str, number: int, message: Any) -> None:
         if topic not in self._connections:
             self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.store)
         serialise = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr

@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Frame
-from stream_recon.app.sources import growing
 from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import InputError
 from tests.app.sources.streamed_files import FRAMES, film, fragmented, index_first
 
-
-@pytest.fixture(autouse=True)
-def _early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "MIN_BYTES", 20_000)
-    monkeypatch.setattr(growing, "POLL_SECONDS", 0.01)
+MIN_BYTES = 20_000
+"""As small as the films here."""
 
 
 def video(folder: Path, kind: str) -> bytes:
@@ -55,7 +51,7 @@ def test_frames_come_before_the_rest_of_the_file_and_are_those_of_the_complete_o
     path = tmp_path / f"film.{'mp4' if kind.startswith('f') else kind}"
     half = len(data) // 2
     begun(path, data, half)
-    assert can_begin(path)
+    assert can_begin(path, MIN_BYTES)
     with open_source(str(path)) as source:
         frames = [next(source) for _ in range(FRAMES // 6)]  # while half of the file is missing
         append(path, data[half:])
@@ -137,5 +133,5 @@ def test_what_can_begin_before_all_of_it_is_there(tmp_path: Path) -> None:
         (b"", 0, False),
     ):
         path.write_bytes(data[:length])
-        assert can_begin(path) is expected, (data[:20], length)
+        assert can_begin(path, MIN_BYTES) is expected, (data[:20], length)
     assert can_begin(tmp_path / "nothing") is False

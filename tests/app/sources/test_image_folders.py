@@ -10,8 +10,9 @@ from PIL import Image
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.sources import image_decoding
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.readers import list_images
-from stream_recon.app.sources.source import open_source, without_password
+from stream_recon.app.sources.image_files import list_images
+from stream_recon.app.sources.opening import without_password
+from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import number_of, write_images, write_video
 

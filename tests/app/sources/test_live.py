@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.sources import capture, live
-from stream_recon.app.sources.live import LiveReader
+from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import numbered_image
@@ -48,7 +48,9 @@ def images(count: int, size: tuple[int, int] = (64, 48)) -> list[Any]:
     return [numbered_image(n % 31, size) for n in range(count)]
 
 
-def lives(*scripts: list[Any] | None, reconnect: float = 5.0) -> tuple[LiveReader, list[float]]:
+def lives(
+    *scripts: list[Any] | None, reconnect: float = 5.0, limits: LiveLimits = LIVE_LIMITS
+) -> tuple[LiveReader, list[float]]:
     """A reader whose source is opened once for each script (None: nothing there then), and when it was."""
     opened: list[float] = []
     rest = itertools.chain(scripts[1:], itertools.repeat(None))
@@ -61,7 +63,7 @@ def lives(*scripts: list[Any] | None, reconnect: float = 5.0) -> tuple[LiveReade
         return Camera(script)
 
     assert scripts[0] is not None
-    return LiveReader(Camera(scripts[0]), "cam", reopen, reconnect), opened  # type: ignore[arg-type]
+    return LiveReader(Camera(scripts[0]), "cam", reopen, reconnect, limits), opened  # type: ignore[arg-type]
 
 
 def test_a_bad_packet_costs_a_frame_and_not_the_stream() -> None:
@@ -71,10 +73,9 @@ def test_a_bad_packet_costs_a_frame_and_not_the_stream() -> None:
     assert source.damaged >= 3 and source.segments == []
 
 
-def test_a_source_that_comes_back_begins_a_new_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.3)
-    monkeypatch.setattr(live, "RETRY_SECONDS", 0.1)
-    reader, opened = lives(images(10), None, None, None, images(10), reconnect=0.9)
+def test_a_source_that_comes_back_begins_a_new_segment() -> None:
+    limits = LiveLimits(pause_s=0.3, retry_s=0.1)
+    reader, opened = lives(images(10), None, None, None, images(10), reconnect=0.9, limits=limits)
     source = Source(reader)
     frames = list(source)
     assert len(opened) >= 4
@@ -93,9 +94,8 @@ def test_a_short_hiccup_begins_no_new_segment() -> None:
     assert {frame.segment for frame in source} == {0} and source.segments == []
 
 
-def test_a_stall_without_an_end_begins_a_new_segment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.3)
-    reader, _ = lives([*images(5), 0.6, *images(5)], reconnect=0.1)
+def test_a_stall_without_an_end_begins_a_new_segment_too() -> None:
+    reader, _ = lives([*images(5), 0.6, *images(5)], reconnect=0.1, limits=LiveLimits(pause_s=0.3))
     source = Source(reader)
     assert {frame.segment for frame in source} == {0, 1}
 
@@ -123,8 +123,10 @@ def test_closing_ends_the_waiting_for_a_lost_source() -> None:
     begun = time.monotonic()
     source.interrupt()
     assert list(source) == []
-    reader._thread.join(5)
-    assert time.monotonic() - begun < 3 and not source.lost
+    while any(thread.name == "read cam" for thread in threading.enumerate()):
+        assert time.monotonic() - begun < 3
+        time.sleep(0.02)
+    assert not source.lost
 
 
 @pytest.mark.parametrize("size", [(128, 96), (48, 64), (100, 48)])
@@ -145,10 +147,8 @@ Send = Callable[[bytes], None]
 
 
 @pytest.fixture
-def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def stream() -> Iterator[Any]:
     """An MJPEG server; its script is called with a function that sends one part, for each connection anew."""
-    monkeypatch.setattr(capture, "ADDRESS_TIMEOUT_SECONDS", 2.0)
-    monkeypatch.setattr(live, "RETRY_SECONDS", 0.2)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -183,10 +183,13 @@ def jpeg(number: int, size: tuple[int, int] = (64, 48)) -> bytes:
     return data.tobytes()
 
 
-def received(server: Any, script: Callable[[int, Send], None], until: int, reconnect: float = 20.0) -> Source:
+SHORT = LiveLimits(address_s=2.0, retry_s=0.2)
+
+
+def received(server: Any, script: Callable[[int, Send], None], until: int, limits: LiveLimits = SHORT) -> Source:
     """A source over the server's stream, after so many frames."""
     server.script = script
-    source = open_source(f"http://127.0.0.1:{server.server_port}/", reconnect=reconnect)
+    source = open_source(f"http://127.0.0.1:{server.server_port}/", reconnect=20.0, limits=limits)
     deadline = time.monotonic() + 30
     for frame in source:
         assert time.monotonic() < deadline and frame.rgb.shape == (48, 64, 3)
@@ -216,16 +219,14 @@ def test_a_server_that_closes_and_is_there_again(stream: Any) -> None:
     assert stream.connections >= 3 and not source.lost
 
 
-def test_a_stall(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 1.0)
-
+def test_a_stall(stream: Any) -> None:
     def script(number: int, send: Send) -> None:
         for n in range(200):
             if number == 0 and n == 20:
                 time.sleep(6)
             send(jpeg(n))
 
-    source = received(stream, script, until=60)
+    source = received(stream, script, until=60, limits=replace(SHORT, pause_s=1.0))
     assert source.segments and not source.lost
 
 
@@ -235,14 +236,13 @@ def test_a_stream_that_is_gone_for_good_is_lost(stream: Any) -> None:
             send(jpeg(n))
 
     stream.script = script
-    source = open_source(f"http://127.0.0.1:{stream.server_port}/", reconnect=1.5)
+    source = open_source(f"http://127.0.0.1:{stream.server_port}/", reconnect=1.5, limits=SHORT)
     assert len(list(source)) > 2
     assert source.lost and "did not come back" in source.warnings[-1]
 
 
 AT_THE_END = """
 import sys, time
-from stream_recon.app.sources import live
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
 

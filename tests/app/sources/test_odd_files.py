@@ -12,7 +12,7 @@ import pytest
 
 from stream_recon.app.datasets.recording import count_video
 from stream_recon.app.sources.image_decoding import read_depth_image, read_image
-from stream_recon.app.sources.readers import natural_key
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_images, write_video

@@ -256,8 +256,8 @@ def test_half_resolution_colours_are_decoded(tmp_path: Path) -> None:
     for encoding, colours in planes.items():
         with Bag(tmp_path / encoding) as bag:
             data = np.concatenate([y, colours.reshape(-1)]).reshape(72, 64)
-            message = bag.store.types["sensor_msgs/msg/Image"](bag._header(0), 48, 64, encoding, 0, 64, data.ravel())
-            bag._write("/cam/image_raw", "sensor_msgs/msg/Image", 0, message)
+            message = bag.store.types["sensor_msgs/msg/Image"](bag.header(0), 48, 64, encoding, 0, 64, data.ravel())
+            bag.write("/cam/image_raw", "sensor_msgs/msg/Image", 0, message)
         with open_source(str(tmp_path / encoding)) as source:
             assert np.abs(next(iter(source)).rgb.astype(int) - rgb).max() < 6
 

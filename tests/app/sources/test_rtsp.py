@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.core.types import Frame
-from stream_recon.app.sources import live
+from stream_recon.app.sources.live import LiveLimits
 from stream_recon.app.sources.source import Source, open_source
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -76,7 +76,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched(server: Server, reconnect: float) -> Iterator[Watched]:
-    with open_source(server.address, reconnect=reconnect) as source:
+    with open_source(server.address, reconnect=reconnect, limits=LiveLimits(pause_s=1.0, retry_s=0.3)) as source:
         taken = Watched(source)
         try:
             yield taken
@@ -85,9 +85,7 @@ def watched(server: Server, reconnect: float) -> Iterator[Watched]:
             taken.thread.join(60)
 
 
-def test_it_stalls_closes_and_comes_back_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 1.0)
-    monkeypatch.setattr(live, "RETRY_SECONDS", 0.3)
+def test_it_stalls_closes_and_comes_back_after_some_seconds() -> None:
     port = free_port()
     server = Server(port)
     try:
@@ -113,8 +111,7 @@ def test_it_stalls_closes_and_comes_back_after_some_seconds(monkeypatch: pytest.
         server.kill()
 
 
-def test_one_that_does_not_come_back_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "RETRY_SECONDS", 0.3)
+def test_one_that_does_not_come_back_is_lost() -> None:
     server = Server(free_port())
     try:
         with watched(server, reconnect=1.5) as camera:

@@ -24,12 +24,12 @@ class Phone:
 
     def send(self, index: int, seconds: float, segment: int = 0, size: tuple[int, int] = (64, 48)) -> None:
         cv2.imwrite(str(self.folder / f"{index:06d}.jpg"), numbered_image(index, size))
-        self._line({"index": index, "time": seconds, "segment": segment})
+        self.line({"index": index, "time": seconds, "segment": segment})
 
     def end(self) -> None:
-        self._line({"end": True})
+        self.line({"end": True})
 
-    def _line(self, entry: dict[str, object]) -> None:
+    def line(self, entry: dict[str, object]) -> None:
         with (self.folder / FRAMES_NAME).open("a") as file:
             file.write(json.dumps(entry) + "\n")
 
@@ -82,7 +82,7 @@ def test_pictures_of_other_sizes_are_skipped(tmp_path: Path) -> None:
     phone.send(0, 0.0)
     phone.send(1, 0.1, size=(48, 64))
     (tmp_path / "scan" / "000002.jpg").write_bytes(b"damaged")
-    phone._line({"index": 2, "time": 0.2, "segment": 0})
+    phone.line({"index": 2, "time": 0.2, "segment": 0})
     phone.send(3, 0.3)
     phone.end()
     with open_source(str(tmp_path / "scan")) as source:

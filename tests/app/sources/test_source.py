@@ -12,8 +12,9 @@ import pytest
 
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.image_files import natural_key
 from stream_recon.app.sources.live import LiveReader
-from stream_recon.app.sources.readers import VideoReader, natural_key
+from stream_recon.app.sources.readers import VideoReader
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import number_of, numbered_image, write_broken_avi, write_images, write_video

@@ -1,0 +1,164 @@
+"""Choice of the reader for what a user names as a source: a file, a pattern, a folder, a camera or an address."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from stream_recon.app.core.input_file import input_errors
+from stream_recon.app.sources.capture import capture_frame_count, open_capture
+from stream_recon.app.sources.exif import is_panorama
+from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
+from stream_recon.app.sources.image_files import (
+    WEB_PAGES,
+    files_of_pattern,
+    hint_for_missing,
+    list_images,
+    only_photographs,
+    turns_to_one_size,
+    unreadable_images,
+)
+from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
+from stream_recon.app.sources.matroska import film_tracks
+from stream_recon.app.sources.panorama import PANORAMA
+from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
+from stream_recon.app.sources.rosbag import RecordingReader, is_recording
+from stream_recon.app.sources.scan_folder import ScanReader, is_scan
+from stream_recon.app.sources.zenoh_topic import ZenohReader
+from stream_recon.configs.errors import InputError
+
+ADDRESS = re.compile(r"^(rtsps?|https?|rtmps?|srt|udp|tcp|zenoh)://", re.IGNORECASE)
+"""Pattern of stream addresses."""
+_SECRET = re.compile(
+    r"(?P<name>(?<![a-z0-9])(?:[a-z_-]*(?:user|username|login|password|passwd|passphrase|pass|pwd|token|key|auth|secret"
+    r"|signature|sig|credential|session|sid|jwt|code|hash))=)(?P<value>.*?)(?=$|[&;/?#\s]|_[a-z]+=)",
+    re.IGNORECASE,
+)
+"""Pattern of a parameter that gives access, in the path or query of an address."""
+
+
+def open_reader(
+    spec: str, fps: float | None, reconnect: float, topic: str | None, limits: LiveLimits = LIVE_LIMITS
+) -> Reader:
+    """The reader of a source; arguments and errors as of `open_source`."""
+    if ADDRESS.match(spec):
+        return _open_address(spec, reconnect, limits)
+    if spec.lower().startswith("file://"):
+        spec = url2pathname(urlsplit(spec).path)
+    path = Path(spec).expanduser()
+    with input_errors(spec):
+        exists, recording = path.exists(), is_recording(path)
+    if not exists:
+        return _open_pattern_or_camera(spec, fps, reconnect, limits)
+    if recording:
+        if not path.is_dir() and not path.is_file():
+            raise InputError(f"{spec} is not a regular file")
+        return RecordingReader(path, topic)
+    if path.is_dir():
+        return _open_folder(path, fps)
+    if path.is_char_device():
+        return _open_live(path, str(path), reconnect, limits)
+    if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
+        return ImageReader([path], path.name, fps)
+    return _open_video(spec, path)
+
+
+def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limits: LiveLimits) -> Reader:
+    """Images of a pattern, or a camera by its number, where no file has the name."""
+    if files := files_of_pattern(spec):
+        return _photographs(files, Path(spec).expanduser().parent.resolve().name, fps)
+    if spec.isascii() and spec.isdecimal() and len(spec) < 5:
+        return _open_live(int(spec), f"camera {spec}", reconnect, limits)
+    raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
+
+
+def _open_video(spec: str, path: Path) -> VideoReader:
+    if not path.is_file():
+        raise InputError(
+            f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
+        )
+    with input_errors(spec), path.open("rb") as file:
+        if not file.read(1):
+            raise InputError(f"{spec} is an empty file")
+    tracks = film_tracks(path)
+    if any(track.spherical for track in tracks):
+        raise InputError(PANORAMA.format(path.name))
+    if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
+        longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
+        raise InputError(
+            f"the first video track of {path.name} is a still picture: take out the film with "
+            f"ffmpeg -i {path.name} -map 0:v:{longest} -c copy film.mp4"
+        )
+    if is_growing(path):
+        return GrowingVideoReader(path)
+    reader = VideoReader(open_capture(path, path.name), path.name, path)
+    reader.warnings += _track_choice(path.name, [track.size for track in tracks])
+    return reader
+
+
+def _track_choice(name: str, sizes: list[tuple[int, int]]) -> list[str]:
+    """Warning on a film with several video tracks of these sizes, of which OpenCV reads the first."""
+    if len(sizes) < 2:
+        return []
+    listed = ", ".join(f"{width}x{height}" for width, height in sizes)
+    largest = max(range(len(sizes)), key=lambda number: sizes[number][0] * sizes[number][1])
+    line = f"{name} has {len(sizes)} video tracks ({listed}): the first is used"
+    if sizes[largest] > sizes[0]:
+        line += f"; take out the largest with ffmpeg -i {name} -map 0:v:{largest} -c copy film.mp4"
+    return [line]
+
+
+def without_password(address: str) -> str:
+    """Address without ``user:password@`` and with the values of secret parameters blanked, for messages and files."""
+    return _SECRET.sub(r"\g<name>***", re.sub(r"(?<=://)[^/?#]*@", "", address))
+
+
+def _open_live(spec: Path | int, name: str, reconnect: float, limits: LiveLimits) -> LiveReader:
+    return LiveReader(open_capture(spec, name), name, lambda: open_capture(spec, name), reconnect, limits)
+
+
+def _open_address(spec: str, reconnect: float, limits: LiveLimits) -> Reader:
+    name = without_password(spec)
+    if WEB_PAGES.match(spec):
+        raise InputError(f"{name} is a page that shows a video: download the video first, such as with yt-dlp")
+    if spec.lower().startswith("zenoh"):
+        return ZenohReader(spec, reconnect, limits)
+    capture = open_capture(spec, name, limits.address_s)
+    # A file behind a web address has a length; it is read like a local file, and no frame is dropped.
+    if spec.lower().startswith("http") and capture_frame_count(capture) is not None:
+        return VideoReader(capture, name)
+    return LiveReader(capture, name, lambda: open_capture(spec, name, limits.address_s), reconnect, limits)
+
+
+def _open_folder(path: Path, fps: float | None) -> Reader:
+    with input_errors(path):
+        if is_scan(str(path)):
+            return ScanReader(path)
+        images = list_images(path)
+        inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
+    if not images:
+        left_out = unreadable_images(path)
+        reason = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
+        where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else reason
+        raise InputError(f"no images in {path} ({where})")
+    photographs, warnings = only_photographs(images)
+    reader = _photographs(photographs, path.resolve().name, fps)
+    reader.warnings += [*warnings, *filter(None, [unreadable_images(path)])]
+    return reader
+
+
+def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
+    if is_panorama(images[0]):
+        raise InputError(PANORAMA.format(images[0]))
+    turns = turns_to_one_size(images)
+    reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
+    if turns.as_stored:
+        reader.warnings.append(f"{name} has upright and wide photographs: all are used as stored, some lie on a side")
+    if turns.by_90:
+        example = min(path.name for path in turns.by_90)
+        reader.warnings.append(
+            f"{name} has upright and wide photographs: {len(turns.by_90)} of {len(images)} are used turned by 90 "
+            f"degrees, such as {example}"
+        )
+    return reader
