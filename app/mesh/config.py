@@ -61,11 +61,6 @@ class FusionConfig:
         assert len(self.bands) == len(self.weights) == len(Certainty)
         assert len(self.min_depths) == len(self.min_frames)
 
-    @property
-    def volumes(self) -> int:
-        """Number of volumes."""
-        return len(self.min_frames)
-
 
 @dataclass(frozen=True)
 class VisibilityConfig:

@@ -77,37 +77,44 @@ def fuse(
         # Disagreement grows with depth: a volume begins where it exceeds what the next finer one spans.
         spanned = config.truncation[1] * voxel / max(noise, 1e-12)  # of the disagreement at the median depth
         begins = spanned / (config.max_depth * config.level_factor)
-        nearest = [min(least, begins) for least in config.min_depths]
-        spacing, max_depth = (voxel, truncation), config.max_depth * median
-        volumes, views, missing = _volumes(result, cameras, spacing, max_depth, nearest, config, report)
-        if not any(volume.full for volume in volumes):
+        levels = []
+        for level, share in enumerate(config.min_depths):
+            factor, max_depth = config.level_factor**level, config.max_depth * median
+            volume = Volume(voxel * factor, truncation * voxel * factor, config.max_blocks)
+            levels.append(_Level(volume, min(share, begins) * max_depth * factor, max_depth * factor))
+        bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
+        views, missing = _integrate(result, cameras, levels, bands, config, report)
+        if not any(level.volume.full for level in levels):
             break
         voxel *= config.full_factor
     most = max(1, (len(cameras) - missing) // 4)
+    volumes = [level.volume for level in levels]
     meshes = [extract(volume, min(least, most)) for volume, least in zip(volumes, config.min_frames, strict=True)]
-    max_depth = config.max_depth * median * config.level_factor ** (config.volumes - 1)
     mesh = _nested(meshes, volumes, disagree, mesh_config)
-    return Fused(mesh, voxel, truncation * voxel, min(config.min_frames[0], most), missing, max_depth, views)
+    return Fused(mesh, voxel, truncation * voxel, min(config.min_frames[0], most), missing, levels[-1].farthest, views)
 
 
-def _volumes(
+@dataclass(frozen=True)
+class _Level:
+    """A volume, and the bounds of the depths that it takes."""
+
+    volume: Volume
+    nearest: float
+    farthest: float
+
+
+def _integrate(
     result: ResultFolder,
     cameras: Sequence[FrameCamera],
-    spacing: tuple[float, float],
-    max_depth: float,
-    nearest: Sequence[float],
+    levels: Sequence[_Level],
+    bands: NDArray[np.float32],
     config: FusionConfig,
     report: Report,
-) -> tuple[list[Volume], list[FusionView], int]:
-    """Volumes from fine to coarse, some depth maps, and the number of unreadable frames; stops where one is full.
+) -> tuple[list[FusionView], int]:
+    """Fuse frames into volumes until one is full; returns some depth maps, and the number of unreadable frames.
 
-    ``spacing``: the voxel of the finest volume, and the truncation distance in voxels. ``nearest``: the least
-    depth in each volume, as a share of its largest one.
+    ``bands``: as of the config, in truncations.
     """
-    voxel, truncation = spacing
-    bands = np.minimum(np.array(config.bands, np.float32) / np.float32(truncation), np.float32(1))
-    factors = [config.level_factor**level for level in range(config.volumes)]
-    volumes = [Volume(voxel * factor, truncation * voxel * factor, config.max_blocks) for factor in factors]
     views, missing = list[FusionView](), 0
     kept_numbers = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
     for done, camera in enumerate(cameras, start=1):
@@ -122,16 +129,15 @@ def _volumes(
             kept_view = depth_view(frame, weight)
             depth = kept_view.depth.astype(np.float16)
             views.append(replace(kept_view, depth=depth, rgb=kept_view.rgb[:0], weight=None))
-        for level, (volume, factor) in enumerate(zip(volumes, factors, strict=True)):
-            chosen = (weight > 0) & (frame.depth < max_depth * factor)
-            chosen &= frame.depth > nearest[level] * max_depth * factor
+        for level in levels:
+            chosen = (weight > 0) & (frame.depth < level.farthest) & (frame.depth > level.nearest)
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
                 band = None if frame.certainty is None else bands[frame.certainty]
-                volume.integrate(replace(view, band=band))
-        if any(volume.full for volume in volumes):
+                level.volume.integrate(replace(view, band=band))
+        if any(level.volume.full for level in levels):
             break
-    return volumes, views, missing
+    return views, missing
 
 
 def depth_view(frame: FrameResult, weight: NDArray[np.float32]) -> FusionView:
