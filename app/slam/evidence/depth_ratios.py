@@ -57,20 +57,24 @@ class DepthMaps:
     shape: NDArray[np.intp]  # [K, 2], columns and rows
 
     @classmethod
-    def of(cls, lens: CameraModel, grids: Sequence[DepthGrid], scale: Sequence[float] | FloatArray) -> "DepthMaps":
+    def of(
+        cls, camera_model: CameraModel, grids: Sequence[DepthGrid], scale: Sequence[float] | FloatArray
+    ) -> "DepthMaps":
         """Grids times their scales [K]."""
         cells, count = max((grid.z.size for grid in grids), default=0), len(grids)
         z, uv = np.zeros((count, cells)), np.zeros((count, cells, 2))
         for k, grid in enumerate(grids):
             z[k, : grid.z.size] = grid.z.reshape(-1).astype(np.float64) * scale[k]
             uv[k, : grid.z.size] = np.stack(np.meshgrid(grid.u, grid.v), axis=-1).reshape(-1, 2)
-        xyz = lens.unproject(uv.reshape(-1, 2)).reshape(count, cells, 3) * np.where(z > 0, z, np.nan)[..., None]
+        xyz = camera_model.unproject(uv.reshape(-1, 2)).reshape(count, cells, 3) * np.where(z > 0, z, np.nan)[..., None]
         origin = np.array([(grid.u[0], grid.v[0]) for grid in grids], np.float64).reshape(-1, 2)
         step = np.array([grid.steps for grid in grids]).reshape(-1, 2)
         shape = np.array([(len(grid.u), len(grid.v)) for grid in grids], np.intp).reshape(-1, 2)
         return cls(xyz, z, origin, step, shape)
 
-    def log_ratios(self, lens: CameraModel, T: FloatArray, a: NDArray[np.intp], b: NDArray[np.intp]) -> FloatArray:
+    def log_ratios(
+        self, camera_model: CameraModel, T: FloatArray, a: NDArray[np.intp], b: NDArray[np.intp]
+    ) -> FloatArray:
         """Log of depths of keyframes ``a`` [P] over those of ``b`` [P], at common cells [P, N] of ``a``; NaN elsewhere.
 
         Both are depths in the camera of ``b``. ``T``: [K, 4, 4].
@@ -78,7 +82,7 @@ class DepthMaps:
         between = invert_pose(T[b]) @ T[a]
         local = self.xyz[a] @ between[:, :3, :3].transpose(0, 2, 1) + between[:, None, :3, 3]
         depth = local[..., 2]
-        pixel = lens.project(local.reshape(-1, 3)).reshape(*depth.shape, 2)
+        pixel = camera_model.project(local.reshape(-1, 3)).reshape(*depth.shape, 2)
         with np.errstate(invalid="ignore"):
             at = np.rint((pixel - self.origin[b, None]) / self.step[b, None])
             inside = ((at >= 0) & (at < self.shape[b, None])).all(axis=-1) & (depth > 0)
@@ -88,18 +92,18 @@ class DepthMaps:
             return np.asarray(np.where(shown > 0, ratios, np.nan))
 
     def common_log_ratios(
-        self, lens: CameraModel, T: FloatArray, pairs: Pairs, config: EdgeConfig = EDGES
+        self, camera_model: CameraModel, T: FloatArray, pairs: Pairs, config: EdgeConfig = EDGES
     ) -> list[FloatArray]:
         """`log_ratios` of pairs at their common cells alone."""
         chosen, ratios = np.array([*pairs], np.intp).reshape(-1, 2), []
         for begin in range(0, len(chosen), config.pairs_at_once):
-            rows = self.log_ratios(lens, T, *chosen[begin : begin + config.pairs_at_once].T)
+            rows = self.log_ratios(camera_model, T, *chosen[begin : begin + config.pairs_at_once].T)
             ratios += [row[np.isfinite(row)] for row in rows]
         return ratios
 
 
 def measure_edges(
-    lens: CameraModel,
+    camera_model: CameraModel,
     T: FloatArray,
     grids: Sequence[DepthGrid],
     log_scale: FloatArray,
@@ -108,12 +112,12 @@ def measure_edges(
 ) -> ScaleEdges:
     """Edges of pairs of keyframes whose depth maps overlap. T: [K, 4, 4]; log_scale: [K], of the depth maps."""
     chosen = np.array(sorted(pairs), np.intp).reshape(-1, 2)
-    maps = DepthMaps.of(lens, grids, [np.exp(each) for each in log_scale])
+    maps = DepthMaps.of(camera_model, grids, [np.exp(each) for each in log_scale])
     rows = []
     for begin in range(0, len(chosen), config.pairs_at_once):
         i, j = chosen[begin : begin + config.pairs_at_once].T
         (forward, enough), (backward, enough_back) = (
-            _medians(maps.log_ratios(lens, T, *each), config=config) for each in ((i, j), (j, i))
+            _medians(maps.log_ratios(camera_model, T, *each), config=config) for each in ((i, j), (j, i))
         )
         spread = 1.4826 * np.maximum(forward[1], backward[1])
         # Occlusion makes both medians positive; it cancels.

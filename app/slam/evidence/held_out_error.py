@@ -52,7 +52,7 @@ class PoseCandidate:
     """Poses, intrinsics and depth scales to test."""
 
     T_world_camera: FloatArray  # [N, 4, 4]
-    lens: CameraModel
+    camera_model: CameraModel
     depth_scale: FloatArray  # [N]
 
 
@@ -87,19 +87,17 @@ class HeldOutError:
         config: HeldOutConfig = HELD_OUT,
     ) -> "HeldOutError":
         """Errors of a candidate by held-out matches."""
-        losses = {}
+        losses, camera_model = {}, side.camera_model
+        part_px = 2 * max(camera_model.cx, camera_model.cy) / config.parts
         for (i, j), matches in held_out.items():
             a, b = features[i], features[j]
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
             uv_a, uv_b = a.uv[matches[:, 0]], b.uv[matches[:, 1]]
             z = a.z[matches[:, 0]].astype(np.float64) * side.depth_scale[i]
-            projected, _ = reproject(side.lens, uv_a, np.where(z > 0, z, np.nan), T)
+            projected, _ = reproject(camera_model, uv_a, np.where(z > 0, z, np.nan), T)
             error = np.linalg.norm(projected - uv_b, axis=1)
-            lines = epipolar_px(side.lens, uv_a, uv_b, T)
-            part = np.unique(uv_a // (2 * max(side.lens.cx, side.lens.cy) / config.parts), axis=0, return_inverse=True)[
-                1
-            ]
-            part = np.asarray(part).reshape(-1)
+            lines = epipolar_px(camera_model, uv_a, uv_b, T)
+            part = np.unique(uv_a // part_px, axis=0, return_inverse=True)[1].reshape(-1)
             errors = np.stack([lines / config.epipolar_px, np.nan_to_num(error, nan=1e3) / config.reprojection_px])
             if len(matches) >= config.min_matches:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
@@ -107,10 +105,10 @@ class HeldOutError:
         return cls(losses)
 
 
-def image_parts(lens: CameraModel, config: HeldOutConfig = HELD_OUT) -> int:
+def image_parts(camera_model: CameraModel, config: HeldOutConfig = HELD_OUT) -> int:
     """Number of parts of an image, as in `HeldOutError.measure`."""
-    side = max(lens.cx, lens.cy)
-    return int(np.prod([np.ceil(config.parts * each / side) for each in (lens.cx, lens.cy)]))
+    side = max(camera_model.cx, camera_model.cy)
+    return int(np.prod([np.ceil(config.parts * each / side) for each in (camera_model.cx, camera_model.cy)]))
 
 
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:
@@ -135,9 +133,9 @@ def depth_agreement(
     """
     errors = []
     for side in (network, mapped):
-        maps = DepthMaps.of(side.lens, grids, side.depth_scale)
+        maps = DepthMaps.of(side.camera_model, grids, side.depth_scale)
         both_ways = [[(i, j) for i, j in pairs], [(j, i) for i, j in pairs]]
-        forward, backward = (maps.common_log_ratios(side.lens, side.T_world_camera, some) for some in both_ways)
+        forward, backward = (maps.common_log_ratios(side.camera_model, side.T_world_camera, some) for some in both_ways)
         errors.append([[np.abs(one) for one in both] for both in zip(forward, backward, strict=True)])
     differences = np.concatenate([one for both in errors[0] for one in both]) if pairs else np.zeros(0)
     close = np.array(config.close) * (float(np.median(differences)) if len(differences) else 0.0)
@@ -150,16 +148,19 @@ def depth_agreement(
 
 
 def epipolar_px(
-    lens: CameraModel, uv_first: NDArray[np.floating], uv_second: NDArray[np.floating], T_second_first: FloatArray
+    camera_model: CameraModel,
+    uv_first: NDArray[np.floating],
+    uv_second: NDArray[np.floating],
+    T_second_first: FloatArray,
 ) -> FloatArray:
     """Distances [N] of points from their epipolar lines in the second image, in pixels."""
-    x, y = lens.unproject(uv_first), lens.unproject(uv_second)
+    x, y = camera_model.unproject(uv_first), camera_model.unproject(uv_second)
     t = T_second_first[:3, 3]
     length = np.linalg.norm(t)
     rotated = x @ T_second_first[:3, :3].T
     if length < 1e-9:
-        return np.asarray(np.linalg.norm(rotated[:, :2] / rotated[:, 2:] - y[:, :2], axis=1) * lens.focal)
+        return np.asarray(np.linalg.norm(rotated[:, :2] / rotated[:, 2:] - y[:, :2], axis=1) * camera_model.focal)
     line = np.cross(t / length, rotated)
     return np.asarray(
-        np.abs((line * y).sum(axis=1)) / np.maximum(np.linalg.norm(line[:, :2], axis=1), 1e-12) * lens.focal
+        np.abs((line * y).sum(axis=1)) / np.maximum(np.linalg.norm(line[:, :2], axis=1), 1e-12) * camera_model.focal
     )

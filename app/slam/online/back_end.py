@@ -138,15 +138,15 @@ class OnlineBackEnd:
         self._pending[result.index] = result
         is_keyframe = len(tracker.map.keyframes) > known
         if is_keyframe:
-            self._loops.offer(tracker.newest, tracker.map.lens)
-            self._global_ba.offer(tracker.map.active, tracker.map.lens, lambda: tracker.map.fixed)
+            self._loops.offer(tracker.newest, tracker.map.camera_model)
+            self._global_ba.offer(tracker.map.active, tracker.map.camera_model, lambda: tracker.map.fixed)
         if self._counts.fallback_segments > fallbacks:
-            self._global_ba.restart(tracker.map.active, tracker.map.lens, tracker.map.fixed)
+            self._global_ba.restart(tracker.map.active, tracker.map.camera_model, tracker.map.fixed)
         self._apply_global_ba(tracker)
         adjusts = self._config.global_ba.is_enabled
         # A loop correction waits until no global adjustment runs on the same keyframes.
         if is_keyframe and not self._global_ba.busy and self._apply_loop_correction(tracker) and adjusts:
-            self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed)
+            self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed)
         self._prefill -= 1
         if self._prefill == 0:
             tracker.map.refine_attached(tracker.map.keyframes)
@@ -210,7 +210,7 @@ class OnlineBackEnd:
         return self._output(tracker)
 
     def _adjust_finally(self, tracker: Tracker, schedule: Schedule) -> None:
-        self._global_ba.start(tracker.map.active, tracker.map.lens, tracker.map.fixed, schedule)
+        self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, schedule)
         self._apply_global_ba(tracker, wait=True)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:

@@ -35,7 +35,7 @@ class GlobalBA:
         self,
         should_stop: StopTest,
         keyframes: Sequence[Keyframe],
-        lens: CameraModel,
+        camera_model: CameraModel,
         known_intrinsics: bool,
         fixed: int,
         schedule: Schedule,
@@ -49,7 +49,7 @@ class GlobalBA:
         free_focal = not known_intrinsics and (not is_first or len(keyframes) >= config.global_ba.focal_keyframes)
         stays = None if is_first else np.arange(len(keyframes)) < fixed + 2
         options = SolveOptions(free_focal, stays, should_stop)
-        adjusted = adjust_window(keyframes, lens, schedule.rounds, options, schedule.depth_sigma, config)
+        adjusted = adjust_window(keyframes, camera_model, schedule.rounds, options, schedule.depth_sigma, config)
         return adjusted.aligned(keyframes, config.window) if adjusted is not None and is_first else adjusted
 
 
@@ -91,7 +91,7 @@ class GlobalBAScheduler:
         self._due = self._config.global_ba.first_keyframes
 
     def offer(
-        self, keyframes: Sequence[Keyframe], lens: CameraModel, fixed: Callable[[], Sequence[Keyframe]] = tuple
+        self, keyframes: Sequence[Keyframe], camera_model: CameraModel, fixed: Callable[[], Sequence[Keyframe]] = tuple
     ) -> None:
         """Start an adjustment if one is due; ``fixed``: see `start`."""
         count = keyframes[-1].number + 1
@@ -101,12 +101,12 @@ class GlobalBAScheduler:
         if self._job is not None:
             self.skipped += 1
             return
-        self.start(keyframes, lens, fixed())
+        self.start(keyframes, camera_model, fixed())
 
     def start(
         self,
         keyframes: Sequence[Keyframe],
-        lens: CameraModel,
+        camera_model: CameraModel,
         fixed: Sequence[Keyframe] = (),
         schedule: Schedule | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class GlobalBAScheduler:
         numbers, count = [keyframe.number for keyframe in copies], len(copies)
         config = self._config.global_ba
         due = numbers[-1] + (int(config.delay * count) if count >= config.delayed_from else 0)
-        task = self._worker.submit("adjust", copies, lens, self._known_intrinsics, len(fixed), schedule)
+        task = self._worker.submit("adjust", copies, camera_model, self._known_intrinsics, len(fixed), schedule)
         self._job = _Job(task, numbers, due)
 
     @property
@@ -137,10 +137,10 @@ class GlobalBAScheduler:
             self._job.task.stop()
             self._job = None
 
-    def restart(self, keyframes: Sequence[Keyframe], lens: CameraModel, fixed: Sequence[Keyframe] = ()) -> None:
+    def restart(self, keyframes: Sequence[Keyframe], camera_model: CameraModel, fixed: Sequence[Keyframe] = ()) -> None:
         """Start a running adjustment again, since keyframes have moved."""
         if self._job is not None:
-            self.start(keyframes, lens, fixed)
+            self.start(keyframes, camera_model, fixed)
 
     def collect(self, newest: int, *, wait: bool = False) -> tuple[BAResult, list[int]] | None:
         """Result and the numbers of its keyframes; None if none is due.

@@ -116,9 +116,9 @@ class Keyframe:
         """`median_depth` in the network's scale."""
         return self.median_depth * float(np.exp(-self.log_scale))
 
-    def points(self, lens: CameraModel) -> FloatArray:
+    def points(self, camera_model: CameraModel) -> FloatArray:
         """World points [N, 3]; NaN without depth."""
-        xyz = lens.unproject(self.uv) * self.depths[:, None]
+        xyz = camera_model.unproject(self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
     def add_tracks(

@@ -143,13 +143,13 @@ def consistent_tracks(
 
 
 def match_keyframes(
-    new: KeyframeImages, earlier: Sequence[KeyframeImages], lens: CameraModel, track_ids: TrackIds
+    new: KeyframeImages, earlier: Sequence[KeyframeImages], camera_model: CameraModel, track_ids: TrackIds
 ) -> None:
     """Match a keyframe by descriptors with earlier ones, in order, and give both common tracks."""
     config, matching = new.config.descriptors, new.config.matching.descriptors
     for back, old in enumerate(reversed(earlier)):
         ends = old.descriptor(), new.descriptor()
-        matches = _guided_matches(*ends, lens, max(new.image.shape), matching)
+        matches = _guided_matches(*ends, camera_model, max(new.image.shape), matching)
         if back < config.unguided and len(matches) < 3 * matching.min_unguided:
             # The predicted pose may be wrong.
             first, second = (end.features for end in ends)
@@ -162,7 +162,7 @@ def match_keyframes(
 def match_entries(
     new: PlaceDescriptor,
     earlier: Sequence[PlaceDescriptor],
-    lens: CameraModel,
+    camera_model: CameraModel,
     side: int,
     track_ids: TrackIds,
     config: DescriptorMatchConfig = DEFAULT_ONLINE.matching.descriptors,
@@ -172,18 +172,18 @@ def match_entries(
     Tracks between neighbours drift and end soon; these are longer. ``side``: longer side of the image in pixels.
     Returns the number of matches.
     """
-    pairs = [(old, _guided_matches(old, new, lens, side, config)) for old in reversed(earlier)]
+    pairs = [(old, _guided_matches(old, new, camera_model, side, config)) for old in reversed(earlier)]
     return sum(len(merge_tracks(old, new, matches, track_ids)) for old, matches in pairs)
 
 
 def _guided_matches(
-    old: PlaceDescriptor, new: PlaceDescriptor, lens: CameraModel, side: int, config: DescriptorMatchConfig
+    old: PlaceDescriptor, new: PlaceDescriptor, camera_model: CameraModel, side: int, config: DescriptorMatchConfig
 ) -> Matches:
     """Verified matches of two keyframes near where the map's poses and the network's depth predict them."""
     first, second = old.features, new.features
     T = invert_pose(new.keyframe.T_world_camera) @ old.keyframe.T_world_camera
     z = np.where(first.z > 0, first.z, np.nan).astype(np.float64) * np.exp(old.keyframe.log_scale)
-    predicted, _ = reproject(lens, first.uv, z, T)
+    predicted, _ = reproject(camera_model, first.uv, z, T)
     candidates = match(first, second, predicted, config.guided_radius * side, config)
     return verify(first, second, candidates, config.min_guided, config)
 
@@ -215,13 +215,16 @@ def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, t
 
 
 def pose_from_tracks(
-    new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel, config: DescriptorConfig = DEFAULT_ONLINE.descriptors
+    new: Keyframe,
+    earlier: Sequence[Keyframe],
+    camera_model: CameraModel,
+    config: DescriptorConfig = DEFAULT_ONLINE.descriptors,
 ) -> FloatArray | None:
     """Pose [4, 4] of a keyframe by PnP on points that it shares with earlier ones; None with too few inliers."""
     world = np.full((len(new.track), 3), np.nan)
     for keyframe in earlier:
         rows = common_rows(keyframe, new)
-        world[rows[:, 1]] = keyframe.points(lens)[rows[:, 0]]
+        world[rows[:, 1]] = keyframe.points(camera_model)[rows[:, 0]]
     known = np.isfinite(world).all(axis=1) & ~new.held_out
     points, uv = world[known], new.uv[known].astype(np.float64)
     if len(points) < config.min_inliers:
@@ -230,11 +233,11 @@ def pose_from_tracks(
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     is_solved, rotation, translation, _ = cv2.solvePnPRansac(
         points - middle,
-        lens.unproject(uv)[:, :2].copy(),
+        camera_model.unproject(uv)[:, :2].copy(),
         np.eye(3),
         None,
         iterationsCount=100,
-        reprojectionError=config.pnp_px / lens.focal,
+        reprojectionError=config.pnp_px / camera_model.focal,
         flags=cv2.SOLVEPNP_SQPNP,
     )
     if is_solved:
@@ -246,7 +249,7 @@ def pose_from_tracks(
         starts.append(T)
     best, agreeing = None, max(config.min_inliers, config.min_agreeing * len(points))
     for start in starts:
-        estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), lens, config.losses)
+        estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), camera_model, config.losses)
         T, count = estimate.T_world_camera, int((estimate.distances < config.pnp_px).sum())
         angle_deg = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
         distance = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])

@@ -32,7 +32,7 @@ class BAResult:
     log_scale: FloatArray  # [K]
     z: list[FloatArray]
     """Depths of each keyframe's tracks; NaN without a point."""
-    lens: CameraModel
+    camera_model: CameraModel
     tracks: int
     error_px: float
     """Median reprojection error in working pixels."""
@@ -78,7 +78,7 @@ class BAResult:
 
 def adjust_window(
     keyframes: Sequence[Keyframe],
-    lens: CameraModel,
+    camera_model: CameraModel,
     rounds: Sequence[BARound],
     options: SolveOptions,
     depth_sigma: float | None = None,
@@ -91,7 +91,7 @@ def adjust_window(
     if not config.window.is_robust:
         rounds = [replace(each, loss_px=NOT_ROBUST_PX, drop_px=None) for each in rounds]
     prior_log_scale = _consistent_scales(keyframes, config)
-    start = _initial_state(keyframes, lens, prior_log_scale, config)
+    start = _initial_state(keyframes, camera_model, prior_log_scale, config)
     if start is None:
         return None
     motions = network_motion_priors(keyframes, prior_log_scale, config)
@@ -146,7 +146,7 @@ def combined_focal(
 
 
 def _initial_state(
-    keyframes: Sequence[Keyframe], lens: CameraModel, prior_log_scale: FloatArray, config: OnlineConfig
+    keyframes: Sequence[Keyframe], camera_model: CameraModel, prior_log_scale: FloatArray, config: OnlineConfig
 ) -> BAState | None:
     """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
@@ -172,14 +172,14 @@ def _initial_state(
     if usable.sum() < config.window.min_observations:
         return None
     used, point = np.unique(track[usable], return_inverse=True)
-    xyz = np.concatenate([keyframe.points(lens)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
+    xyz = np.concatenate([keyframe.points(camera_model)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
     sums = [np.bincount(track, weight * np.where(known, axis, 0.0), len(tracks)) for axis in xyz.T]
     points = np.stack([each[used] / total[used] for each in sums], axis=1)
     sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted) * of_tracks("sigma")
     depth = of_tracks("z_network").astype(np.float64) * np.exp(prior_log_scale[camera])
     uv = of_tracks("uv").astype(np.float64)
     observations = Observations(camera[usable], point, uv[usable], sigma[usable], depth[usable])
-    scene = BAScene(of_keyframes("T_world_camera"), points, lens, of_keyframes("log_scale") - prior_log_scale)
+    scene = BAScene(of_keyframes("T_world_camera"), points, camera_model, of_keyframes("log_scale") - prior_log_scale)
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 

@@ -151,7 +151,7 @@ class LoopCloser:
         """Number of the last keyframe at the last correction."""
         self._nodes: list[int] = [0]
 
-    def offer(self, new: KeyframeImages, lens: CameraModel) -> None:
+    def offer(self, new: KeyframeImages, camera_model: CameraModel) -> None:
         """Query a new keyframe, if the image has moved enough since the last one."""
         self._displacement += min(new.keyframe.displacement, self._config.places.entry_spacing)
         if self._displacement < self._config.places.entry_spacing:
@@ -162,7 +162,7 @@ class LoopCloser:
         self._displacement = 0.0
         image, reader = (new.image, new.reader) if new.detected is None else (None, None)
         query = PlaceQuery(new.keyframe.number, new.detected, image, reader)
-        self._queries.append((new, self._worker.submit("query", query, lens)))
+        self._queries.append((new, self._worker.submit("query", query, camera_model)))
 
     def collect(self, keyframes: Sequence[Keyframe], *, wait: bool = False) -> LoopCorrection | None:
         """Process results that are due; returns a correction to apply to all keyframes of the map, in order.

@@ -31,10 +31,10 @@ class MapState:
 
 
 class Map:
-    """Keyframes of one segment. ``lens`` is replaced by global adjustments."""
+    """Keyframes of one segment. ``camera_model`` is replaced by global adjustments."""
 
-    def __init__(self, lens: CameraModel, config: OnlineConfig = DEFAULT_ONLINE) -> None:
-        self.lens, self._config = lens, config
+    def __init__(self, camera_model: CameraModel, config: OnlineConfig = DEFAULT_ONLINE) -> None:
+        self.camera_model, self._config = camera_model, config
         self.keyframes: list[Keyframe] = []
         self.track_ids = TrackIds()
         self.changed: set[int] = set()
@@ -81,7 +81,7 @@ class Map:
         """World points [N, 3] of the active keyframes' tracks."""
         active = self.active
         track = np.concatenate([keyframe.track[np.isfinite(keyframe.z)] for keyframe in active])
-        xyz = np.concatenate([keyframe.points(self.lens)[np.isfinite(keyframe.z)] for keyframe in active])
+        xyz = np.concatenate([keyframe.points(self.camera_model)[np.isfinite(keyframe.z)] for keyframe in active])
         return np.asarray(xyz[np.unique(track, return_index=True)[1]], np.float32)
 
     def scale_jumps(self) -> list[tuple[int, float]]:
@@ -112,7 +112,7 @@ class Map:
                 ):
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(frame)
                     frame.T_keyframe_frame = refine_attached_pose(
-                        keyframe, frame.tracked, relative, ratio, self.lens, self._config
+                        keyframe, frame.tracked, relative, ratio, self.camera_model, self._config
                     )
                     frame.log_scale = keyframe.log_scale
                     self.changed.add(keyframe.number)
@@ -123,7 +123,7 @@ class Map:
         last = self.keyframes[count - 1]
         inverse_before, log_scale_before = invert_pose(last.T_world_camera), last.log_scale
         adjusted.apply([self.keyframes[number] for number in numbers])
-        self.lens = adjusted.lens
+        self.camera_model = adjusted.camera_model
         growth = last.log_scale - log_scale_before
         for keyframe in self.keyframes[count:]:
             relative = inverse_before @ keyframe.T_world_camera

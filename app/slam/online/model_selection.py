@@ -108,7 +108,7 @@ def _end(motions: Sequence[FloatArray]) -> FloatArray:
 
 
 def network_is_better(
-    keyframes: Sequence[Keyframe], lens: CameraModel, config: HeldOutChoiceConfig = DEFAULT_ONLINE.held_out
+    keyframes: Sequence[Keyframe], camera_model: CameraModel, config: HeldOutChoiceConfig = DEFAULT_ONLINE.held_out
 ) -> bool:
     """Whether held-out tracks prefer the network's motion from the other keyframes to the last one."""
     last, held_out = len(keyframes) - 1, {}
@@ -118,10 +118,10 @@ def network_is_better(
     if sum(len(m) for m in held_out.values()) < config.min_matches:
         return False
     focal = float(np.median([keyframe.focal_network for keyframe in keyframes]))
-    network_lens = CameraModel(focal, lens.cx, lens.cy)
-    network = PoseCandidate(np.array([k.T_network for k in keyframes]), network_lens, np.ones(len(keyframes)))
+    network_model = CameraModel(focal, camera_model.cx, camera_model.cy)
+    network = PoseCandidate(np.array([k.T_network for k in keyframes]), network_model, np.ones(len(keyframes)))
     scales = np.exp([k.log_scale for k in keyframes])
-    mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), lens, scales)
+    mapped = PoseCandidate(np.array([k.T_world_camera for k in keyframes]), camera_model, scales)
     features = [Features(k.uv, NO_DESCRIPTORS, k.z_network) for k in keyframes]
     theirs, ours = (HeldOutError.measure(one, features, held_out).pairs for one in (network, mapped))
     return bool(ours) and float(np.mean([(ours[pair] - theirs[pair]).mean() for pair in ours])) > config.margin

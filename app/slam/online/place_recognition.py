@@ -71,7 +71,7 @@ class KeyframeDatabase:
         """Remove all entries: a new map begins."""
         self._entries, self._words, self._vectors, self._learn_at = [], None, [], self._config.places.first_vocabulary
 
-    def query(self, _: StopTest, query: PlaceQuery, lens: CameraModel) -> QueryResult:
+    def query(self, _: StopTest, query: PlaceQuery, camera_model: CameraModel) -> QueryResult:
         """Add a keyframe and return its revisits."""
         features, matching = query.features(self._config), self._config.matching
         removed = self._add(query.number, features)
@@ -81,10 +81,8 @@ class KeyframeDatabase:
             matches = verify(old, features, matches, matching.descriptors.min_unguided, matching.descriptors)
             if not len(matches):
                 continue
-            edge = estimate_relative_poses([old, features], lens, {(0, 1): matches}, matching.relative_poses).get(
-                (0, 1)
-            )
-            if edge is not None:
+            pairs = {(0, 1): matches}
+            for edge in estimate_relative_poses([old, features], camera_model, pairs, matching.relative_poses).values():
                 revisits.append(Revisit(number, matches, edge.S_first_second, edge.inliers))
         return QueryResult(features, removed, revisits)
 

@@ -56,20 +56,24 @@ class TrackingResult:
 
 
 def track_frame(
-    last: KeyframeImages, image: Grey, lens: CameraModel, prior: MotionPrior, online: OnlineConfig = DEFAULT_ONLINE
+    last: KeyframeImages,
+    image: Grey,
+    camera_model: CameraModel,
+    prior: MotionPrior,
+    online: OnlineConfig = DEFAULT_ONLINE,
 ) -> TrackingResult:
     """Track the points of the last keyframe into a frame and estimate its pose."""
     config = online.resectioning
     keyframe, predicted = last.keyframe, prior.T_predicted
-    points = keyframe.points(lens)
+    points = keyframe.points(camera_model)
     row = np.flatnonzero(np.isfinite(points[:, 0]))
     uv, is_tracked = track_klt(
-        last.image, image, keyframe.uv[row], project_world(lens, predicted, points[row]), online.matching.klt
+        last.image, image, keyframe.uv[row], project_world(camera_model, predicted, points[row]), online.matching.klt
     )
     attempted, row, uv = len(row), row[is_tracked], uv[is_tracked]
     moved = np.linalg.norm(uv - keyframe.uv[row], axis=1)
     displacement = float(np.median(moved)) / max(image.shape) if len(moved) else 1.0
-    error = np.nan_to_num(np.linalg.norm(project_world(lens, predicted, points[row]) - uv, axis=1), nan=np.inf)
+    error = np.nan_to_num(np.linalg.norm(project_world(camera_model, predicted, points[row]) - uv, axis=1), nan=np.inf)
     near = np.zeros(0, bool)
     if len(error):
         near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.far_off_px
@@ -80,7 +84,9 @@ def track_frame(
     if len(used) < config.min_points:
         return lost
     sigma = _sigma(keyframe, row, config)
-    estimate = pose_only_ba(predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], lens, config.losses)
+    estimate = pose_only_ba(
+        predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], camera_model, config.losses
+    )
     agrees = estimate.distances < config.agreeing_px * sigma[used]
     if not agrees.any():
         return lost
@@ -90,7 +96,7 @@ def track_frame(
         return lost
 
     def residuals(pose: FloatArray) -> FloatArray:
-        return np.asarray(np.nan_to_num(project_world(lens, pose, points[row]) - uv, nan=np.inf), np.float64)
+        return np.asarray(np.nan_to_num(project_world(camera_model, pose, points[row]) - uv, nan=np.inf), np.float64)
 
     distance, T_tracks = np.linalg.norm(residuals(T), axis=1) / sigma, estimate.T_world_camera
     return TrackingResult(
@@ -103,7 +109,7 @@ def refine_attached_pose(
     tracked: TrackedPoints,
     T_keyframe_frame: FloatArray,
     scale_ratio: float,
-    lens: CameraModel,
+    camera_model: CameraModel,
     online: OnlineConfig = DEFAULT_ONLINE,
 ) -> FloatArray:
     """Pose [4, 4] of a frame relative to its keyframe, by the keyframe's present points, near a given one.
@@ -111,14 +117,14 @@ def refine_attached_pose(
     ``scale_ratio``: camera path in the map per path in the network's world.
     """
     config, row = online.resectioning, tracked.row
-    points = keyframe.points(lens)[row]
+    points = keyframe.points(camera_model)[row]
     used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
     if len(used) < config.min_points:
         return T_keyframe_frame
     sigma = _sigma(keyframe, row[used], config)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)
-    estimate = pose_only_ba(start, points[used], uv, sigma, lens, config.last_loss)
+    estimate = pose_only_ba(start, points[used], uv, sigma, camera_model, config.last_loss)
     agrees = estimate.distances < config.agreeing_px * sigma
     if agrees.sum() < max(config.min_points, config.min_agreeing * len(used)):
         return T_keyframe_frame

@@ -96,7 +96,7 @@ class Tracker:
         ``focal``: the earlier map's focal length in pixels of the source image.
         """
         self._T_network = T_network
-        self.map.lens = replace(self.map.lens, focal=focal * self.scale.factor)
+        self.map.camera_model = replace(self.map.camera_model, focal=focal * self.scale.factor)
 
     def add(self, result: FrameResult, image: Grey, *, hurried: bool = False) -> None:
         """Add the next frame, attached to the last keyframe or as a keyframe; ``hurried``: without local adjustment."""
@@ -124,7 +124,7 @@ class Tracker:
     @property
     def intrinsics(self) -> Intrinsics:
         """The map's intrinsics in pixels of the source image."""
-        focal = self.map.lens.focal / self.scale.factor
+        focal = self.map.camera_model.focal / self.scale.factor
         return Intrinsics(focal, focal, *self._centre)
 
     def apply_global_ba(self, adjusted: BAResult, numbers: list[int]) -> None:
@@ -153,7 +153,7 @@ class Tracker:
             if new.keyframe.number >= first:
                 active = [old for old in earlier if old.keyframe.number >= first]
                 side, matching = max(self.scale.size), self._config.matching.descriptors
-                matched += match_entries(new, active, self.map.lens, side, self.map.track_ids, matching)
+                matched += match_entries(new, active, self.map.camera_model, side, self.map.track_ids, matching)
         return matched > 0
 
     def _follow_map(self) -> None:
@@ -181,7 +181,7 @@ class Tracker:
     def _track(self, result: FrameResult, image: Grey, prior: MotionPrior) -> FloatArray:
         """Track a frame against the last keyframe; returns its pose."""
         trusted = self.newest.keyframe.trusted
-        tracking = track_frame(self.newest, image, self.map.lens, prior, self._config)
+        tracking = track_frame(self.newest, image, self.map.camera_model, prior, self._config)
         T = tracking.T_world_camera if tracking.good and trusted else prior.T_predicted
         config = self._config.tracker
         near = tracking.good and tracking.displacement < config.keyframe_step
@@ -212,9 +212,9 @@ class Tracker:
         if len(keyframe.track) < self._config.tracker.min_tracks and self.map.keyframes:
             return self._attach(result.index, keyframe.T_world_camera)
         earlier = [images.keyframe for images in self._recent]
-        _take_points(keyframe, earlier, self.map.lens, self._config.tracker.point_px)
+        _take_points(keyframe, earlier, self.map.camera_model, self._config.tracker.point_px)
         if self._config.scale_edges.is_enabled:
-            keyframe.scale_edges = _scale_edges(new, self._recent, self.map.lens)
+            keyframe.scale_edges = _scale_edges(new, self._recent, self.map.camera_model)
         self._recent.append(new)
         self.map.append(keyframe)
         self.counts.keyframes += 1
@@ -253,9 +253,9 @@ class Tracker:
         if self._paused:
             self._paused -= 1
             return
-        match_keyframes(new, self._recent, self.map.lens, self.map.track_ids)
+        match_keyframes(new, self._recent, self.map.camera_model, self.map.track_ids)
         pose = pose_from_tracks(
-            new.keyframe, [images.keyframe for images in self._recent], self.map.lens, self._config.descriptors
+            new.keyframe, [images.keyframe for images in self._recent], self.map.camera_model, self._config.descriptors
         )
         if pose is not None:
             new.keyframe.T_world_camera = pose
@@ -285,7 +285,7 @@ class Tracker:
             return
         fixed = max(len(window) - config.free, 1)
         options = SolveOptions(False, np.arange(len(window)) < fixed)
-        adjusted = adjust_window(window, self.map.lens, config.rounds, options, config=self._config)
+        adjusted = adjust_window(window, self.map.camera_model, config.rounds, options, config=self._config)
         if adjusted is not None:
             last = window[-1]
             if self._dynamic.rejects_scale_jump(adjusted.scale_jump(last), last.median_depth_network):
@@ -300,7 +300,7 @@ class Tracker:
         """Follow the network to a keyframe where held-out tracks prefer it."""
         judged = self.map.keyframes[-self._config.held_out.keyframes :]
         config = self._config.held_out
-        if not config.is_enabled or len(judged) < 2 or not network_is_better(judged, self.map.lens, config):
+        if not config.is_enabled or len(judged) < 2 or not network_is_better(judged, self.map.camera_model, config):
             return
         last = judged[-2]
         self.counts.fallback_segments += last.trusted
@@ -339,13 +339,17 @@ def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
     keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
-def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: CameraModel) -> tuple[ScaleEdge, ...]:
+def _scale_edges(
+    new: KeyframeImages, earlier: Iterable[KeyframeImages], camera_model: CameraModel
+) -> tuple[ScaleEdge, ...]:
     """Edges of a new keyframe to earlier ones whose depth maps overlap with its own."""
     every = [*earlier, new]
     T = np.array([images.keyframe.T_world_camera for images in every])
     log_scale = np.array([images.keyframe.log_scale for images in every])
     last = len(every) - 1
-    measured = measure_edges(lens, T, [images.grid for images in every], log_scale, [(k, last) for k in range(last)])
+    measured = measure_edges(
+        camera_model, T, [images.grid for images in every], log_scale, [(k, last) for k in range(last)]
+    )
     edges = []
     for k, log_ratio, sigma in zip(measured.first.tolist(), measured.log_ratio, measured.sigma, strict=True):
         difference = log_scale[last] - log_scale[k] + log_ratio
@@ -355,13 +359,13 @@ def _scale_edges(new: KeyframeImages, earlier: Iterable[KeyframeImages], lens: C
     return tuple(edges)
 
 
-def _take_points(new: Keyframe, earlier: Sequence[Keyframe], lens: CameraModel, max_px: float) -> None:
+def _take_points(new: Keyframe, earlier: Sequence[Keyframe], camera_model: CameraModel, max_px: float) -> None:
     """Give a new keyframe the map's points of its tracks, where they project close to them."""
     inverse = invert_pose(new.T_world_camera)
     for old in earlier:
         rows = common_rows(old, new)
         rows = rows[np.isfinite(old.z[rows[:, 0]])]
-        xyz = old.points(lens)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
+        xyz = old.points(camera_model)[rows[:, 0]] @ inverse[:3, :3].T + inverse[:3, 3]
         with np.errstate(invalid="ignore"):
-            near = np.linalg.norm(lens.project(xyz) - new.uv[rows[:, 1]], axis=1) < max_px
+            near = np.linalg.norm(camera_model.project(xyz) - new.uv[rows[:, 1]], axis=1) < max_px
         new.z[rows[near, 1]] = xyz[near, 2]

@@ -101,8 +101,8 @@ def test_a_corridor_that_repeats_is_no_loop() -> None:
     looked: list[int] = []
 
     class Watched(KeyframeDatabase):
-        def query(self, should_stop: StopTest, query: PlaceQuery, lens: CameraModel) -> QueryResult:
-            found = super().query(should_stop, query, lens)
+        def query(self, should_stop: StopTest, query: PlaceQuery, camera_model: CameraModel) -> QueryResult:
+            found = super().query(should_stop, query, camera_model)
             looked.append(len(found.revisits))
             return found
 
