@@ -1,8 +1,7 @@
 """Mesh extraction from a TSDF volume: marching cubes (Lewiner et al., 2003), removal of floaters, simplification.
 
-It uses scikit-image and fast-simplification (quadric errors, Garland and Heckbert 1997), 14 MB together. Open3D does
-the same, but has 105 MB and needs a web server, plotly, notebook widgets, X11 and OpenGL to be imported. OpenCV's
-volumes return neither triangles nor voxels.
+It uses scikit-image and fast-simplification (quadric errors, Garland and Heckbert 1997), which are small and, unlike
+Open3D, need neither a web server nor OpenGL to be imported.
 """
 
 from dataclasses import dataclass

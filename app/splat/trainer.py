@@ -213,8 +213,8 @@ class Trainer:
 
     def _image_of(self, step: int) -> int:
         """The image of a step: all in random order, then again in another one."""
-        turn, place = divmod(step, len(self._trained))
-        return int(self._trained[np.random.default_rng(turn).permutation(len(self._trained))[place]])
+        turn, position = divmod(step, len(self._trained))
+        return int(self._trained[np.random.default_rng(turn).permutation(len(self._trained))[position]])
 
     def _sh_degree(self, share: float) -> int:
         """Degrees are added one after the other in the first half."""

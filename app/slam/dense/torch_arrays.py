@@ -155,4 +155,4 @@ class _Recording:
         for own, values in zip(self.inputs, inputs, strict=True):
             own.copy_(values)
         self.graph.replay()
-        return tuple(found.clone() for found in self.outputs)
+        return tuple(output.clone() for output in self.outputs)
