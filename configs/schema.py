@@ -1,8 +1,7 @@
 """Presets: the settings of network, stream, image and points, as frozen dataclasses read from TOML and written to it.
 
 A preset is a TOML file with the tables ``[network]``, ``[stream]``, ``[image]`` and ``[points]``. Fields without
-a default have to be in the file. An unknown key is an error, so a misspelt one is never ignored. Keys of version 0.1
-are read until version 0.3 (`upgraded_tables`).
+a default have to be in the file. An unknown key is an error, so a misspelt one is never ignored.
 """
 
 import builtins
@@ -22,11 +21,6 @@ from stream_recon.configs.errors import ConfigError
 PRESET_FOLDER = Path(__file__).parent
 MAX_PRESET_BYTES = 16_384
 """The time to parse TOML grows with the square of its nesting, so longer files are refused."""
-_RENAMED = {
-    "network": {"step_blocks": "flow_blocks", "look_back": "keyframe_matcher"},
-    "stream": {"anchor_overlap": "submap_overlap"},
-}
-"""Keys of version 0.1 in each table, and their names since. Read until version 0.3."""
 
 CONFIDENCE_LEVELS = {"low": 0.05, "medium": 0.5, "high": 0.9}
 """Named levels of `PointsConfig.confidence`: all but sky; no guesses; measured or nearly so."""
@@ -231,8 +225,8 @@ def preset_names() -> list[str]:
 def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Preset:
     """Read a preset by name or from a TOML file.
 
-    ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``. Values of None are ignored. Names of
-    version 0.1 are read, too. Raises ConfigError: no such preset, unreadable TOML, a wrong key or type of a value.
+    ``overrides`` maps dotted names to values, as in ``{"stream.window": 16}``. Values of None are ignored. Raises
+    ConfigError: no such preset, unreadable TOML, a wrong key or type of a value.
     """
     path = Path(name_or_path)
     if path.suffix != ".toml":
@@ -250,39 +244,13 @@ def load_preset(name_or_path: str, overrides: Mapping[str, Any] | None = None) -
     for dotted, value in (overrides or {}).items():
         if value is not None:
             table, _, key = dotted.partition(".")
-            tables.setdefault(table, {})[_RENAMED.get(table, {}).get(key, key)] = value
+            tables.setdefault(table, {})[key] = value
     return preset_from_tables(path.stem, tables)
 
 
-def upgraded_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of a preset of any version with the keys of this one; other values and unknown keys stay as they are."""
-    renamed: dict[str, Any] = {
-        name: {_RENAMED[name].get(key, key): value for key, value in table.items()}
-        for name, table in tables.items()
-        if name in _RENAMED and isinstance(table, Mapping)
-    }
-    points = tables.get("points")
-    if isinstance(points, Mapping):
-        renamed["points"] = _upgraded_points(points)
-    return {**tables, **renamed}
-
-
-def _upgraded_points(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table ``[points]`` of any version: ``min_confidence``, the network's, becomes ``confidence``, from 0 to 1.
-
-    ``confidence_quantile``, a share of each frame, has no counterpart and is left out.
-    """
-    points = {key: value for key, value in table.items() if key not in ("confidence_quantile", "min_confidence")}
-    least = table.get("min_confidence")
-    if isinstance(least, int | float) and not isinstance(least, bool) and 0 < least < math.inf:
-        points.setdefault("confidence", least / (1 + least))
-    return points
-
-
 def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
-    """Build a preset from its tables, as `dataclasses.asdict` gives them, of any version. Raises ConfigError."""
+    """Build a preset from its tables, as `dataclasses.asdict` gives them. Raises ConfigError."""
     _check_table(tables, f"preset {name}")
-    tables = upgraded_tables(tables)
     kinds = {"network": NetworkConfig, "stream": StreamConfig, "image": ImageConfig, "points": PointsConfig}
     unknown = sorted(set(tables) - set(kinds) - {"name"})
     if unknown:
@@ -292,7 +260,7 @@ def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
 
 
 def upgraded_preset(recorded: object) -> object:
-    """The preset in a record of any version, as this version records it; one that cannot be read stays as it is."""
+    """The preset in a record, with the defaults of later keys; one that cannot be read stays as it is."""
     if not isinstance(recorded, Mapping):
         return recorded
     name = str(recorded.get("name", ""))

@@ -239,20 +239,6 @@ def test_other_weights_or_presets_are_refused(tmp_path: Path) -> None:
     ResultWriter(tmp_path, info, resume=unfinished).close()
 
 
-def test_a_preset_under_names_of_version_0_1_is_the_same(tmp_path: Path) -> None:
-    writer = ResultWriter(tmp_path, run_info())
-    writer.add(fake_result(prepared(frames(1)[0])))
-    writer.close()
-    record = json.loads((tmp_path / "run.json").read_text())
-    stream = record["preset"]["stream"]
-    stream["anchor_overlap"] = stream.pop("submap_overlap")
-    del stream["rotation_search"]
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    unfinished = read_partial_result(tmp_path)
-    assert unfinished is not None
-    ResultWriter(tmp_path, run_info(), resume=unfinished).close()
-
-
 @pytest.mark.slow
 def test_the_network_goes_on_in_the_same_world(tmp_path: Path) -> None:
     """The sample with the embedded weights, cut in the middle: the seam is small, and so is what follows from it."""

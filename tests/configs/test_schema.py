@@ -12,7 +12,6 @@ from stream_recon.configs.schema import (
     points_overrides,
     preset_from_tables,
     preset_names,
-    preset_to_toml,
     upgraded_preset,
 )
 
@@ -124,31 +123,11 @@ def test_other_keyframe_choices_are_refused(text: str) -> None:
         keyframe_overrides(text)
 
 
-OLD_KEYS = {"flow_blocks": "step_blocks", "keyframe_matcher": "look_back", "submap_overlap": "anchor_overlap"}
-
-
-def test_keys_of_version_0_1_are_read_from_files_and_overrides(tmp_path: Path) -> None:
-    preset, path = load_preset("small"), tmp_path / "old.toml"
-    text = preset_to_toml(preset).replace("rotation_search = true\n", "")
-    for new, old in OLD_KEYS.items():
-        assert f"{new} =" in text
-        text = text.replace(f"{new} =", f"{old} =")
-    path.write_text(text)
-    assert load_preset(str(path)) == dataclasses.replace(preset, name="old")
-    overridden = load_preset(str(path), {"stream.anchor_overlap": 0.1, "network.look_back": False})
-    assert overridden.stream.submap_overlap == 0.1 and not overridden.network.keyframe_matcher
-
-
-def test_a_recorded_preset_of_version_0_1_is_that_of_this_version() -> None:
-    recorded = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
-    old = {
-        name: {OLD_KEYS.get(key, key): value for key, value in table.items() if key != "rotation_search"}
-        if isinstance(table, dict)
-        else table
-        for name, table in recorded.items()
-    }
-    assert old != recorded
-    assert upgraded_preset(old) == upgraded_preset(recorded) == recorded
+def test_a_recorded_preset_gets_the_defaults_of_later_keys() -> None:
+    complete = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
+    recorded = {**complete, "stream": {**complete["stream"]}}
+    del recorded["stream"]["rotation_search"], recorded["points"]
+    assert upgraded_preset(recorded) == complete
 
 
 @pytest.mark.parametrize("recorded", [None, "small", {"points": 5}, {"name": "a", "network": {"dim": "wide"}}])
@@ -170,10 +149,3 @@ def test_no_option_leaves_the_presets_points() -> None:
 def test_impossible_points_are_refused(confidence: str | None, voxel: float | None) -> None:
     with pytest.raises(ConfigError, match=r"--confidence|--voxel"):
         points_overrides(confidence, voxel)
-
-
-def test_points_of_earlier_versions_keep_what_has_a_counterpart() -> None:
-    recorded = dataclasses.asdict(load_preset("small"))
-    recorded["points"] = {"confidence_quantile": 0.9, "voxel": 0.02, "edge_ratio": 0.1, "min_confidence": 1.0}
-    upgraded: Any = upgraded_preset(recorded)
-    assert upgraded["points"] == {"confidence": 0.5, "voxel": 0.02, "edge_ratio": 0.1}
