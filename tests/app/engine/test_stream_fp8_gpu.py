@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stream_recon.app.engine.keyframes import Decision
 from stream_recon.app.engine.stream import StepOptions, StreamRunner, stream_schema
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.cache.fp8_frame_cache import Fp8FrameCache
@@ -56,18 +57,31 @@ def test_a_captured_step_gives_what_it_gives_uncaptured(keyframes: str) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
+class Commanded:
+    """A keyframe policy that does what the test says."""
+
+    evicts_first = needs_flow = False
+
+    def __init__(self) -> None:
+        self.keep = True
+
+    def decide(self, flow: float | None) -> Decision:
+        return Decision(self.keep, flow)
+
+
 def test_a_rejected_frame_changes_no_cache() -> None:
-    preset = preset_of(keyframes="every", window=3)
+    preset, policy = preset_of(window=3), Commanded()
     images, network = walk(40), network_of(preset, fast=True)
-    untouched, disturbed = (StreamRunner(network, preset, GRID, FP8_CACHE) for _ in range(2))
+    untouched, disturbed = (
+        StreamRunner(network, preset, GRID, StepOptions(cache="fp8", keyframes=each)) for each in (Commanded(), policy)
+    )
     scale = preset.stream.scale_frames
     for index, batch in enumerate((images[:scale], *images[scale:].split(1))):
         expected = untouched.step(batch)[0].head_maps.clone()
         if index > 2:
-            kv_cache = disturbed.kv_cache
-            kv_cache.begin(1)
-            disturbed._run(10 * torch.rand(1, 3, 168, 224))
-            kv_cache.rollback()
+            policy.keep = False
+            disturbed.step(10 * torch.rand(1, 3, 168, 224))
+            policy.keep = True
         assert torch.equal(disturbed.step(batch)[0].head_maps, expected)
 
 
