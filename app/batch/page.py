@@ -18,7 +18,7 @@ from stream_recon.app.result.verdict import Verdict
 PAGE_NAME = "index.html"
 PLOT_SIZE = 220
 """Side of a trajectory plot in pixels, the height of the picture next to it."""
-CLASSES = {"good": "good", "doubtful": "doubtful", "failed": "wrong"}
+CLASSES = {"good": "good", "unsure": "doubtful", "doubtful": "doubtful", "failed": "wrong"}
 """Style of each verdict. "failed" is the style of a scene without a result."""
 PLOT_MARGIN = 12
 """Margin of the plot in pixels, for lines and the circle at its edge."""

@@ -87,7 +87,7 @@ class Terminal:
         return out, err
 
 
-VERDICT_COLOURS = {"good": "bold green", "doubtful": "bold yellow", "failed": "bold red"}
+VERDICT_COLOURS = {"good": "bold green", "unsure": "bold", "doubtful": "bold yellow", "failed": "bold red"}
 
 
 def verdict_text(verdict: "Verdict", prefix: str = "") -> Text:

@@ -1,4 +1,4 @@
-"""Judgement of a result from all evidence in its ``run.json``: good, doubtful or failed, why, and what to do.
+"""Judgement of a result from all evidence in its ``run.json``: its level, why, and what to do.
 
 Evidence that nothing was fitted to counts most: held-out matches and the agreement of depth. Limits were set on one
 half of a set of results of known error and checked on the other half.
@@ -17,8 +17,9 @@ from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import DENSE, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
 
-Level = Literal["good", "doubtful", "failed"]
-LEVELS: tuple[Level, ...] = ("good", "doubtful", "failed")
+Level = Literal["good", "unsure", "doubtful", "failed"]
+"""``unsure``: a short video does not show enough to check it, and nothing speaks against it."""
+LEVELS: tuple[Level, ...] = ("good", "unsure", "doubtful", "failed")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class VerdictConfig:
     35."""
     min_keyframes: int = 3
     """Keyframes that can be checked."""
+    short: int = 12
+    """Keyframes below which refinement may be unable to tell map and network apart although both are right: of the
+    sample's first 16 frames, 10 keyframes, it could not; of its first 24, 14 keyframes, it could."""
+    agrees: float = 0.3
+    """Share of the image that held-out matches may contradict in a short video. The sample has 0.13."""
     failed: int = 2
     """Number of independent findings from which a result has failed."""
     max_reasons: int = 2
@@ -66,6 +72,7 @@ class VerdictConfig:
 
 DEFAULT_VERDICT = VerdictConfig()
 OVERLAP = "Film with more overlap: move more slowly, in smaller turns, with the same things in view for longer"
+LONGER = "Film for longer, or take more of the video's frames"
 TEXTURE = "Keep edges and patterns in view, in good light"
 
 
@@ -157,6 +164,8 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
         whole = f"{evidence.frames:.0f} of {evidence.frames:.0f} frames"
         return Verdict("good", f"{whole} were confirmed by points kept aside to check it{unknown}")
     first = max(findings, key=lambda finding: finding.weight)
+    if all(finding.is_unsure for finding in findings):
+        return Verdict("unsure", first.reason + unknown, first.advice)
     others = [finding.reason for finding in findings if finding is not first]
     reason = "; ".join([first.reason, *others[: config.max_reasons - 1]]) + unknown
     failed = sum(finding.weight for finding in findings) >= config.failed
@@ -171,6 +180,8 @@ class _Finding:
     advice: str
     weight: int = 1
     """0: evidence that is missing, which makes no result a failed one."""
+    is_unsure: bool = False
+    """The video is too short for this evidence."""
 
 
 class _Evidence:
@@ -203,11 +214,20 @@ class _Evidence:
             return
         unconfirmed = f"{self._left:.0f} of {self.frames:.0f} frames could not be confirmed"
         if self._left >= self._config.unrefined * self.frames:
-            yield _Finding(unconfirmed, OVERLAP)
+            if self._is_short(contradicted):
+                reason = f"too short to tell: {self.frames:.0f} frames do not show enough to check the path"
+                yield _Finding(reason, LONGER, weight=0, is_unsure=True)
+            else:
+                yield _Finding(unconfirmed, OVERLAP)
         if contradicted >= self._config.contradicted and not self._rejected:
             yield _Finding(
                 f"points kept aside contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}"
             )
+
+    def _is_short(self, contradicted: float) -> bool:
+        """Whether a video has few keyframes, whose matches agree with it."""
+        keyframes = _number(self._refinement, "keyframes") or 0.0
+        return keyframes < self._config.short and contradicted < self._config.agrees
 
     def geometry(self) -> Iterator[_Finding]:
         """Depth and parallax of a refinement, and its path next to the network's."""

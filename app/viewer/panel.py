@@ -16,7 +16,7 @@ from stream_recon.app.viewer.timeline import Timeline, TimelineView
 Show = Literal["Surface", "Points", "Both", "Splats"]
 WAITING = "Waiting for the first frames"
 """Status before the run has another one."""
-VERDICT_COLOURS = {"good": "#2f9e44", "doubtful": "#e8890c", "failed": "#e03131"}
+VERDICT_COLOURS = {"good": "#2f9e44", "unsure": "#868e96", "doubtful": "#e8890c", "failed": "#e03131"}
 OTHER_COLOUR = "#868e96"
 HIDDEN: dict[Show, int] = {"Surface": 0, "Points": 40, "Both": 0, "Splats": 0}
 """Percentages of each frame's pixels, the least sure, that a page hides at first."""

@@ -42,7 +42,7 @@ class Entry:
     metres: bool
     mesh: bool
     verdict: str
-    """good, doubtful or failed; empty where it is not judged."""
+    """good, unsure, doubtful or failed; empty where it is not judged."""
     reason: str
     changed: float
     """Time of the last change, in seconds since 1970."""

@@ -49,7 +49,7 @@ def test_no_wreck_is_called_good_and_no_right_result_failed() -> None:
 
 
 def test_no_wreck_ranks_above_a_right_result() -> None:
-    order = ["good", "doubtful", "failed"]
+    order = ["good", "unsure", "doubtful", "failed"]
     ranks = [(order.index(judge(run).level), error) for _, error, run in evidence()]
     assert max(rank for rank, error in ranks if error < GOOD) <= min(rank for rank, error in ranks if error > WRECKED)
 
@@ -91,8 +91,20 @@ def test_frames_left_to_the_network_are_counted() -> None:
     assert "overlap" in verdict.advice
 
 
+def test_a_short_video_that_nothing_contradicts_is_too_short_to_tell() -> None:
+    unconfirmed = {
+        "keyframes": 10,
+        "reprojection_px": None,
+        "fallback_segments": [{"first": 0, "last": 59, "why": "x"}],
+    }
+    short = judge(refined(**unconfirmed))
+    assert short.level == "unsure" and "too short to tell: 60 frames" in short.reason and "longer" in short.advice
+    for against in ({"disagreement": 0.5}, {"keyframes": 30}, {"depth_agreement_before": 0.5}):
+        assert judge(refined(**{**unconfirmed, **against})).level in ("doubtful", "failed"), against
+
+
 def test_more_contradiction_is_never_a_better_verdict() -> None:
-    order = ["good", "doubtful", "failed"]
+    order = ["good", "unsure", "doubtful", "failed"]
     for name, values in {
         "disagreement": np.linspace(0.05, 0.9, 30),
         "depth_error": np.linspace(0.01, 0.5, 30),
