@@ -118,7 +118,7 @@ class TrackConfig:
 
 
 @dataclass(frozen=True)
-class ScaleConfig:
+class MetricScaleConfig:
     """All sources of metric scale."""
 
     marker: MarkerConfig = field(default_factory=MarkerConfig)
@@ -128,4 +128,4 @@ class ScaleConfig:
     """Largest number of metres in a unit of a reconstruction, and its inverse the smallest: first surfaces are at 1."""
 
 
-DEFAULT_SCALE = ScaleConfig()
+DEFAULT_SCALE = MetricScaleConfig()

@@ -10,7 +10,7 @@ from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.export.points import sample_cloud
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.export.view import world_up
-from stream_recon.app.metric_scale.config import DEFAULT_SCALE, GroundConfig, ScaleConfig
+from stream_recon.app.metric_scale.config import DEFAULT_SCALE, GroundConfig, MetricScaleConfig
 from stream_recon.app.metric_scale.gps_alignment import scale_by_photographs, scale_by_track
 from stream_recon.app.metric_scale.ground import camera_height
 from stream_recon.app.metric_scale.marker_frames import Progress, scale_by_marker_frames
@@ -29,7 +29,7 @@ def measure_scale(
     text: str,
     open_again: Callable[[], Source] | None = None,
     on_progress: Progress = lambda done, total: None,
-    config: ScaleConfig = DEFAULT_SCALE,
+    config: MetricScaleConfig = DEFAULT_SCALE,
 ) -> MetricScale:
     """Transform from the current world of a result to metres.
 
