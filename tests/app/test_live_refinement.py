@@ -57,7 +57,7 @@ def address() -> Iterator[str]:
 @pytest.mark.slow
 def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
-    choice = ["--max-frames", "10", "--device", "cpu", "--no-viewer"]
+    choice = ["--max-frames", "10", "--device", "cpu", "--no-viewer", "--no-mesh", "--dense", "off"]
     command = [sys.executable, "-m", "stream_recon", address, "-o", str(out), *choice]
     program = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert program.returncode == 0, program.stderr

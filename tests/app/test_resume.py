@@ -137,14 +137,13 @@ def test_a_black_stretch_before_or_after_the_kill_is_told_as_ever(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Twice in a row, each run at another moment; what was listed before is there after, unchanged."""
     write_video(tmp_path / "v.mp4", 40)
     arguments = ["v.mp4", "--no-viewer", "--mapping", "off", "-o"]
     assert end(start(tmp_path, *arguments, "whole"))[0] == 0
     noise = np.random.default_rng(5)
-    for attempt in range(3):
+    for attempt in range(2):
         name = f"out{attempt}"
         known: list[int] = []
         for kill in range(2):

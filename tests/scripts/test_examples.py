@@ -27,11 +27,11 @@ def example(name: str, *arguments: object, folder: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample's first frames as a folder of images."""
+    """The sample's first frames at half their size, as a folder of images."""
     folder = tmp_path_factory.mktemp("images")
     capture = cv2.VideoCapture(str(SAMPLE))
     for index in range(FRAMES):
-        cv2.imwrite(str(folder / f"{index:03d}.png"), capture.read()[1])
+        cv2.imwrite(str(folder / f"{index:03d}.png"), cv2.pyrDown(capture.read()[1]))
     return folder
 
 

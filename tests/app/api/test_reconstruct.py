@@ -63,13 +63,13 @@ def test_python_and_the_command_write_the_same_and_either_refines_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_python = sr.reconstruct(
-        SAMPLE, tmp_path / "python", stride=4, max_frames=20, mapping="stream", mesh=False, device="cpu"
+        SAMPLE, tmp_path / "python", stride=4, max_frames=14, mapping="stream", mesh=False, device="cpu"
     )
     arguments = [
         "--stride",
         "4",
         "--max-frames",
-        "20",
+        "14",
         "--mapping",
         "stream",
         "--no-mesh",

@@ -33,8 +33,9 @@ def test_a_marker_in_the_sample_gives_metres_within_a_percent(
         for frame in frames:
             rgb = pasted(frame.rgb, truth[frame.index], focal, square)
             assert cv2.imwrite(str(source / f"{frame.index:03d}.png"), rgb[..., ::-1])
+    alone = ["--no-mesh", "--dense", "off"]
     arguments = [str(source), "-o", str(out), "--no-viewer", "--scale-from", f"marker:{SIDE}"]
-    assert exit_code(monkeypatch, *arguments) == 0
+    assert exit_code(monkeypatch, *arguments, *alone) == 0
     assert "in metres" in capsys.readouterr().out
     cameras = read_result(out).cameras
     path = np.array([camera.T_world_camera[:3, 3] for camera in cameras])
@@ -47,6 +48,6 @@ def test_a_marker_in_the_sample_gives_metres_within_a_percent(
         and "6X6_250 number 7" in run["metric_scale"]["how"]
     )
     # Refined again, it is in metres again.
-    assert exit_code(monkeypatch, "refine", str(out)) == 0
+    assert exit_code(monkeypatch, "refine", str(out), *alone) == 0
     again = json.loads((out / "run.json").read_text())["metric_scale"]
     assert again["scale"] == pytest.approx(run["metric_scale"]["scale"], rel=0.01)

@@ -129,16 +129,16 @@ def test_a_job_survives_a_kill_of_the_server(browser: Any, tmp_path: Path) -> No
     with ServerProcess(data) as server:
         browser.get(server.url)
         until(lambda: "GB" in element(browser, "#limits").text)
-        choose(browser, SAMPLE, 40)
+        choose(browser, SAMPLE, 24)
         frames = data / "walkthrough-recon" / "trajectory.txt"
-        until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 12, 300, "the first frames")
+        until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 10, 300, "the first frames")
         os.kill(server.process.pid, signal.SIGKILL)
     with ServerProcess(data) as server:
         browser.get(server.url)
         until(lambda: count(browser, ".job"), 30, "the job")
         until(lambda: not count(browser, ".job"), 600, "the end of the job")
         record = json.loads((data / "walkthrough-recon" / "run.json").read_text())
-        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 40 and record["refinement"]
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24 and record["refinement"]
 
 
 def test_the_page_needs_no_room_beside_it(browser: Any, tmp_path: Path) -> None:
