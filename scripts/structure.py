@@ -72,14 +72,17 @@ def lines(path: Path) -> int:
 
 
 def bytes_of(name: str) -> list[Place]:
+    """Size of a page."""
     return [((ROOT / name).stat().st_size, name)]
 
 
 def line_counts(*folders: str) -> list[Place]:
+    """Lines of each Python file, comments and blank ones included."""
     return [(lines(path), name_of(path)) for path in python_files(*folders)]
 
 
 def small_files() -> Iterator[Place]:
+    """Files of the product of at most `SMALL` lines; an __init__.py does not count."""
     for path in python_files(*PRODUCT):
         if path.name != "__init__.py" and lines(path) <= SMALL:
             yield 1, f"{name_of(path)}: {lines(path)} lines"
@@ -115,6 +118,7 @@ def branches(function: Function) -> int:
 
 
 def branch_counts() -> Iterator[Place]:
+    """McCabe's number of each function of the product outside kernels."""
     for path in python_files(*PRODUCT):
         if "kernels" not in path.parts:
             yield from ((branches(f), f"{name_of(path)}:{f.lineno} {f.name}") for f in functions(path))
@@ -155,6 +159,7 @@ def _run_with_the_file(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def import_counts() -> Iterator[Place]:
+    """Modules of the project that each file imports, also inside functions and for type checking."""
     for path in python_files(*PRODUCT):
         every = (node for node in nodes(path) if isinstance(node, ast.ImportFrom))
         yield len({node.module for node in every if is_of_project(node)}), name_of(path)
@@ -199,6 +204,7 @@ def is_number(node: ast.expr | None) -> bool:
 
 
 def tuned_constants() -> Iterator[Place]:
+    """Module constants of `TUNED` that are numbers or tuples of numbers."""
     for path in python_files("app"):
         if not name_of(path).startswith(TUNED):
             continue
@@ -233,19 +239,21 @@ def reads_private(node: ast.AST) -> bool:
 
 
 def classes() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    definitions: dict[str, list[str]] = defaultdict(list)
     for path in python_files(*PRODUCT):
         for node in nodes(path):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(f"{name_of(path)}:{node.lineno}")
-    return found
+                definitions[node.name].append(f"{name_of(path)}:{node.lineno}")
+    return definitions
 
 
 def repeated_classes() -> Iterator[Place]:
+    """Names that several classes of the product have."""
     return ((1, f"{name}: {', '.join(where)}") for name, where in sorted(classes().items()) if len(where) > 1)
 
 
 def cancelled_classes() -> Iterator[Place]:
+    """Classes for the end of cancelled work: one is enough."""
     return ((1, f"{where[0]} {name}") for name, where in classes().items() if "Cancelled" in name)
 
 

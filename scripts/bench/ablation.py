@@ -100,19 +100,19 @@ def _replaced(config: Any, path: Sequence[str], value: Any) -> Any:
 def switches(config: Any, path: str = "") -> Iterator[str]:
     """Paths of all switches that are on."""
     for entry in dataclasses.fields(config):
-        value, here = getattr(config, entry.name), f"{path}{entry.name}"
+        value, switch = getattr(config, entry.name), f"{path}{entry.name}"
         if value is True:
-            yield here
+            yield switch
         elif dataclasses.is_dataclass(value):
-            yield from switches(value, f"{here}.")
+            yield from switches(value, f"{switch}.")
 
 
 def mechanisms(chosen: Sequence[str], changes: Sequence[str]) -> dict[str, str]:
     """Changes by name of the mechanism; ``chosen``: beginnings of names, none: all."""
-    found = {path.removesuffix(".is_enabled"): f"{path}=false" for path in switches(Tuning())}
-    found |= CHANGES
-    found = {name: text for name, text in found.items() if not chosen or name.startswith(tuple(chosen))}
-    return found | {text: text for text in changes}
+    by_name = {path.removesuffix(".is_enabled"): f"{path}=false" for path in switches(Tuning())}
+    by_name |= CHANGES
+    by_name = {name: text for name, text in by_name.items() if not chosen or name.startswith(tuple(chosen))}
+    return by_name | {text: text for text in changes}
 
 
 @dataclass(frozen=True)
@@ -225,21 +225,21 @@ def measured(run: Run) -> dict[str, Any]:
                 continue
             if name == "stereo" and run.changes and run.first_stage < STAGES["stereo"]:
                 continue  # stereo is measured where it alone differs
-            begun = time.process_time()
+            begin = time.process_time()
             if name == "stream":
                 _stream(clip, folder, tuning.online)
             elif name == "refine":
                 refine_result(read_result(folder), clip.scene.open, config=tuning.offline)
             else:
                 densify_result(read_result(folder), clip.scene.open, DenseStage(device="cpu", stereo=tuning.stereo))
-            seconds[name] = time.process_time() - begun
+            seconds[name] = time.process_time() - begin
             if name == "stereo":
                 result = read_result(folder)
                 cameras = [camera for camera in result.cameras if camera.index in result.dense]
                 pairs = ((result.surface_of(camera), result_of(folder, camera)) for camera in cameras)
                 assert truth is not None
-                found = dense_depth_errors(pairs, truth)
-                errors["dense"] = None if found is None else found.dense.absrel
+                dense_errors = dense_depth_errors(pairs, truth)
+                errors["dense"] = None if dense_errors is None else dense_errors.dense.absrel
             else:
                 metrics = evaluate_result(read_result(folder), truth).metrics()
                 errors["stream" if name == "stream" else "final"] = metrics.ate_over_path
@@ -280,8 +280,8 @@ class Ablation:
 
     def __post_init__(self) -> None:
         for line in self.file.read_text().splitlines() if self.file.exists() else ():
-            found = json.loads(line)
-            self.done[found["key"]] = found
+            finished = json.loads(line)
+            self.done[finished["key"]] = finished
 
     def run(self, processes: int) -> None:
         """Do what is left, and print partial tables."""
@@ -316,10 +316,10 @@ class Ablation:
             if run.key not in self.done:
                 waiting[pool.submit(measured, run)] = run
 
-    def _store(self, found: dict[str, Any]) -> None:
-        self.done[found["key"]] = found
+    def _store(self, finished: dict[str, Any]) -> None:
+        self.done[finished["key"]] = finished
         with self.file.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(finished) + "\n")
 
     def show(self) -> None:
         """Print the table of the finished runs."""
@@ -329,8 +329,8 @@ class Ablation:
             pairs = [(self.done[a], self.done[b]) for a, b in keys if a in self.done and b in self.done]
             cells = [_ratio([_pair(a["errors"], b["errors"], measure) for a, b in pairs]) for measure in MEASURES]
             # A stage that was not repeated costs what it did with all on.
-            spent = [({**b["seconds"], **a["seconds"]}, b["seconds"]) for a, b in pairs]
-            cpu = [(sum(a.values()), sum(b.values())) for a, b in spent]
+            seconds = [({**b["seconds"], **a["seconds"]}, b["seconds"]) for a, b in pairs]
+            cpu = [(sum(a.values()), sum(b.values())) for a, b in seconds]
             row(name, len(pairs), *cells, _ratio(cpu))
         for line in self.failed:
             print(f"failed: {line}")

@@ -10,7 +10,7 @@ mesh; both as means, and the shares within distances, whose harmonic mean is F1 
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -101,11 +101,7 @@ def compare(folder: Path, path: Path, sequence: Path | None, within: Sequence[fl
     """Raises StreamReconError if the folder holds no result of the sample or sequence."""
     result = read_result(folder)
     used = [camera.index for camera in result.cameras]
-    read: Callable[[], tuple[FloatArray, dict[int, FloatArray]]] = sample_truth
-    if sequence is not None:
-        given = sequence
-        read = lambda: sequence_truth(given, used)  # noqa: E731
-    surface, poses = read()
+    surface, poses = sample_truth() if sequence is None else sequence_truth(sequence, used)
     known = [camera for camera in result.cameras if camera.index in poses]
     if len(known) < 2 or (sequence is None and max(used) >= len(poses)):
         raise InputError(f"{folder} is no result of {sequence or 'the sample'}")
@@ -114,10 +110,10 @@ def compare(folder: Path, path: Path, sequence: Path | None, within: Sequence[fl
     mesh = read_mesh(result, path)
     faces = len(mesh.faces)
     mesh = trimesh.Trimesh(to_truth.apply(np.asarray(mesh.vertices, np.float64)), mesh.faces, process=False)
-    found = spread(np.asarray(trimesh.sample.sample_surface(mesh, SAMPLES, seed=0)[0]), SPACING)
+    samples = spread(np.asarray(trimesh.sample.sample_surface(mesh, SAMPLES, seed=0)[0]), SPACING)
     if sequence is not None:
         surface = spread(surface, SPACING)
-    accuracy, completeness = cKDTree(surface).query(found)[0], cKDTree(found).query(surface)[0]
+    accuracy, completeness = cKDTree(surface).query(samples)[0], cKDTree(samples).query(surface)[0]
     print(f"{faces} triangles against the known surfaces:")
     print(f"  accuracy      {100 * accuracy.mean():.1f} cm (median {100 * np.median(accuracy):.1f})")
     print(f"  completeness  {100 * completeness.mean():.1f} cm (median {100 * np.median(completeness):.1f})")

@@ -32,7 +32,7 @@ def kind_of(machine: str) -> str:
 def figures_of(rows: list[Row]) -> dict[Place, tuple[float, str]]:
     """All figures with a known unit: in the cell, else in the column's header, else in the row's label."""
     header, *body = rows
-    found: dict[Place, tuple[float, str]] = {}
+    figures: dict[Place, tuple[float, str]] = {}
     for label, *cells in body:
         for column, cell in zip(header[1:], cells, strict=False):
             general = UNIT_WORD.search(column) or UNIT_WORD.search(label)
@@ -40,8 +40,8 @@ def figures_of(rows: list[Row]) -> dict[Place, tuple[float, str]]:
                 # A second number without a unit is a spread or a percentile.
                 unit = unit or (general[1] if general and position == 0 else "")
                 if unit:
-                    found[label, column, position] = number, unit
-    return found
+                    figures[label, column, position] = number, unit
+    return figures
 
 
 def _numbers(cell: str) -> Iterator[tuple[float, str]]:
@@ -70,10 +70,10 @@ def report(key: str, rows: list[Row], machine: str, file: Path = FILE) -> str:
     if before is None:
         return f"no recorded run of {key!r} on {kind}: --record stores this one"
     since = f"{before['date']}, {before['commit']}"
-    found = losses(before["rows"], rows)
-    if not found:
+    worse = losses(before["rows"], rows)
+    if not worse:
         return f"nothing fell by more than {LOSS:.0%} since {since}"
-    return "\n".join([f"fell by more than {LOSS:.0%} since {since}:", *(f"  {line}" for line in found)])
+    return "\n".join([f"fell by more than {LOSS:.0%} since {since}:", *(f"  {line}" for line in worse)])
 
 
 def store(key: str, entry: Mapping[str, Any], file: Path = FILE) -> None:

@@ -145,11 +145,11 @@ def _table(entry: dict[str, Any]) -> str:
 
 def commit() -> str:
     """Short hash of the checkout's commit, with a plus sign where files differ from it."""
-    found = subprocess.run(
+    described = subprocess.run(
         ["git", "describe", "--always", "--exclude=*", "--dirty=+"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return found.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"
 
 
 def machine() -> str:

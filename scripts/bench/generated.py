@@ -199,15 +199,15 @@ class Video:
     @cached_property
     def _landmarks(self) -> list[tuple[FloatArray, NDArray[np.float32]]]:
         """Positions [M, 3] and descriptors [M, 128] of each place's points, the strongest first."""
-        found = []
+        landmarks = []
         for number, place in enumerate(self._places):
             random = np.random.default_rng([self.seed, 3, number])
             each = LANDMARKS // COUNT
             T = self.truth
             points = np.concatenate([place.cast(pose, random.random((each, 2)) * SIZE)[0] for pose in T])
             points = random.permutation(points)
-            found.append((points, self._looks(random, len(points))))
-        return found
+            landmarks.append((points, self._looks(random, len(points))))
+        return landmarks
 
     def _looks(self, random: np.random.Generator, count: int) -> NDArray[np.float32]:
         looks = random.normal(size=(self.case.words or count, 128)).astype(np.float32)
@@ -245,19 +245,19 @@ class Video:
     def _depths(self) -> list[NDArray[np.float32]]:
         x, y = np.meshgrid((np.arange(SMALL[0]) + 0.5) / SMALL[0], (np.arange(SMALL[1]) + 0.5) / SMALL[1])
         uv = np.stack([x.ravel(), y.ravel()], axis=1) * SIZE
-        found = []
+        depths = []
         for k, T in enumerate(self.truth):
             random = self._random(5, k)
             z = self._places[self._part(k)].cast(T, uv)[1].reshape(SMALL[::-1])
-            thing = self._object(k)
-            if thing is not None:
-                (left, top), (right, bottom) = (thing[0] * SMALL / np.array(SIZE)).astype(int)
+            moving = self._object(k)
+            if moving is not None:
+                (left, top), (right, bottom) = (moving[0] * SMALL / np.array(SIZE)).astype(int)
                 z[top:bottom, left:right] = NEAR
             # Errors of a network are smooth.
             wave = 0.03 * np.sin(random.uniform(3, 8) * x + random.uniform(0, 6)) * np.cos(random.uniform(3, 8) * y)
             factor = self.case.focal * np.exp(self.case.depth_noise * random.normal() + wave)
-            found.append((z * factor * (self.case.scale_jump if k > COUNT // 2 else 1)).astype(np.float32))
-        return found
+            depths.append((z * factor * (self.case.scale_jump if k > COUNT // 2 else 1)).astype(np.float32))
+        return depths
 
     def _reader(self, k: int) -> DepthReader:
         return DepthReader(self._depths[k], np.ones(SMALL[::-1], np.uint8), self._transform, self.scale)
@@ -284,11 +284,11 @@ class Video:
         visible = self._places[self._part(k)].cast(T, uv)[1] > 0.98 * local[ahead, 2]
         uv, looks = uv[visible], looks[ahead[visible]]
         strength = ahead[visible] / len(points)
-        thing = self._object(k)
-        if thing is not None:
-            outside = ~((uv > thing[0][0]) & (uv < thing[0][1])).all(axis=1)
-            place, own = self._on_object(*thing), self._object_points[1]
-            uv, looks = np.concatenate([uv[outside], place]), np.concatenate([looks[outside], own])
+        moving = self._object(k)
+        if moving is not None:
+            outside = ~((uv > moving[0][0]) & (uv < moving[0][1])).all(axis=1)
+            on_object, own = self._on_object(*moving), self._object_points[1]
+            uv, looks = np.concatenate([uv[outside], on_object]), np.concatenate([looks[outside], own])
             strength = np.concatenate([strength[outside], np.linspace(0, 1, len(own))])
         is_blurred = case.blurred[0] <= k < case.blurred[1]
         count, noise = (case.features // 3, 5 * case.noise_px) if is_blurred else (case.features, case.noise_px)
@@ -301,11 +301,11 @@ class Video:
 
     def error(self, T: FloatArray) -> float:
         """ATE / path over the parts that show one place; of a camera that only turns, degrees a step."""
-        found = []
+        of_parts = []
         for begin, end in self.parts:
             errors = pose_errors(T[begin:end], self.truth[begin:end], np.ones(end - begin - 1, bool))
-            found.append((errors.rpe_rot_deg if self.case.motion == "rotation" else errors.ate_over_path) or 0.0)
-        return float(np.mean(found))
+            of_parts.append((errors.rpe_rot_deg if self.case.motion == "rotation" else errors.ate_over_path) or 0.0)
+        return float(np.mean(of_parts))
 
 
 LAP, PACE = 2500, 0.04

@@ -113,11 +113,11 @@ def decide(video: Video) -> Decision | None:
     states: list[IntermediateState] = []
     known = WarmStart([*range(COUNT)], video.features())
     options = RefineOptions(workers=1, known=known, on_state=states.append)
-    found = refine(video.views(), video, video.scale, options)
+    refined = refine(video.views(), video, video.scale, options)
     if not states:
         return None
-    why = "; ".join(sorted({str(each["why"]) for each in found.report.fallback_segments}))
-    network, mapped, chosen = map(video.error, (video.guess, states[0].T_world_camera, found.T_world_camera))
+    why = "; ".join(sorted({str(each["why"]) for each in refined.report.fallback_segments}))
+    network, mapped, chosen = map(video.error, (video.guess, states[0].T_world_camera, refined.T_world_camera))
     return Decision(network, mapped, chosen, why, SAME)
 
 
@@ -129,12 +129,12 @@ def bench_judgement(kinds: Sequence[str], seeds: Sequence[int], jitters: int) ->
     mistakes: list[tuple[float, str]] = []
     header("kind", "decisions", "map is better", "kept", "right", "worst mistake", "seconds")
     for kind in kinds:
-        began, found = time.process_time(), []
+        begin, decisions = time.process_time(), []
         for number, case in enumerate(KINDS[kind]):
             for seed in seeds:
                 drawn = [(draw, decide(Video(case, 100 * number + seed, draw))) for draw in range(jitters)]
                 own = [each for _, each in drawn if each is not None]
-                found += own
+                decisions += own
                 cases += bool(own)
                 side = "not known"
                 if own and is_known(own):
@@ -144,13 +144,13 @@ def bench_judgement(kinds: Sequence[str], seeds: Sequence[int], jitters: int) ->
                         errors = f"network {each.network:.4f}, map {each.mapped:.4f}, chosen {each.chosen:.4f}"
                         what = f"{kind} {number + 1}, seed {seed}.{draw}, better side {side}: {errors}; {each.why}"
                         mistakes.append((each.mistake, what))
-        every += found
-        better = sum(each.mapped < each.network for each in found)
-        kept = sum(each.chosen != each.network for each in found)
-        right = sum(each.mistake <= TIE for each in found)
-        worst = max((each.mistake for each in found), default=1.0)
-        seconds = (time.process_time() - began) / max(len(found), 1)
-        row(kind, len(found), better, kept, right, f"{worst:.2f}", f"{seconds:.1f}")
+        every += decisions
+        better = sum(each.mapped < each.network for each in decisions)
+        kept = sum(each.chosen != each.network for each in decisions)
+        right = sum(each.mistake <= TIE for each in decisions)
+        worst = max((each.mistake for each in decisions), default=1.0)
+        seconds = (time.process_time() - begin) / max(len(decisions), 1)
+        row(kind, len(decisions), better, kept, right, f"{worst:.2f}", f"{seconds:.1f}")
     print("\n" + "\n".join(f"{ratio:.2f} times: {text}" for ratio, text in sorted(mistakes, reverse=True)))
     print(share_right(every))
     print(f"the better side is known in {known_cases} of {cases} videos: {share_right(known)}")

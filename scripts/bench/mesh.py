@@ -50,8 +50,8 @@ def run(options: Namespace) -> None:
 def _cells(folder: Path, every: int, faces: int) -> list[str]:
     result = read_result(folder)
     cameras = mesh_cameras(result, DEFAULT_MESH.fusion.max_frames)
-    held = cameras[every // 2 :: every]
-    used = [camera for camera in cameras if camera not in held]
+    held_out = cameras[every // 2 :: every]
+    used = [camera for camera in cameras if camera not in held_out]
     begin = time.process_time()
     plain_mesh = surface(result, used, replace(DEFAULT_MESH, faces=faces))
     middle = time.process_time()
@@ -59,7 +59,7 @@ def _cells(folder: Path, every: int, faces: int) -> list[str]:
     end = time.process_time()
     size = len(glb(primitives(mesh, np.eye(3))))
     textured, plain = drawables(mesh), [Drawable(plain_mesh.mesh.xyz, plain_mesh.mesh.faces, plain_mesh.mesh.rgb)]
-    views = [source_view(result, camera) for camera in held]
+    views = [source_view(result, camera) for camera in held_out]
     pairs = zip(_errors(textured, views), _errors(plain, views), strict=True)
     errors = [f"{one:.2f}, {other:.2f}" for one, other in pairs]
     covered = np.mean([draw(plain, view.T_world_camera, view.camera, _size(view))[1].mean() for view in views])
@@ -84,17 +84,17 @@ def _errors(parts: Sequence[Drawable], views: Sequence[SourceView]) -> NDArray[n
         same = shown & _same_depth(parts, view)
         if not same.any():
             continue
-        drawn, wanted = image[shown].astype(np.float64), view.image[shown].astype(np.float64)
-        gains = (drawn * wanted).sum(axis=0) / np.maximum(np.square(drawn).sum(axis=0), 1)
+        drawn, target = image[shown].astype(np.float64), view.image[shown].astype(np.float64)
+        gains = (drawn * target).sum(axis=0) / np.maximum(np.square(drawn).sum(axis=0), 1)
         level = _levelled(image, view.image, shown)
         errors = [_psnr(level[mask], view.image[mask].astype(np.float64)) for mask in (shown, same)]
-        rows.append([_psnr(drawn, wanted), _psnr(drawn * gains, wanted), *errors])
+        rows.append([_psnr(drawn, target), _psnr(drawn * gains, target), *errors])
     return np.asarray(np.mean(rows, axis=0), np.float64)
 
 
-def _levelled(image: NDArray[np.uint8], wanted: NDArray[np.uint8], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The image [H, W, 3] with the smooth part of its difference from the wanted one removed."""
-    difference = np.where(shown[..., None], wanted.astype(np.float64) - image, 0)
+def _levelled(image: NDArray[np.uint8], target: NDArray[np.uint8], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The image [H, W, 3] with the smooth part of its difference from the target one removed."""
+    difference = np.where(shown[..., None], target.astype(np.float64) - image, 0)
     blur = LEVEL_BLUR * max(shown.shape)
     known = cv2.GaussianBlur(shown.astype(np.float64), (0, 0), blur)
     smooth = cv2.GaussianBlur(difference, (0, 0), blur) / np.maximum(known, 1e-3)[..., None]

@@ -62,24 +62,24 @@ def bench_page(frames: int) -> None:
 
 
 def report(name: str, page: ViewerState, revisions: list[Revision]) -> None:
-    taking, first, rest, points, updates = [], [], [], 0, 0
+    taking, first, later, points, updates = [], [], [], 0, 0
     for revision in revisions:
         before = {id(node): node.sent for node in page.scene.nodes.values()}
-        began = time.perf_counter()
+        begin = time.perf_counter()
         page.revise([revision])
         taken = time.perf_counter()
         unfinished = page.update("", 0)
-        taking.append(taken - began)
+        taking.append(taken - begin)
         first.append(time.perf_counter() - taken)
         while unfinished:
-            began = time.perf_counter()
+            begin = time.perf_counter()
             unfinished = page.update("", 0)
-            rest.append(time.perf_counter() - began)
+            later.append(time.perf_counter() - begin)
             updates += 1
         points += sum(node.shown for node in page.scene.nodes.values() if node.sent > before[id(node)])
     shown = f"{1e3 * median(taking):.1f} ms + {1e3 * median(first):.1f} ms for the first update"
-    if rest:
-        shown += f", {updates} more of {1e3 * median(rest):.1f} ms"
+    if later:
+        shown += f", {updates} more of {1e3 * median(later):.1f} ms"
     row(f"{name} (median of {len(revisions)})", f"{shown}; {points // len(revisions):,} points sent again")
 
 

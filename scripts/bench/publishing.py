@@ -45,9 +45,9 @@ def bench_idle(minutes: int) -> None:
                 count += 1
                 time.sleep(max(0.0, begin + count / FPS - time.monotonic()))
             now = time.process_time()
-            spent, used = now - used, now
-            each = f"{1000 * spent / (count - first):.3f}"
-            row(minute, f"{spent / 60:.2%}", each, f"{resident_mib():.1f}", threading.active_count())
+            cpu_s, used = now - used, now
+            each = f"{1000 * cpu_s / (count - first):.3f}"
+            row(minute, f"{cpu_s / 60:.2%}", each, f"{resident_mib():.1f}", threading.active_count())
 
 
 def _run(video: Path, count: int, *options: str) -> tuple[float, float]:

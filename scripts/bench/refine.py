@@ -46,15 +46,15 @@ def measure(frames: int) -> None:
     walk = Walk(truth, drifted(truth, np.random.default_rng(1), TURN_DEG, STRETCH))
     known = WarmStart(list(range(0, frames, EVERY)), walk.features(range(0, frames, EVERY)))
     views = walk.views()
-    begin, begun = time.perf_counter(), time.process_time()
-    found = refine(views, walk, walk.scale, RefineOptions(known=known))
-    spent, worked = time.perf_counter() - begin, time.process_time() - begun
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    refined = refine(views, walk, walk.scale, RefineOptions(known=known))
+    wall_s, cpu_s = time.perf_counter() - begin, time.process_time() - begin_cpu
     moved = np.ones(frames - 1, bool)
-    before, after = (pose_errors(T, truth, moved).ate_over_path or 0.0 for T in (walk.guess, found.T_world_camera))
-    stages = ", ".join(f"{name} {seconds:.0f}" for name, seconds in found.report.seconds.items() if seconds >= 0.5)
+    before, after = (pose_errors(T, truth, moved).ate_over_path or 0.0 for T in (walk.guess, refined.T_world_camera))
+    stages = ", ".join(f"{name} {seconds:.0f}" for name, seconds in refined.report.seconds.items() if seconds >= 0.5)
     row(
-        f"refining {frames} frames, {found.report.keyframes} keyframes, {found.report.loops} loops",
-        f"{spent:.1f} s, {1e3 * spent / frames:.1f} ms a frame ({stages}), {worked:.0f} s of processor time, "
+        f"refining {frames} frames, {refined.report.keyframes} keyframes, {refined.report.loops} loops",
+        f"{wall_s:.1f} s, {1e3 * wall_s / frames:.1f} ms a frame ({stages}), {cpu_s:.0f} s of processor time, "
         f"peak {peak_mib():.0f} MiB, ATE / path {before:.5f} before, {after:.5f} after",
     )
 

@@ -135,7 +135,7 @@ def run(options: Namespace) -> None:
         Viewer(fake_preset().points, port=0, token=False) as viewer,
         beside([sys.executable, "-c", PAGE, str(viewer.port)]) as page,
     ):
-        folder, begun = Path(place) / "out", time.monotonic()
+        folder, begin = Path(place) / "out", time.monotonic()
 
         class Observer(RunObserver):
             @property
@@ -144,7 +144,7 @@ def run(options: Namespace) -> None:
 
             def on_progress(self, progress: Progress) -> None:
                 if progress.frames >= 1000 * (len(readings) + 1):
-                    readings.append(_reading(progress.frames, time.monotonic() - begun, folder))
+                    readings.append(_reading(progress.frames, time.monotonic() - begin, folder))
 
         engine, source = cast(FrameEngine, LapEngine()), Source(Carousel(), FrameChoice(max_frames=options.frames))
         info = RunInfo.from_engine(engine, "carousel", {})

@@ -67,10 +67,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = [start_times(options.video, Path(folder) / str(number)) for number in range(options.runs)]
+        every_run = [start_times(options.video, Path(folder) / str(number)) for number in range(options.runs)]
         header("what", "seconds")
-        for name in found[0]:
-            wall, cpu = (sorted(times[name][which] for times in found if name in times) for which in (0, 1))
+        for name in every_run[0]:
+            wall, cpu = (sorted(times[name][which] for times in every_run if name in times) for which in (0, 1))
             row(name, f"{median(wall):.2f} s ({wall[0]:.2f} to {wall[-1]:.2f}; CPU {median(cpu):.2f})")
         if options.frames:
             words = [options.video, "--no-viewer", "--no-mesh", "--dense", "off", "--max-frames", options.frames]

@@ -47,15 +47,15 @@ def run(options: Namespace) -> None:
     """Print figures for a camera that moves along a wall and back, with network errors of some percent."""
     rng = np.random.default_rng(0)
     wall = _texture(rng, SIZE[1], SIZE[0] + STEP_PX * 400)
-    back_end, spent = OnlineBackEnd(prefill=8), []
+    back_end, milliseconds = OnlineBackEnd(prefill=8), []
     for index in range(options.frames):
-        place = abs((index + 400) % 800 - 400) * STEP_PX
-        result, frame = _frame(index, wall[:, place : place + SIZE[0]], place / FOCAL * DISTANCE, rng)
-        begun = time.perf_counter()
+        left = abs((index + 400) % 800 - 400) * STEP_PX
+        result, frame = _frame(index, wall[:, left : left + SIZE[0]], left / FOCAL * DISTANCE, rng)
+        begin = time.perf_counter()
         back_end.push(result, frame)
-        spent.append(1e3 * (time.perf_counter() - begun))
+        milliseconds.append(1e3 * (time.perf_counter() - begin))
         if (index + 1) % EVERY == 0:
-            last = spent[-EVERY:]
+            last = milliseconds[-EVERY:]
             spread = f"median {median(last):.1f}, p95 {np.percentile(last, 95):.1f}, most {max(last):.0f}"
             memory = f"{peak_host_memory_mb():.0f} MB at most"
             row(f"{index + 1} frames", f"{sum(last) / EVERY:.1f} ms a frame ({spread})", memory)

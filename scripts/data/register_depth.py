@@ -41,10 +41,10 @@ def registered(depth: NDArray[np.uint16]) -> NDArray[np.uint16]:
     local = np.concatenate([xy * z[:, None], z[:, None]], axis=1) @ T_COLOUR_DEPTH[:3, :3].T + T_COLOUR_DEPTH[:3, 3]
     pixel = np.floor(local[:, :2] / local[:, 2:] * COLOUR_FOCAL + centre).astype(np.intp)
     inside = (pixel >= 0).all(axis=1) & (pixel < (width, height)).all(axis=1) & (local[:, 2] > 0)
-    found = np.full(height * width, np.inf)
-    np.minimum.at(found, pixel[inside] @ (1, width), local[inside, 2])
-    found[~np.isfinite(found)] = 0
-    return np.asarray(np.rint(1000 * found.reshape(height, width)).clip(0, 65535), np.uint16)
+    nearest = np.full(height * width, np.inf)
+    np.minimum.at(nearest, pixel[inside] @ (1, width), local[inside, 2])
+    nearest[~np.isfinite(nearest)] = 0
+    return np.asarray(np.rint(1000 * nearest.reshape(height, width)).clip(0, 65535), np.uint16)
 
 
 def write(sequence: Path, target: Path) -> int:

@@ -54,15 +54,15 @@ class Trial:
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
 
-    def run(self, place: Path, kills: int, minutes: float, dice: random.Random) -> None:
+    def run(self, folder: Path, kills: int, minutes: float, dice: random.Random) -> None:
         """Kill ``kills`` times or for ``minutes``; check the results after each kill and each round."""
-        begun = time.monotonic()
-        deadline = begun + 60 * minutes
-        self._end(self._start(place / "measured"), None)
-        seconds, out = time.monotonic() - begun, place / "measured"
+        begin = time.monotonic()
+        deadline = begin + 60 * minutes
+        self._end(self._start(folder / "measured"), None)
+        seconds, out = time.monotonic() - begin, folder / "measured"
         self._check_finished(out)
         for number in range(1_000_000):
-            out, known = place / str(number), dict[str, int]()
+            out, known = folder / str(number), dict[str, int]()
             while True:
                 enough = self.counts["kills"] >= kills or time.monotonic() > deadline
                 moment = None if enough else dice.uniform(0, seconds)
@@ -104,7 +104,7 @@ class Trial:
 
     def _check_left(self, out: Path, known: dict[str, int]) -> dict[str, int]:
         """See what a killed process left; gives how many frames each folder has."""
-        found: dict[str, int] = {}
+        frames_of: dict[str, int] = {}
         refining = frames = rewriting = False
         for record in sorted(out.rglob(RUN_NAME)):
             folder = record.parent
@@ -112,24 +112,24 @@ class Trial:
             rewriting |= (folder / (POINTS_NAME + PART_SUFFIX)).exists()
             try:
                 result = read_result(folder)
-                found[name] = len(list(result))
-                if found[name]:
+                frames_of[name] = len(list(result))
+                if frames_of[name]:
                     plyfile.PlyData.read(str(folder / POINTS_NAME))
             except (StreamReconError, OSError, plyfile.PlyParseError) as error:
                 if (folder / "cameras.json").exists():
                     self.wrong.append(f"{folder}: {error}")
                 continue
             refining |= not result.run["interrupted"]
-            frames |= bool(result.run["interrupted"] and found[name])
+            frames |= bool(result.run["interrupted"] and frames_of[name])
         kind = "rewriting" if rewriting else "frames" if frames else "refinement or end" if refining else "loading"
         self.counts[f"killed in {kind}"] += 1
         print(f"{self.name}: kill {self.counts['kills']}, in {kind}; wrong so far: {len(self.wrong)}", flush=True)
-        published = sum(count for name, count in found.items() if not name.startswith("."))
+        published = sum(count for name, count in frames_of.items() if not name.startswith("."))
         for name, count in known.items():
-            gone_on = found.get(name, count if name.startswith(".") and (published or len(found)) else 0)
-            if gone_on < count:
-                self.wrong.append(f"{out}/{name}: {count} frames before, {gone_on} after")
-        return found
+            now = frames_of.get(name, count if name.startswith(".") and (published or len(frames_of)) else 0)
+            if now < count:
+                self.wrong.append(f"{out}/{name}: {count} frames before, {now} after")
+        return frames_of
 
     def _check_finished(self, out: Path) -> None:
         for name, frames in self._frames.items():
@@ -182,11 +182,11 @@ def main() -> int:
     parser.add_argument("--kinds", default="run,batch,split")
     arguments = parser.parse_args()
     wrong = 0
-    with tempfile.TemporaryDirectory() as place:
-        by_kind = trials(arguments.video, Path(place) / "root", arguments.frames, arguments.stride)
+    with tempfile.TemporaryDirectory() as work:
+        by_kind = trials(arguments.video, Path(work) / "root", arguments.frames, arguments.stride)
         for kind in arguments.kinds.split(","):
             trial = by_kind[kind]
-            folder = Path(place) / kind
+            folder = Path(work) / kind
             folder.mkdir()
             trial.run(folder, arguments.kills, arguments.minutes, random.Random(arguments.seed))
             counts = ", ".join(f"{count} {what}" for what, count in sorted(trial.counts.items()))

@@ -37,7 +37,7 @@ def load_into(module: nn.Module, path: Path, fresh: Sequence[str] = ()) -> None:
         WeightsError: unreadable, or another tensor is missing, one is unexpected or of another shape.
     """
     tensors, targets = read_tensors(path), module.state_dict()
-    wanted = {name: t for name, t in targets.items() if name in tensors or not name.startswith(tuple(fresh))}
-    check_tensors(wanted, tensors, str(path))
-    for name, target in wanted.items():
+    required = {name: t for name, t in targets.items() if name in tensors or not name.startswith(tuple(fresh))}
+    check_tensors(required, tensors, str(path))
+    for name, target in required.items():
         target.copy_(tensors[name])

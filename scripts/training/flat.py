@@ -78,18 +78,18 @@ class FlatParameters:
     @torch.no_grad()
     def collect_gradient(self) -> Tensor:
         """Move the parameters' gradients into ``gradient`` and free them."""
-        used, found = [], []
+        views, gradients = [], []
         for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
                 view.zero_()
             elif gradient.is_contiguous():
-                used.append(view)
-                found.append(gradient)
+                views.append(view)
+                gradients.append(gradient)
             else:  # another layout would make the joint copy launch a kernel for each parameter
                 view.copy_(gradient)
-        if used:
-            torch._foreach_copy_(used, found)
+        if views:
+            torch._foreach_copy_(views, gradients)
         return self.gradient
 
     def named(self, module: nn.Module, vector: Tensor) -> dict[str, Tensor]:

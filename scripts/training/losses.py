@@ -282,8 +282,8 @@ def matching_term(descriptors: Tensor, pairs: Tensor, matches: Tensor) -> Tensor
     halves = matches.unflatten(-1, (-1, SAMPLES)).unflatten(-3, (-1, SAMPLES))
     targets = halves.transpose(-3, -2).flatten(-2).flatten(-3, -2)
     nats = -logits.log_softmax(dim=-1).gather(-1, targets.clamp_min(0))
-    found = (targets >= 0).float()
-    mean: Tensor = (nats * found).sum() / found.sum().clamp_min(1)
+    is_visible = (targets >= 0).float()
+    mean: Tensor = (nats * is_visible).sum() / is_visible.sum().clamp_min(1)
     return mean
 
 

@@ -95,11 +95,11 @@ def compare(path: Path, device: str) -> float:
     modes = sorted({name.split(".")[0] for name in reference})
     worst = 0.0
     for mode in modes:
-        wanted = {n.removeprefix(f"{mode}."): t for n, t in reference.items() if n.startswith(f"{mode}.")}
-        preset = preset_of(sizes, mode, point_head="world_points" in wanted)
+        outputs = {n.removeprefix(f"{mode}."): t for n, t in reference.items() if n.startswith(f"{mode}.")}
+        preset = preset_of(sizes, mode, point_head="world_points" in outputs)
         network = load_network(path.with_suffix(".weights.safetensors"), preset.network).to(device)
         outputs = run(network, preset, rgb)
-        for name, expected in sorted(wanted.items()):
+        for name, expected in sorted(outputs.items()):
             if name not in outputs:
                 raise StreamReconError(f"the reference has an output that we do not make: {mode}.{name}")
             error = float((outputs[name] - expected).abs().max() / expected.std())

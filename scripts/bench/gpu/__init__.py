@@ -26,22 +26,22 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> None:
-    wanted = options.only.split(",") if options.only else [*FULL_SIZE, *OTHERS]
+    names = options.only.split(",") if options.only else [*FULL_SIZE, *OTHERS]
     others: dict[str, Callable[[], None]] = {
         "embedded": bench_embedded,
         "streams": bench_streams,
         "folder": partial(bench_folder, options.clips),
         "budgets": bench_budgets,
     }
-    unknown = set(wanted) - FULL_SIZE.keys() - others.keys()
+    unknown = set(names) - FULL_SIZE.keys() - others.keys()
     if unknown:
         raise SystemExit(f"no table {unknown.pop()!r}: there are {', '.join((*FULL_SIZE, *others))}")
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device is here")
-    for name in wanted:
+    for name in names:
         if name in others:
             others[name]()
-    full_size = [name for name in wanted if name in FULL_SIZE]
+    full_size = [name for name in names if name in FULL_SIZE]
     if full_size:
         begin_table("this machine")
         rates = machine_rates()

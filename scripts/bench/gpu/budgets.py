@@ -44,19 +44,19 @@ def describe_choice(choice: PlannedRun) -> str:
 
 def compare(choice: PlannedRun, budget: int) -> str:
     """Memory and speed as predicted and as measured."""
-    found = run_apart(choice, budget)
-    if "error" in found:
-        return f"FAILED within the budget: {found['error']}"
-    context = found["in_use"] - found["reserved_now"]
-    measured = found["reserved"] + context
+    figures = run_in_process(choice, budget)
+    if "error" in figures:
+        return f"FAILED within the budget: {figures['error']}"
+    context = figures["in_use"] - figures["reserved_now"]
+    measured = figures["reserved"] + context
     memory = f"{choice.memory.total / 1e9:.2f} GB predicted, {measured / 1e9:.2f} GB measured"
-    taken = ", ".join(f"{found[kind] / 1e9:.2f} {kind}" for kind in ("allocated", "reserved"))
-    speed = f"{1 / choice.seconds:.1f} frames/s predicted, {1e3 / found['p50']:.1f} measured ({found['attention']})"
+    taken = ", ".join(f"{figures[kind] / 1e9:.2f} {kind}" for kind in ("allocated", "reserved"))
+    speed = f"{1 / choice.seconds:.1f} frames/s predicted, {1e3 / figures['p50']:.1f} measured ({figures['attention']})"
     verdict = "within the budget" if measured <= budget else "MORE THAN THE BUDGET"
     return f"{memory} ({taken}, {context / 1e9:.2f} CUDA's), {verdict}; {speed}"
 
 
-def run_apart(choice: PlannedRun, budget: int) -> dict[str, Any]:
+def run_in_process(choice: PlannedRun, budget: int) -> dict[str, Any]:
     """`run_within` in a process of its own; with ``in_use``, what it holds of the device at its end."""
     way, (free, _) = choice.configuration, torch.cuda.mem_get_info()
     preset = dataclasses.replace(way.preset, stream=dataclasses.replace(way.preset.stream, keyframes="every"))

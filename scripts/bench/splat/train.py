@@ -160,10 +160,10 @@ def train(
         if not queue:
             queue = order.permutation(trained).tolist()
         number = queue.pop()
-        wanted = images[number][None].float() / 255
+        target = images[number][None].float() / 255
         image, info = render(gaussians, cameras[number], K, size, min(step // SH_EVERY, SH_DEGREE))
         strategy.step_pre_backward(gaussians, optimizers, state, step, info)
-        loss = image_loss(image[0], wanted[0], None, DEFAULT_SPLATS.losses.ssim_share)
+        loss = image_loss(image[0], target[0], None, DEFAULT_SPLATS.losses.ssim_share)
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in optimizers.values():
             optimizer.step()
@@ -175,10 +175,10 @@ def train(
     similar = []
     with torch.no_grad():
         for number in np.flatnonzero(model.held_out).tolist():
-            wanted = images[number].float() / 255
+            target = images[number].float() / 255
             image = render(gaussians, cameras[number], K, size, SH_DEGREE)[0][0].clamp(0, 1)
-            psnr[str(model.names[number])] = -10 * math.log10(max(F.mse_loss(image, wanted).item(), 1e-12))
-            similar.append(ssim(image, wanted, padding=0).item())
+            psnr[str(model.names[number])] = -10 * math.log10(max(F.mse_loss(image, target).item(), 1e-12))
+            similar.append(ssim(image, target, padding=0).item())
     return gaussians, Figures(psnr, float(np.mean(similar)), len(gaussians["means"]), seconds)
 
 

@@ -113,8 +113,8 @@ def image(folder: Path, source: Path, draw: random.Random) -> None:
     path = folder / chosen.name
     path.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
     for read in (read_image, read_depth_image):
-        found = read(path)
-        assert found is None or found.size
+        decoded = read(path)
+        assert decoded is None or decoded.size
 
 
 def checkpoint(folder: Path, source: Path, draw: random.Random) -> None:
@@ -126,8 +126,8 @@ def checkpoint(folder: Path, source: Path, draw: random.Random) -> None:
 def preset(folder: Path, source: Path, draw: random.Random) -> None:
     text = draw.choice(sorted(PRESET_FOLDER.glob("*.toml"))).read_text()
     (folder / "p.toml").write_bytes(broken_text(text, draw))
-    found = load_preset(str(folder / "p.toml"), draw.choice([None, {"stream.window": 4}]))
-    plan_image((640, 480), found.image, found.network.patch_size)
+    loaded = load_preset(str(folder / "p.toml"), draw.choice([None, {"stream.window": 4}]))
+    plan_image((640, 480), loaded.image, loaded.network.patch_size)
 
 
 def dataset(folder: Path, source: Path, draw: random.Random) -> None:
@@ -157,9 +157,9 @@ def result(folder: Path, source: Path, draw: random.Random) -> None:
             path.write_bytes(broken_bytes(path.read_bytes(), draw))
         else:
             path.write_bytes(broken_text(path.read_text(), draw))
-    found = read_result(folder / "out")
-    _ = found.points
-    for frame in found.readable(lambda _: None):
+    read = read_result(folder / "out")
+    _ = read.points
+    for frame in read.readable(lambda _: None):
         assert frame.depth.shape == frame.confidence.shape == frame.rgb.shape[:2] and np.isfinite(frame.depth).all()
     unfinished = read_partial_result(folder / "out")
     if unfinished is not None:

@@ -149,12 +149,12 @@ def masks(folder: Path, source: Path, draw: random.Random) -> None:
     _, data = cv2.imencode(".png", stored if draw.random() < 0.5 else cv2.cvtColor(stored, cv2.COLOR_GRAY2BGR))
     (own / name).write_bytes(data.tobytes() if draw.random() < 0.9 else data.tobytes()[: draw.randrange(len(data))])
     with open_source(str(images), FrameChoice(masks=str(own))) as opened:
-        found = list(opened)
-    assert [frame.mask is not None for frame in found] == [False, True, False], "a mask of another frame"
-    mask = found[1].mask
+        frames = list(opened)
+    assert [frame.mask is not None for frame in frames] == [False, True, False], "a mask of another frame"
+    mask = frames[1].mask
     assert mask is not None
     if not turn or orientation in (6, 8):
-        bright = found[1].rgb.min(axis=2) > 200
+        bright = frames[1].rgb.min(axis=2) > 200
         assert (mask != bright).mean() < 0.06, "the mask is not on what it masks"
 
 
@@ -416,8 +416,8 @@ def killed_write(folder: Path, source: Path, draw: random.Random) -> None:
     elif kind == "scale":
         check_whole(out, [factor])
     elif (out / "cameras.json").exists():
-        found = read_result(out)
-        assert len(found.readable(lambda _: None).__class__.__name__) > 0 and len(list(found)) == len(found.cameras)
+        result = read_result(out)
+        assert len(result.readable(lambda _: None).__class__.__name__) > 0 and len(list(result)) == len(result.cameras)
 
 
 def picture(folder: Path, source: Path, draw: random.Random) -> None:
@@ -463,11 +463,11 @@ def picture(folder: Path, source: Path, draw: random.Random) -> None:
             path = folder / draw.choice(["a.png", "a.webp"])
             later = [Image.fromarray(255 - colour)]
             Image.fromarray(colour).save(path, save_all=True, append_images=later, lossless=True)
-    found = read_image(path)
-    if found is None:
+    decoded = read_image(path)
+    if decoded is None:
         raise InputError(f"{kind} is not readable")
-    apart = float(np.abs(found.astype(int) - expected).mean())
-    assert found.shape == expected.shape and apart < 6, f"{kind}: {apart:.1f} levels"
+    difference = float(np.abs(decoded.astype(int) - expected).mean())
+    assert decoded.shape == expected.shape and difference < 6, f"{kind}: {difference:.1f} levels"
 
 
 COMMANDS: dict[str, Callable[[Path, Path, random.Random], None]] = {

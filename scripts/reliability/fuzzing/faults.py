@@ -41,12 +41,12 @@ def check_whole(folder: Path, factors: Sequence[float]) -> None:
     """Old or new as a whole: run.json, cameras, trajectory and cloud have one unit, 1 or one of ``factors``."""
     with FolderLock(folder):
         pass
-    found = read_result(folder)
-    unit = 1.0 if found.metric_scale is None else found.metric_scale.T_metric_own.scale
+    result = read_result(folder)
+    unit = 1.0 if result.metric_scale is None else result.metric_scale.T_metric_own.scale
     assert any(abs(unit - known) < 1e-9 * known for known in (1.0, *factors))
-    assert all(abs(camera.depth_scale / unit - 1) < 1e-6 for camera in found.cameras), "two units in one folder"
+    assert all(abs(camera.depth_scale / unit - 1) < 1e-6 for camera in result.cameras), "two units in one folder"
     last = (folder / "trajectory.txt").read_text().splitlines()[-1].split()
-    assert np.allclose([float(w) for w in last[1:4]], found.cameras[-1].T_world_camera[:3, 3], rtol=1e-5, atol=1e-8)
+    assert np.allclose([float(w) for w in last[1:4]], result.cameras[-1].T_world_camera[:3, 3], rtol=1e-5, atol=1e-8)
     points = files.stored_points(folder / "points.ply")
     assert len(points) > 0 and 1 < float(np.median(points["z"])) / unit < 4, "the cloud has another unit"
     assert not list(folder.rglob("*.part")), "temporary files are left"

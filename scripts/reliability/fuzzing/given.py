@@ -72,18 +72,18 @@ def write_given(folder: Path) -> None:
 def camera(folder: Path, source: Path, draw: random.Random) -> None:
     """``--intrinsics``."""
     chosen = draw.choice(sorted((source / "given" / "cameras").iterdir()))
-    given = str(folder / chosen.name)
+    text = str(folder / chosen.name)
     if draw.random() < 0.15:
         numbers = NUMBERS.split(",")
         numbers[draw.randrange(len(numbers))] = draw.choice(WORDS)
-        given = ",".join(numbers)
+        text = ",".join(numbers)
     else:
         (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
-    found = parse_camera(given)
-    assert parse_camera(found.text()) == found
-    lens = Undistorter(found.for_size(SIZE), SIZE)
-    image = lens(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
-    k = lens.intrinsics
+    calibration = parse_camera(text)
+    assert parse_camera(calibration.text()) == calibration
+    undistorter = Undistorter(calibration.for_size(SIZE), SIZE)
+    image = undistorter(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
+    k = undistorter.intrinsics
     assert image.shape == (SIZE[1], SIZE[0], 3) and np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0
 
 
@@ -91,9 +91,9 @@ def track(folder: Path, source: Path, draw: random.Random) -> None:
     """``--scale-from track:FILE``."""
     chosen = draw.choice(sorted((source / "given" / "tracks").iterdir()))
     (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
-    given, _ = parse_scale_source(f"track:{folder / chosen.name}{draw.choice(['', '', '@3', '@-1e999', '@x'])}")
-    assert isinstance(given, GpsTrack)
-    metres = given.positions.metres
+    gps_track, _ = parse_scale_source(f"track:{folder / chosen.name}{draw.choice(['', '', '@3', '@-1e999', '@x'])}")
+    assert isinstance(gps_track, GpsTrack)
+    metres = gps_track.positions.metres
     assert metres.ndim == 2 and metres.shape[1] == 3 and np.isfinite(metres).all()
 
 
@@ -106,10 +106,10 @@ def exif(folder: Path, source: Path, draw: random.Random) -> None:
     if path.suffix in (".mov", ".mp4"):
         camera_of_video(path, SIZE)
         return
-    found = read_exif(path)
-    if found.position is not None:
-        assert abs(found.position[0]) <= 90 and abs(found.position[1]) <= 180
-    for focal in (found.focal_35mm, found.focal_widths):
+    tags = read_exif(path)
+    if tags.position is not None:
+        assert abs(tags.position[0]) <= 90 and abs(tags.position[1]) <= 180
+    for focal in (tags.focal_35mm, tags.focal_widths):
         assert focal is None or 0 < focal < 1e9
 
 

@@ -183,8 +183,8 @@ def other_source(folder: Path, source: Path, draw: random.Random) -> None:
     }
     name = draw.choice(list(change))
     change[name]()
-    found = source_change(folder / "out", cameras, opened)
-    assert (found is None) == (name in ("none", "quality")), f"{name}: {found}"
+    change_of_source = source_change(folder / "out", cameras, opened)
+    assert (change_of_source is None) == (name in ("none", "quality")), f"{name}: {change_of_source}"
 
 
 def _image(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
@@ -225,9 +225,9 @@ def manifest(folder: Path, source: Path, draw: random.Random) -> None:
     result = {"frames": 3, "keyframes": 1, "damaged": 0, "seconds": 1.0, "device": "cpu", "warnings": ["a"]}
     result |= {"metric": True, "figures": {"ate_m": 0.1, "absrel": None}, "phases": {"frames": 1.0}}
     text = json.dumps({"key": {"preset": None}, "result": result, "files": {"a": [3, "x"]}}, indent=1)
-    found = check_files(broken_text(text, draw), {"preset": None}, {"a": 3}, lambda name: "x")
-    if found.result is not None:
-        assert type(found.result["frames"]) is int and found.result["frames"] >= 0
+    checked = check_files(broken_text(text, draw), {"preset": None}, {"a": 3}, lambda name: "x")
+    if checked.result is not None:
+        assert type(checked.result["frames"]) is int and checked.result["frames"] >= 0
 
 
 def broken_track(folder: Path, source: Path, draw: random.Random) -> None:
@@ -235,10 +235,10 @@ def broken_track(folder: Path, source: Path, draw: random.Random) -> None:
     rows = "\n".join(f"2026-05-0{n + 1} 10:00:00,{47 + n * 1e-5},{8 + n * 1e-5},{400 + n}" for n in range(8))
     (folder / "a.csv").write_bytes(broken_text("datetime(utc),lat(deg),lon(deg),alt(ft)\n" + rows, draw))
     try:
-        found = read_positions(folder / "a.csv")
+        positions = read_positions(folder / "a.csv")
     except ValueError as error:
         raise InputError(str(error).replace("\n", " ")) from error
-    assert found.times is None or (np.isfinite(found.times).all() and (np.diff(found.times) > 0).all())
+    assert positions.times is None or (np.isfinite(positions.times).all() and (np.diff(positions.times) > 0).all())
 
 
 MEANINGS: dict[str, Callable[[Path, Path, random.Random], None]] = {

@@ -201,8 +201,8 @@ def draw_outdoors(
     winter = draws.chance(0.25, clips) | (is_walk & draws.chance(0.6, clips))
     snow = winter & draws.chance(0.65, clips)
     # Bare trees stand about walks, or replace the first few things on land.
-    aside = draws.sign(clips, _TREES) * (half + 0.3 + draws.log_uniform(0.4, 9.0, clips, _TREES))
-    foot = way.place(draws.uniform(1.5, 20.0, clips, _TREES), aside)
+    offset = draws.sign(clips, _TREES) * (half + 0.3 + draws.log_uniform(0.4, 9.0, clips, _TREES))
+    foot = way.place(draws.uniform(1.5, 20.0, clips, _TREES), offset)
     foot = torch.where(is_walk[:, None, None], foot, land.position[:, :_TREES])
     grows = winter[:, None] & (is_walk | is_land)[:, None] & draws.chance(0.85, clips, _TREES)
     first = torch.arange(land.present.shape[1], device=draws.device) < _TREES

@@ -83,46 +83,46 @@ def avenue(draws: Draws, catalogue: Catalogue, path: Path, present: Tensor) -> l
         # Objects must not overlap, and houses must reach as far as long drives.
         spacing = torch.maximum(usual.clamp_min(low), (travel + 35.0) / number)
         some = draws.uniform(0.3, 1.2, clips, 2).repeat(1, number)
-        there = (draws.uniform(0, 1, clips, 2 * number) < some) & present[:, None]
-        return (*_row(draws, catalogue, weights, number, spacing, -9.0), there, spacing.repeat(1, number))
+        exists = (draws.uniform(0, 1, clips, 2 * number) < some) & present[:, None]
+        return (*_row(draws, catalogue, weights, number, spacing, -9.0), exists, spacing.repeat(1, number))
 
     def across(side: Tensor, distance: Tensor) -> Tensor:
         return side * distance - lane
 
     ahead = frame.direction
-    template, size, along, side, there, _ = rows(_PARKED, 7, 5.6, 9.0)
+    template, size, along, side, exists, _ = rows(_PARKED, 7, 5.6, 9.0)
     edge = road - size[..., 0] / 2 - draws.uniform(0.1, 0.5, clips, 14)
     flip = 2 * _QUARTER * draws.chance(0.5, clips, 14)
     turn = ahead - _QUARTER + flip + draws.normal(clips, 14, deviation=0.02)
     # Lanes stay free.
-    free = (across(side, edge).abs() > size[..., 0] / 2 + 1.2) & there
+    free = (across(side, edge).abs() > size[..., 0] / 2 + 1.2) & exists
     cars = make_objects(template, frame.place(along, across(side, edge)), size, turn, free)
 
-    template, size, along, side, there, _ = rows(_VERGE, 6, 7.0, 14.0)
+    template, size, along, side, exists, _ = rows(_VERGE, 6, 7.0, 14.0)
     beyond = road + 0.3 + verge.repeat(1, 6) * 0.4
     inward = ahead - side * _QUARTER  # +x of lamps points to the road
-    trees = make_objects(template, frame.place(along, across(side, beyond)), size, inward, there)
+    trees = make_objects(template, frame.place(along, across(side, beyond)), size, inward, exists)
 
-    template, size, along, side, there, spacing = rows(_BORDER, 4, 8.0, 14.0)
+    template, size, along, side, exists, spacing = rows(_BORDER, 4, 8.0, 14.0)
     size = torch.cat([0.95 * spacing[..., None].clamp_max(14.0), size[..., 1:]], -1)
     border = road + 1.2 + verge.repeat(1, 4) + size[..., 1] / 2
-    hedges = make_objects(template, frame.place(along, across(side, border)), size, ahead.expand(clips, 8), there)
+    hedges = make_objects(template, frame.place(along, across(side, border)), size, ahead.expand(clips, 8), exists)
 
-    template, size, along, side, there, spacing = rows(_HOUSES, 6, 11.0, 19.0)
+    template, size, along, side, exists, spacing = rows(_HOUSES, 6, 11.0, 19.0)
     # Some houses are as long as there is room.
     front = torch.where(draws.chance(0.5, clips, 1), size[..., 0], size[..., 0] * spacing_factor)
     size = torch.cat([torch.minimum(front, 0.95 * spacing)[..., None], size[..., 1:]], -1)
     back = road + 3.0 + verge.repeat(1, 6) + size[..., 1] / 2 + draws.log_uniform(0.5, 16.0, clips, 2).repeat(1, 6)
     turn = ahead + (side > 0) * (2 * _QUARTER)
-    houses = make_objects(template, frame.place(along, across(side, back)), size, turn, there)
+    houses = make_objects(template, frame.place(along, across(side, back)), size, turn, exists)
 
     kerb = catalogue.choose(draws, {"kerb": 1.0, "verge": 1.5}, clips, 2)
     wide = (1.2 + verge)[..., None]
     size = torch.cat([(travel + 110.0).expand(clips, 2)[..., None], wide, sized(draws, catalogue, kerb)[..., 2:]], -1)
     side = draws.constant([1.0, -1.0]).expand(clips, 2)
     middle = frame.place((travel / 2 + 35.0).expand(clips, 2), across(side, road + wide[..., 0] / 2))
-    there = draws.chance(0.8, clips, 1) & present[:, None]
-    kerbs = make_objects(kerb, middle, size, ahead.expand(clips, 2), there.expand(clips, 2))
+    exists = draws.chance(0.8, clips, 1) & present[:, None]
+    kerbs = make_objects(kerb, middle, size, ahead.expand(clips, 2), exists.expand(clips, 2))
     return [kerbs, cars, trees, hedges, houses]
 
 
@@ -133,7 +133,7 @@ def walk(
     frame, and the walk's half width [B, 1] in metres. clear [B] metres around cameras stay free."""
     clips = path.yaw.shape[0]
     frame = path_frame(draws, path, 0.15)
-    ahead, here, spacing_factor = frame.direction, present[:, None], draw_spacing_factor(draws, clips)
+    ahead, exists, spacing_factor = frame.direction, present[:, None], draw_spacing_factor(draws, clips)
 
     def pick(name: str, number: int) -> tuple[Tensor, Tensor]:
         template = catalogue.choose(draws, {name: 1.0}, clips, number)
@@ -144,7 +144,7 @@ def walk(
     half = size[:, :, 1] / 2
     middle = draws.uniform(-0.6, 0.6, clips, 1) * half
     paved = make_objects(
-        template, frame.place(0 * half + 18.0, middle), size, ahead, here & draws.chance(0.8, clips, 1)
+        template, frame.place(0 * half + 18.0, middle), size, ahead, exists & draws.chance(0.8, clips, 1)
     )
 
     template, size = pick("post", 2 * _POSTS)
@@ -154,7 +154,7 @@ def walk(
     begin = draws.uniform(-2.0, 3.0, clips, 1)
     across = middle + side * (half + 0.15)
     long = (_POSTS - 1) * step
-    roofed = here & draws.chance(0.4, clips, 1)
+    roofed = exists & draws.chance(0.4, clips, 1)
     # A roof would float if posts that block a camera were removed.
     local = path.position[..., :2] - frame.start[:, None]
     sideways = local[..., 1] * ahead.cos() - local[..., 0] * ahead.sin() - middle
@@ -163,7 +163,7 @@ def walk(
     size[..., 2] = torch.where(low, draws.uniform(0.8, 1.2, clips, 1), size[..., 2])
     rows = draws.chance(0.7, clips, 2).repeat(1, _POSTS) & draws.chance(0.75, clips, 1)
     posts = make_objects(
-        template, frame.place(begin + index * step, across), size, ahead.expand(clips, 12), here & (rows | roofed)
+        template, frame.place(begin + index * step, across), size, ahead.expand(clips, 12), exists & (rows | roofed)
     )
     posts.look = torch.zeros_like(posts.look)
 
@@ -175,20 +175,20 @@ def walk(
     rope[..., 0] = long
     ends = frame.place((begin + long / 2).expand(clips, 2), across[:, :2], (0.75 * size[:, :1, 2]).expand(clips, 2))
     ropes = make_objects(
-        template, ends, rope, ahead.expand(clips, 2), here & low & rows[:, :2] & draws.chance(0.6, clips, 1)
+        template, ends, rope, ahead.expand(clips, 2), exists & low & rows[:, :2] & draws.chance(0.6, clips, 1)
     )
 
     template, rail = pick("long_railing", 2)
     spot = frame.place(draws.uniform(4.0, 18.0, clips, 2), middle + side[:2] * (half + 0.3))
-    rails = make_objects(template, spot, rail, ahead.expand(clips, 2), here & draws.chance(0.25, clips, 2))
+    rails = make_objects(template, spot, rail, ahead.expand(clips, 2), exists & draws.chance(0.25, clips, 2))
 
     number = 12
     template = catalogue.choose(draws, _GROUNDS, clips, number)
     size = sized(draws, catalogue, template)
-    aside = draws.sign(clips, number) * (half + 1.0 + size[..., 1] / 2 + draws.log_uniform(0.3, 22.0, clips, number))
-    spot = frame.place(spacing_factor * draws.uniform(1.0, 40.0, clips, number), middle + aside)
+    offset = draws.sign(clips, number) * (half + 1.0 + size[..., 1] / 2 + draws.log_uniform(0.3, 22.0, clips, number))
+    spot = frame.place(spacing_factor * draws.uniform(1.0, 40.0, clips, number), middle + offset)
     turn = ahead + draws.integer(4, clips, number) * _QUARTER + draws.normal(clips, number, deviation=0.2)
-    things = make_objects(template, spot, size, turn, here & draws.chance(0.75, clips, number))
+    things = make_objects(template, spot, size, turn, exists & draws.chance(0.75, clips, number))
 
     template = catalogue.choose(draws, {"campus_block": 3.0, "block": 0.7, "house": 0.5}, clips, 3)
     size = sized(draws, catalogue, template)
@@ -196,7 +196,9 @@ def walk(
     size[..., 0] *= torch.where(draws.chance(0.5, clips, 3), spacing_factor.clamp_min(1.0), 1.0)
     along = draws.constant([22.0, 30.0, 70.0]) + draws.uniform(-12.0, 12.0, clips, 3)
     along = torch.maximum(spacing_factor, size[..., 0] / 25.0) * along
-    aside = side * (half + 4.0 + size[..., 1] / 2 + draws.uniform(0.0, 22.0, clips, 3))
+    offset = side * (half + 4.0 + size[..., 1] / 2 + draws.uniform(0.0, 22.0, clips, 3))
     front = ahead + (side > 0) * (2 * _QUARTER) + _QUARTER * draws.chance(0.2, clips, 3)
-    blocks = make_objects(template, frame.place(along, middle + aside), size, front, here & draws.chance(0.7, clips, 3))
+    blocks = make_objects(
+        template, frame.place(along, middle + offset), size, front, exists & draws.chance(0.7, clips, 3)
+    )
     return [paved, posts, canopy, ropes, rails, blocks, things], PathFrame(frame.start, ahead), half + middle.abs()

@@ -113,13 +113,13 @@ def _legs(
     clips = kind.shape[0]
     side, end = _corner(draws, path)
     zero = torch.zeros(clips, 2, device=draws.device)
-    wanted = torch.cat([draws.uniform(*_FIRST, clips, 1), draws.uniform(*_SECOND, clips, 1)], 1)
-    wanted[:, :1] += 9.0 * draws.chance(0.25, clips, 1)  # from wall to wall
+    length = torch.cat([draws.uniform(*_FIRST, clips, 1), draws.uniform(*_SECOND, clips, 1)], 1)
+    length[:, :1] += 9.0 * draws.chance(0.25, clips, 1)  # from wall to wall
     legs = CornerCabinets(side, end, zero, zero, torch.zeros(clips, 2, dtype=torch.bool, device=draws.device))
     exists = draws.chance(0.55, clips, 1)
     around = draws.chance(0.6, clips, 1) & (kind != _DESKS)[:, None]
     for leg, drawn in enumerate((exists, exists & around)):
-        legs.stop = torch.minimum(wanted, reach(walls, legs, occupied))
+        legs.stop = torch.minimum(length, reach(walls, legs, occupied))
         long = legs.stop - legs.start > _SHORTEST
         far = gap(walls, legs, depth.expand(clips, 2), path.position) > clear
         present = (drawn & long & far)[:, leg]
@@ -201,19 +201,19 @@ def _above(
     tall = torch.minimum(tall, height[:, None] - bottom - 0.02)
     likely = draws.constant([0.75, 0.0, 0.0, 0.45])[kind][:, None]
     has = (draws.uniform(0, 1, clips, 1) < likely) & (tall > 0.3)
-    here = CornerCabinets(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
-    first = here.present[:, :1]
-    here.start = torch.cat([0 * first, size[:, 1:2] * first], 1)
-    here.stop = torch.minimum(here.stop, reach(walls, here, openings))
+    cabinets = CornerCabinets(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present & has)
+    first = cabinets.present[:, :1]
+    cabinets.start = torch.cat([0 * first, size[:, 1:2] * first], 1)
+    cabinets.stop = torch.minimum(cabinets.stop, reach(walls, cabinets, openings))
     # A cupboard above the second leg begins at the one above the first, or where the leg does.
-    here.present = here.present & (here.stop - here.start > 0.5)
-    here.start = torch.cat([0 * first, torch.where(here.present[:, :1], size[:, 1:2], legs.start[:, 1:])], 1)
-    here.present = here.present & (here.stop - here.start > 0.5)
-    upper = bodies_of(walls, here, template, size[:, 1:2], bottom, tall.clamp_min(0.3))
+    cabinets.present = cabinets.present & (cabinets.stop - cabinets.start > 0.5)
+    cabinets.start = torch.cat([0 * first, torch.where(cabinets.present[:, :1], size[:, 1:2], legs.start[:, 1:])], 1)
+    cabinets.present = cabinets.present & (cabinets.stop - cabinets.start > 0.5)
+    upper = bodies_of(walls, cabinets, template, size[:, 1:2], bottom, tall.clamp_min(0.3))
     door = catalogue.choose(draws, {"upper_door": 1.0, "upper_plain": 1.0}, clips, 1)
     inside = torch.where(shelf, catalogue.names.index("shelf_things"), door).expand(clips, 2 * COUNT)
     filled = draws.uniform(0, 1, clips, 2 * COUNT) < torch.where(shelf, 0.7, 1.0)
-    doors = modules_of(walls, here, upper, inside, pitch, filled)
+    doors = modules_of(walls, cabinets, upper, inside, pitch, filled)
 
     # In the corner the second splashback begins at the wall. Where a window is, what is tiled ends at its sill.
     tiled = CornerCabinets(legs.side, legs.end, torch.zeros_like(legs.start), legs.stop, legs.present)

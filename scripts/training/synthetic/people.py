@@ -73,8 +73,8 @@ def _with_one(
     distance, part = _figure(draws, a, b, clips, frames)
     z = z[..., None, None]
     behind = ((depth > z) | (depth == 0)) & (z > _NEAR_PLANE)
-    there = draws.chance(probability, clips, 1, 1, 1)
-    cover = (0.5 - distance * size[..., None, None]).clamp(0, 1) * (behind & there)
+    exists = draws.chance(probability, clips, 1, 1, 1)
+    cover = (0.5 - distance * size[..., None, None]).clamp(0, 1) * (behind & exists)
     colour = _colours(draws, images, a, b, part)
     return images + cover[:, :, None] * (colour - images), cover, z
 
@@ -91,15 +91,15 @@ def _walks(draws: Draws, depth: Tensor, T: Tensor, focal: Tensor) -> tuple[Tenso
     usual = torch.where(seen > 0, seen, torch.full_like(seen, math.nan)).nanmedian(dim=1).values.nan_to_num(10.0)
     tall = draws.uniform(*TALL, clips, 1)
     away = torch.maximum(usual * draws.uniform(NEAREST, FURTHEST, clips), tall[:, 0] * focal / LARGEST)
-    there = T[rows, met]
+    T_met = T[rows, met]
     # A little to the side; eyes are about as high as the camera.
     ray = (
         torch.stack([draws.uniform(-0.4, 0.4, clips), torch.zeros_like(away), torch.ones_like(away)], dim=-1)
         * away[:, None]
     )
-    position = (there[:, :3, :3] @ ray[..., None])[..., 0] + there[:, :3, 3]
+    position = (T_met[:, :3, :3] @ ray[..., None])[..., 0] + T_met[:, :3, 3]
     below = tall[:, 0] * draws.uniform(0.25, 0.45, clips)
-    position = torch.stack([position[:, 0], position[:, 1], there[:, 2, 3] - below], dim=-1)
+    position = torch.stack([position[:, 0], position[:, 1], T_met[:, 2, 3] - below], dim=-1)
     heading = draws.uniform(0.0, 2 * math.pi, clips)
     pace = away * draws.uniform(0.0, FASTEST, clips)
     step = torch.stack([heading.cos() * pace, heading.sin() * pace, torch.zeros_like(pace)], dim=-1)
