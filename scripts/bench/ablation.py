@@ -213,8 +213,8 @@ def measured(run: Run) -> dict[str, Any]:
     has_depth = bool((truth := clip.scene.truth()) and truth.has_depth)
     errors: dict[str, float | None] = {}
     seconds: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(dir=clip.work) as place:
-        folder = Path(place) / "result"
+    with tempfile.TemporaryDirectory(dir=clip.work) as temporary:
+        folder = Path(temporary) / "result"
         for stage, name in enumerate(("stream", "refine", "stereo")):
             known = clip.folder / name
             if stage < run.first_stage:

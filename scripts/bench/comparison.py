@@ -20,7 +20,7 @@ ONE_UNIT = "|".join(map(re.escape, UNITS))
 FIGURE = re.compile(rf"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(?:\s*({ONE_UNIT})(?![\w/]))?")
 UNIT_WORD = re.compile(rf"(?<![\w/])({ONE_UNIT})(?![\w/])")
 Row = list[str]
-Place = tuple[str, str, int]
+Cell = tuple[str, str, int]
 """Row, column, and position within the cell."""
 
 
@@ -29,10 +29,10 @@ def kind_of(machine: str) -> str:
     return ", ".join(part for part in machine.split(", ") if not part.startswith("torch "))
 
 
-def figures_of(rows: list[Row]) -> dict[Place, tuple[float, str]]:
+def figures_of(rows: list[Row]) -> dict[Cell, tuple[float, str]]:
     """All figures with a known unit: in the cell, else in the column's header, else in the row's label."""
     header, *body = rows
-    figures: dict[Place, tuple[float, str]] = {}
+    figures: dict[Cell, tuple[float, str]] = {}
     for label, *cells in body:
         for column, cell in zip(header[1:], cells, strict=False):
             general = UNIT_WORD.search(column) or UNIT_WORD.search(label)
@@ -52,13 +52,13 @@ def _numbers(cell: str) -> Iterator[tuple[float, str]]:
 def losses(before: list[Row], now: list[Row]) -> list[str]:
     """A line for each figure that is worse by more than `LOSS`."""
     earlier, lines = figures_of(before), []
-    for place, (value, unit) in figures_of(now).items():
-        old, old_unit = earlier.get(place, (0.0, unit))
+    for cell, (value, unit) in figures_of(now).items():
+        old, old_unit = earlier.get(cell, (0.0, unit))
         if old_unit != unit or not old or not value:
             continue
         ratio = value / old if unit in LESS_IS_BETTER else old / value
         if ratio > 1 / (1 - LOSS):
-            row, column, _ = place
+            row, column, _ = cell
             lines.append(f"{row}, {column}: {old:g} {unit} before, {value:g} {unit} now")
     return lines
 

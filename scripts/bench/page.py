@@ -126,10 +126,10 @@ def walked_sample(frames: int) -> Iterator[FrameResult]:
         is_keyframe=True,
     )
     for index in range(frames):
-        lap, place = divmod(index, len(poses))
-        pose = poses[place].copy()
+        lap, position = divmod(index, len(poses))
+        pose = poses[position].copy()
         pose[:3, 3] = (pose[:3, 3] + [0, 0, LAP_M * lap]) / unit
-        depth = depths[place // every] / unit
+        depth = depths[position // every] / unit
         yield replace(result, index=index, T_world_camera=pose, depth=depth, confidence=1 + 4 / (1 + depth))
 
 

@@ -20,9 +20,9 @@ from tests.app.fake_engine import POINTS, fake_result, frames, prepared
 FPS = 30.0
 PEER = """
 import sys, time, zenoh
-place = "tcp/127.0.0.1:" + sys.argv[1]
-router = zenoh.open(zenoh.Config.from_json5('{mode:"router",listen:{endpoints:["' + place + '"]}}'))
-peer = zenoh.open(zenoh.Config.from_json5('{mode:"client",connect:{endpoints:["' + place + '"]}}'))
+endpoint = "tcp/127.0.0.1:" + sys.argv[1]
+router = zenoh.open(zenoh.Config.from_json5('{mode:"router",listen:{endpoints:["' + endpoint + '"]}}'))
+peer = zenoh.open(zenoh.Config.from_json5('{mode:"client",connect:{endpoints:["' + endpoint + '"]}}'))
 subscriber = peer.declare_subscriber("0/**", lambda sample: len(sample.payload))
 print("ready", flush=True)
 time.sleep(1e6)

@@ -131,11 +131,11 @@ def run(options: Namespace) -> None:
     """Print readings along the way, and how the end compares with the beginning."""
     readings: list[Reading] = []
     with (
-        tempfile.TemporaryDirectory() as place,
+        tempfile.TemporaryDirectory() as temporary,
         Viewer(fake_preset().points, port=0, token=False) as viewer,
         beside([sys.executable, "-c", PAGE, str(viewer.port)]) as page,
     ):
-        folder, begin = Path(place) / "out", time.monotonic()
+        folder, begin = Path(temporary) / "out", time.monotonic()
 
         class Observer(RunObserver):
             @property

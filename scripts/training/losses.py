@@ -162,8 +162,8 @@ def rotation_distance(a: Tensor, b: Tensor) -> Tensor:
 def pose_terms(pose: Tensor, targets: Targets, weights: LossWeights) -> dict[str, Tensor]:
     """Errors of poses [I, B, S, 9] in the first camera's frame."""
     translation, quaternion, fov = pose[..., :3], pose[..., 3:7], pose[..., 7:]
-    reach = targets.translation.norm(dim=-1, keepdim=True).clamp_min(1)
-    off = ((translation - targets.translation) / reach).abs().clamp_max(10).mean(-1)
+    distance = targets.translation.norm(dim=-1, keepdim=True).clamp_min(1)
+    off = ((translation - targets.translation) / distance).abs().clamp_max(10).mean(-1)
     rotated = rotation_distance(quaternion_to_matrix(quaternion), targets.R_first_camera)
     return {
         "translation": weights.translation * _weighted(off),

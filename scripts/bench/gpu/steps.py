@@ -23,13 +23,13 @@ SIZES = ((28, 37), (27, 36), (21, 37), (18, 32))
 """Patches high and wide: 518x392 and 504x378 for 4:3, 518x294 and 448x252 for 16:9."""
 
 
-def place_of(preset: Preset) -> str:
+def setting_of(preset: Preset) -> str:
     return f"504x378, window {preset.stream.window} full, {preset.stream.scale_frames} scale frames, all keyframes"
 
 
 def bench_step(network: StreamingNetwork, preset: Preset, rates: Rates) -> None:
     """The step as the program runs it, and its parts."""
-    begin_table(f"step at {place_of(preset)}")
+    begin_table(f"step at {setting_of(preset)}")
     stream, figures = measure_step(network, preset, GRID, STEP_FRAMES)
     row(f"step, attention {figures.attention}", figures.shown)
     print_parts(stream, network, preset, rates)

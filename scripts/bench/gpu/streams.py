@@ -70,13 +70,13 @@ def run_streams(
         assert slot is not None
         first = np.stack([prepared(stream, index) for index in range(scale)])
         batch.begin(slot, to_images(first, device))
-    places = [slot for slot in slots if slot is not None]
+    active = [slot for slot in slots if slot is not None]
     seconds, steps = [], []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         ahead = list(pool.map(partial(prepared, index=scale), range(count)))
         for index in range(scale, scale + WARM_STEPS + STEPS):
             begin = time.perf_counter()
-            running = batch.start(places, to_images(np.stack(ahead), device))
+            running = batch.start(active, to_images(np.stack(ahead), device))
             coming = pool.map(partial(prepared, index=index + 1), range(count))
             prediction, _ = batch.finish(running)
             torch.cuda.synchronize()

@@ -24,12 +24,12 @@ DENSE = 100_000
 
 def prepare(video: Path, out: Path, every: int) -> None:
     """Write the models of every ``every``-th frame of a video under ``out/NAME/``; ``work`` keeps their inputs."""
-    place = out / video.stem
-    result, export, images = place / "work" / "result", place / "work" / "export", place / IMAGES
-    place.mkdir(parents=True)
-    spent = run_program(video, "--no-viewer", "--no-mesh", out=result).cpu_seconds
+    target = out / video.stem
+    result, export, images = target / "work" / "result", target / "work" / "export", target / IMAGES
+    target.mkdir(parents=True)
+    cpu_s = run_program(video, "--no-viewer", "--no-mesh", out=result).cpu_seconds
     words = ["export", result, "--format", "colmap", "--frames", every, "--dense", DENSE]
-    spent += run_program(*words, out=export).cpu_seconds
+    cpu_s += run_program(*words, out=export).cpu_seconds
     names = sorted(path.name for path in (export / "images").iterdir())
     images.mkdir()
     side = 0
@@ -38,17 +38,17 @@ def prepare(video: Path, out: Path, every: int) -> None:
         assert bgr is not None
         cv2.imwrite(str(images / name), bgr, (cv2.IMWRITE_JPEG_QUALITY, QUALITY))
         side = max(bgr.shape)
-    model_of(export / "sparse" / "0", names, spent).save(place / OURS)
+    model_of(export / "sparse" / "0", names, cpu_s).save(target / OURS)
     chosen = SceneOptions(frames=str(every), max_images=len(names), max_side=side)
-    save_training_scene(scene_of(read_result(result), chosen), place / OWN)
+    save_training_scene(scene_of(read_result(result), chosen), target / OWN)
     before = children_seconds()
-    work = place / "work" / "sfm"
+    work = target / "work" / "sfm"
     process = multiprocessing.get_context("spawn").Process(target=structure_from_motion, args=(export / "images", work))
     process.start()
     process.join()
     if process.exitcode:
         raise SystemExit("structure from motion failed")
-    model_of(work / "sparse", names, children_seconds() - before).save(place / SFM)
+    model_of(work / "sparse", names, children_seconds() - before).save(target / SFM)
 
 
 def structure_from_motion(images: Path, out: Path) -> None:

@@ -51,20 +51,20 @@ POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
 @cache
 def examples(folder: Path) -> dict[str, Path]:
     """Write undamaged inputs once; returns a folder for each kind."""
-    places = {kind: folder / kind for kind in ("videos", "images", "weights", "data", "result")}
-    for place in places.values():
-        place.mkdir(parents=True)
-    _write_videos(places["videos"])
-    _write_images(places["images"])
+    folders = {kind: folder / kind for kind in ("videos", "images", "weights", "data", "result")}
+    for kind_folder in folders.values():
+        kind_folder.mkdir(parents=True)
+    _write_videos(folders["videos"])
+    _write_images(folders["images"])
     preset = tiny_preset()
-    save_file(tiny_network(preset).state_dict(), places["weights"] / "tiny.safetensors")
-    _write_datasets(places["data"])
+    save_file(tiny_network(preset).state_dict(), folders["weights"] / "tiny.safetensors")
+    _write_datasets(folders["data"])
     write_given(folder / "given")
-    writer = ResultWriter(places["result"], run_info())
+    writer = ResultWriter(folders["result"], run_info())
     for frame in frames(6):
         writer.add(fake_result(prepared(frame)))
     writer.finish(RunSummary(interrupted=True))
-    return places
+    return folders
 
 
 def video(folder: Path, source: Path, draw: random.Random) -> None:
@@ -259,8 +259,8 @@ def _write_datasets(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(content) + "\n")
 
-    def images(place: Path, *names: str) -> None:
-        write_images(place, list(names), (16, 12))
+    def images(target: Path, *names: str) -> None:
+        write_images(target, list(names), (16, 12))
 
     def depth(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -117,14 +117,14 @@ def recording(folder: Path, source: Path, draw: random.Random) -> None:
     """Bags of ROS 1 and 2."""
     files = [p for p in sorted((source / "given" / "recordings").rglob("*")) if p.is_file()]
     chosen, other = draw.choice(files), draw.choice(files)
-    place = folder / chosen.name
+    bag = folder / chosen.name
     if chosen.suffix != ".bag" and draw.random() < 0.7:
         # Within its folder, which says what is in it.
-        place = folder / "bag"
-        shutil.copytree(chosen.parent, place)
-    broken = place / chosen.name if place.is_dir() else place
+        bag = folder / "bag"
+        shutil.copytree(chosen.parent, bag)
+    broken = bag / chosen.name if bag.is_dir() else bag
     broken.write_bytes(broken_bytes(chosen.read_bytes(), draw, other.read_bytes()))
     topic = draw.choice([None, "/camera/image_raw", "/camera/image_raw/compressed"])
-    with open_source(str(place), FrameChoice(topic=topic, max_frames=8)) as opened:
+    with open_source(str(bag), FrameChoice(topic=topic, max_frames=8)) as opened:
         for frame in opened:
             assert frame.rgb.dtype == np.uint8 and cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY).size

@@ -201,9 +201,9 @@ def draw_focal(
     middle = draws.normal(clips, deviation=_USUAL_DEVIATION) + _USUAL_FIELD
     even = draws.uniform(*_FIELDS, clips)
     field = torch.where(draws.chance(usual, clips), middle, even).clamp(*_FIELDS)
-    place = draws.uniform(0.0, 1.0, clips)
-    field = torch.where(place < narrow, draws.uniform(*_NARROW_FIELDS, clips), field)
-    field = torch.where(place >= 1 - wide, draws.uniform(*_WIDE_FIELDS, clips), field)
+    quantile = draws.uniform(0.0, 1.0, clips)
+    field = torch.where(quantile < narrow, draws.uniform(*_NARROW_FIELDS, clips), field)
+    field = torch.where(quantile >= 1 - wide, draws.uniform(*_WIDE_FIELDS, clips), field)
     focal = 0.5 * max(height, width) / torch.tan(field * (math.pi / 360))
     limit = torch.where(draws.chance(0.08, clips), 0.05, 0.02)
     squeeze = limit * draws.uniform(-1.0, 1.0, clips) * draws.chance(0.7, clips)

@@ -429,9 +429,9 @@ def cast_tiles(
     first = tl.sum(tl.where(votes == top[:, None], key, 0), 1)
     mine = key == first[:, None]
     number = tl.sum(mine.to(tl.int32), 1)
-    rest = tl.where(mine, -1, votes)
-    next_top = tl.max(rest, 1)
-    second = tl.sum(tl.where((rest == next_top[:, None]) & (rest >= 0), key, 0), 1)
+    others = tl.where(mine, -1, votes)
+    next_top = tl.max(others, 1)
+    second = tl.sum(tl.where((others == next_top[:, None]) & (others >= 0), key, 0), 1)
     second = tl.where(next_top < 0, first, second)
     yours = key == second[:, None]
     t1 = tl.sum(tl.where(mine, best, 0.0), 1) / number

@@ -180,8 +180,8 @@ def _vote(depth: Tensor, key: Tensor) -> tuple[Tensor, ...]:
     votes = (k[..., :, None] == k[..., None, :]).sum(-1) * 8 + 3 - torch.arange(4)
     first = k.gather(-1, votes.argmax(-1, keepdim=True))
     mine = k == first
-    rest = torch.where(mine, -1, votes)
-    second = torch.where(mine.all(-1, keepdim=True), first, k.gather(-1, rest.argmax(-1, keepdim=True)))
+    others = torch.where(mine, -1, votes)
+    second = torch.where(mine.all(-1, keepdim=True), first, k.gather(-1, others.argmax(-1, keepdim=True)))
     yours = k == second
     number = mine.sum(-1)
     t1 = (t * mine).sum(-1) / number

@@ -78,9 +78,9 @@ def _pixel_rays(index: Tensor, s: Surroundings) -> tuple[Tensor, list[Tensor], l
     """Frame, direction (depth 1 along the optical axis) and camera position of flat pixel indices."""
     pixels, columns, width, height = s.grid.unbind(0)
     frame = index // pixels
-    rest = index - frame * pixels
-    tile = rest // TILE
-    inner = rest - tile * TILE
+    in_frame = index - frame * pixels
+    tile = in_frame // TILE
+    inner = in_frame - tile * TILE
     tile_y = tile // columns
     x = (tile - tile_y * columns) * TILE_WIDTH + inner % TILE_WIDTH + 0.5
     y = tile_y * TILE_HEIGHT + inner // TILE_WIDTH + 0.5
