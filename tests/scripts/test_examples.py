@@ -91,7 +91,7 @@ def test_several_streams() -> None:
 
 @pytest.mark.slow
 def test_own_camera(images: Path, tmp_path: Path) -> None:
-    printed = example("own_camera", images, tmp_path / "out", 500, 500, 319.5, 239.5)
+    printed = example("own_camera", images, tmp_path / "out", 250, 250, 96, 72)
     assert "fx=" in printed
 
 
