@@ -44,11 +44,8 @@ class ConsistentFrames:
         where the frame itself cannot be read.
         """
         result, own = self._frame(camera)
-        size = result.transform.source_size
         others = [other for other in others if other.segment == camera.segment]
-        chosen = choose_neighbours(
-            own, [(c.T_world_camera, c.intrinsics, c.source_size or size) for c in others], NEIGHBOURS
-        )
+        chosen = choose_neighbours(own, [(c.T_world_camera, c.intrinsics, c.source_size) for c in others], NEIGHBOURS)
         views = []
         for number in chosen:
             try:

@@ -39,7 +39,8 @@ class RefineStage(Stage):
 
     def run(self, context: StageContext) -> Sequence[str]:
         # Heavy: a run imports the stages before its first frame.
-        from stream_recon.app.stages.refinement import STORED_IMAGES, refine_result
+        from stream_recon.app.stages.refinement import refine_result
+        from stream_recon.app.stages.refinement_input import STORED_IMAGES
 
         report = refine_result(
             context.result,

@@ -16,7 +16,8 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.run.options import RunOptions
-from stream_recon.app.stages.merge import MergeInput, merge_results
+from stream_recon.app.stages.joined_frames import MergeInput
+from stream_recon.app.stages.merge import merge_results
 from stream_recon.app.stages.place import OntoStage, put_onto
 from stream_recon.configs.errors import InputError, OutputError
 from tests.app.localization.places import to_truth, write_refined

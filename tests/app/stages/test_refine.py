@@ -27,7 +27,9 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.evaluate import evaluate_result
-from stream_recon.app.stages.refinement import STORED_IMAGES, parallax_deg, refine_result
+from stream_recon.app.stages.refinement import refine_result
+from stream_recon.app.stages.refinement_input import STORED_IMAGES
+from stream_recon.app.stages.refinement_output import parallax_deg
 from tests.app.fake_engine import run_info
 from tests.app.page import Page
 from tests.app.slam.room import Video, drifting, walk
