@@ -79,8 +79,8 @@ class ResultFrame:
 
     def points(self, confidence: float = 0.0) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """World points [N, 3] and colours [N, 3] of the pixels with depth and at least this confidence."""
-        seen = (self.depth > 0) & (self.confidence >= confidence)
-        return transform_points(self.pose, self._result.camera_points[seen]), self.rgb[seen]
+        mask = (self.depth > 0) & (self.confidence >= confidence)
+        return transform_points(self.pose, self._result.camera_points[mask]), self.rgb[mask]
 
     def __repr__(self) -> str:
         height, width = self.depth.shape

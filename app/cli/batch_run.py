@@ -61,55 +61,55 @@ class BatchOptions:
             raise ConfigError("--merge needs refined results: use --mapping full")
 
 
-def run(given: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
+def run(choices: BatchOptions, loader: ModelLoader, recorded: dict[str, Any]) -> int:
     """Run a batch; returns the exit code. ``recorded``: options for the summary. Raises StreamReconError."""
     console = wide_console()
-    other = read_summary(given.compare) if given.compare is not None else None
-    batch = _plan(given, recorded, console)
-    if given.dry_run:
+    other = read_summary(choices.compare) if choices.compare is not None else None
+    batch = _plan(choices, recorded, console)
+    if choices.dry_run:
         list_scenes(batch, console)
         return DONE
     listener = BatchBar(PlainConsole(stderr=True))
     with listener.bar:
-        summary = run_batch(batch, loader, _pool(given, loader, batch.store, len(batch.scenes)), listener)
+        summary = run_batch(batch, loader, _pool(choices, loader, batch.store, len(batch.scenes)), listener)
     print_report(summary, batch.store, console)
     if other is not None:
         print_comparison(summary, other, console)
     if summary["interrupted"]:
         return INTERRUPTED
-    if given.merge:
-        _merge(given, batch.store, [s["name"] for s in summary["scenes"] if s["status"] == "done"])
+    if choices.merge:
+        _merge(choices, batch.store, [s["name"] for s in summary["scenes"] if s["status"] == "done"])
     return FAILED if summary["totals"]["failed"] else DONE
 
 
-def _plan(given: BatchOptions, recorded: dict[str, Any], console: Console) -> Batch:
+def _plan(choices: BatchOptions, recorded: dict[str, Any], console: Console) -> Batch:
     """The scenes with their cameras, masks and scale sources. Raises StreamReconError."""
-    root = given.root.expanduser().resolve()
-    store = open_store(given.out or f"{root.stem}-batch")
-    if given.merge and not isinstance(store, LocalStore):
+    root = choices.root.expanduser().resolve()
+    store = open_store(choices.out or f"{root.stem}-batch")
+    if choices.merge and not isinstance(store, LocalStore):
         raise ConfigError("--merge needs a folder of this machine as OUT")
     exclude = [store.folder] if isinstance(store, LocalStore) else []
     # A folder of masks looks like a folder of scenes.
-    exclude += [given.masks] if given.masks is not None else []
-    scenes = find_scenes(root, given.dataset, exclude=exclude)
-    if given.options.frames.camera is not None:
-        scenes = [dataclasses.replace(scene, camera=given.options.frames.camera) for scene in scenes]
-    if given.masks is not None:
-        masks = find_masks(scenes, given.masks)
+    exclude += [choices.masks] if choices.masks is not None else []
+    scenes = find_scenes(root, choices.dataset, exclude=exclude)
+    if choices.options.frames.camera is not None:
+        scenes = [dataclasses.replace(scene, camera=choices.options.frames.camera) for scene in scenes]
+    if choices.masks is not None:
+        masks = find_masks(scenes, choices.masks)
         # A folder of masks may look like a scene.
         scenes = [scene for scene in scenes if str(scene.path) not in masks.values()]
         scenes = [dataclasses.replace(scene, masks=masks.get(scene.name)) for scene in scenes]
         without = [scene.name for scene in scenes if scene.masks is None]
         print_names("without masks: all pixels are used", without, console)
     scales: Mapping[str, str] = {}
-    if given.scale_from is not None:
-        scene_scales = find_scales(scenes, given.scale_from)
+    if choices.scale_from is not None:
+        scene_scales = find_scales(scenes, choices.scale_from)
         scales = scene_scales.sources
         print_names("without a track: not converted to metres", scene_scales.missing, console)
-    return Batch(root, store, scenes, given.options, given.split, scales, recorded)
+    return Batch(root, store, scenes, choices.options, choices.split, scales, recorded)
 
 
-def _merge(given: BatchOptions, store: Store, names: Sequence[str]) -> None:
+def _merge(choices: BatchOptions, store: Store, names: Sequence[str]) -> None:
     """Merge the results of the scenes into a new folder. Raises StreamReconError, Cancelled."""
     assert isinstance(store, LocalStore), "checked at the start"
     target = store.folder / MERGED_NAME
@@ -118,7 +118,7 @@ def _merge(given: BatchOptions, store: Store, names: Sequence[str]) -> None:
         return
     folders = [store.folder / name for name in names]
     with TerminalObserver(*result_consoles()) as observer:
-        report = merge_results(folders, target, given.options, observer)
+        report = merge_results(folders, target, choices.options, observer)
     wide_console().print(f"{target}: {report.frames} frames of {' + '.join(report.merged)}", soft_wrap=True)
 
 

@@ -76,18 +76,18 @@ def localize_command(
         for frame in frames:
             started = time.monotonic()
             if frames.has_files:
-                found = place.localize(frame.rgb, frames.intrinsics)
+                localization = place.localize(frame.rgb, frames.intrinsics)
             else:
                 film = film or FilmLocalizer(place, frames.intrinsics)
-                found = film.push(frame.rgb)
-            write(frame, found)
+                localization = film.push(frame.rgb)
+            write(frame, localization)
             total += 1
             delays.append(time.monotonic() - started)
-            if not isinstance(found, NotLocalized):
+            if not isinstance(localization, NotLocalized):
                 here += 1
-                sigmas.append(found.position_sigma)
+                sigmas.append(localization.position_sigma)
                 if page is not None:
-                    show_located(page, frame, found)
+                    show_located(page, frame, localization)
         for warning in frames.warnings:
             err.print(f"warning: {warning}", soft_wrap=True)
         delays.sort()
@@ -125,7 +125,9 @@ def _page(folder: Path, view: ViewerChoice | None) -> "Iterator[Viewer | None]":
 def _lines(path: Path | None, overwrite: bool, out: PlainConsole) -> Iterator[Any]:
     """A function that writes one image's result as a line. Raises OutputError."""
     if path is None or str(path) == "-":
-        yield lambda frame, found: out.print(_tum(frame, found) if path is None else _json(frame, found))
+        yield lambda frame, localization: out.print(
+            _tum(frame, localization) if path is None else _json(frame, localization)
+        )
         return
     try:
         file = path.open("w" if overwrite else "x", encoding="utf-8")
@@ -134,7 +136,7 @@ def _lines(path: Path | None, overwrite: bool, out: PlainConsole) -> Iterator[An
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
     with file:
-        yield lambda frame, found: _write(file, _json(frame, found))
+        yield lambda frame, localization: _write(file, _json(frame, localization))
 
 
 def _write(file: TextIO, line: str) -> None:
@@ -142,32 +144,32 @@ def _write(file: TextIO, line: str) -> None:
     file.flush()  # a live reader waits for it
 
 
-def _tum(frame: "Frame", found: "Localization | NotLocalized") -> str:
+def _tum(frame: "Frame", localization: "Localization | NotLocalized") -> str:
     from stream_recon.app.core.transforms import quaternion_xyzw
     from stream_recon.app.localization.localize import NotLocalized
 
-    if isinstance(found, NotLocalized):
-        return f"# {frame.timestamp:.6f} not here: {found.reason}"
-    numbers = [*found.T_world_camera[:3, 3], *quaternion_xyzw(found.T_world_camera[:3, :3])]
+    if isinstance(localization, NotLocalized):
+        return f"# {frame.timestamp:.6f} not here: {localization.reason}"
+    numbers = [*localization.T_world_camera[:3, 3], *quaternion_xyzw(localization.T_world_camera[:3, :3])]
     return f"{frame.timestamp:.6f} " + " ".join(f"{value:.7f}" for value in numbers)
 
 
-def _json(frame: "Frame", found: "Localization | NotLocalized") -> str:
+def _json(frame: "Frame", localization: "Localization | NotLocalized") -> str:
     from stream_recon.app.localization.localize import NotLocalized
 
     record: dict[str, Any] = {"index": frame.index, "timestamp": frame.timestamp}
-    if isinstance(found, NotLocalized):
-        return json.dumps({**record, "here": False, "reason": found.reason})
-    k = found.intrinsics
+    if isinstance(localization, NotLocalized):
+        return json.dumps({**record, "here": False, "reason": localization.reason})
+    k = localization.intrinsics
     return json.dumps(
         {
             **record,
             "here": True,
-            "T_world_camera": found.T_world_camera.tolist(),
+            "T_world_camera": localization.T_world_camera.tolist(),
             **{"fx": k.fx, "fy": k.fy, "cx": k.cx, "cy": k.cy},
-            "position_sigma": found.position_sigma,
-            "rotation_sigma_deg": found.rotation_sigma_deg,
-            "inliers": found.inliers,
-            "frames": list(found.frames),
+            "position_sigma": localization.position_sigma,
+            "rotation_sigma_deg": localization.rotation_sigma_deg,
+            "inliers": localization.inliers,
+            "frames": list(localization.frames),
         }
     )

@@ -50,12 +50,14 @@ def _show_change(
     layers.show_change(kind, points, colour, depth)
 
 
-def show_located(viewer: "Viewer", frame: "Frame", found: "Localization") -> None:
+def show_located(viewer: "Viewer", frame: "Frame", localization: "Localization") -> None:
     """Show a picture where it was taken."""
     from stream_recon.app.sources.preprocess import reduced_image
 
     small = reduced_image(frame.rgb, THUMBNAIL_SIDE)
-    viewer.show_place(lambda layers, depth: layers.add_query(small, found.intrinsics, found.T_world_camera, depth))
+    viewer.show_place(
+        lambda layers, depth: layers.add_query(small, localization.intrinsics, localization.T_world_camera, depth)
+    )
 
 
 def _sources(result: "ResultFolder") -> Iterator["SourceLayer"]:

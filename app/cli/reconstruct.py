@@ -22,8 +22,8 @@ MAX_NAME = 80
 """Characters of the name of a default result folder; a source's name may be longer than file systems allow."""
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from importlib.metadata import version
 
         typer.echo(f"stream-recon {version('stream-recon')}")

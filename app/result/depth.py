@@ -110,17 +110,17 @@ def _pixels_in_distorted(
     camera: Intrinsics, transform: ImageTransform
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
     """Positions x, y [h, w] in the network's image of the pixels of an undistorted one, for cv2.remap; None: equal."""
-    lens = camera.camera_model.straightened(transform.source_size)
-    if lens.is_straight:
+    model = camera.camera_model.straightened(transform.source_size)
+    if model.is_straight:
         return None
     width, height = transform.network_size
     sx, sy = transform.scale
     x, y = np.meshgrid((np.arange(width) + 0.5) / sx, (np.arange(height) + 0.5) / sy)
     source = np.stack([x, y], axis=-1) + transform.crop[:2]
     focal, centre = (camera.fx, camera.fy), (camera.cx, camera.cy)
-    pixels = lens.distorted((source - centre) / focal) * focal + centre
-    there = ((pixels - transform.crop[:2]) * (sx, sy)).astype(np.float32) - np.float32(0.5)
-    return np.ascontiguousarray(there[..., 0]), np.ascontiguousarray(there[..., 1])
+    pixels = model.distorted((source - centre) / focal) * focal + centre
+    coordinates = ((pixels - transform.crop[:2]) * (sx, sy)).astype(np.float32) - np.float32(0.5)
+    return np.ascontiguousarray(coordinates[..., 0]), np.ascontiguousarray(coordinates[..., 1])
 
 
 def _half(values: NDArray[np.float32]) -> NDArray[np.float16]:

@@ -56,12 +56,12 @@ class DepthDiskLimit:
     def wants(self, result: FrameResult) -> bool:
         """Whether to write the frame's depth file."""
         keep = self._limit.keep_depth
-        wanted = keep == "all" or (keep == "keyframes" and result.is_keyframe)
-        self.removed += not wanted
+        is_written = keep == "all" or (keep == "keyframes" and result.is_keyframe)
+        self.removed += not is_written
         self._frames += 1
-        return wanted
+        return is_written
 
-    def found(self, cameras: Sequence[FrameCamera]) -> None:
+    def resume(self, cameras: Sequence[FrameCamera]) -> None:
         """Count the depth files of a resumed run. Raises OutputError."""
         self._frames += len(cameras)
         if self._limit.max_bytes is not None:

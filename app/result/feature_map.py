@@ -94,13 +94,13 @@ def read_map(folder: Path, refinement: str | None) -> FeatureMap | None:
     """The content of ``map.npz``; None where there is none of this refinement. Raises OutputError for a damaged one."""
     path = folder / MAP_NAME
     try:
-        found = FeatureMap(**read_arrays(path, [field.name for field in fields(FeatureMap)]))
-        found.check()
+        feature_map = FeatureMap(**read_arrays(path, [field.name for field in fields(FeatureMap)]))
+        feature_map.check()
     except FileNotFoundError:
         return None
     except DAMAGE as error:
         raise OutputError(f"{path} is damaged: {error}; stream-recon refine makes it again") from error
-    return found if found.refinement.tobytes() == (refinement or "").encode("ascii") else None
+    return feature_map if feature_map.refinement.tobytes() == (refinement or "").encode("ascii") else None
 
 
 def remove_map(folder: Path) -> None:

@@ -67,8 +67,8 @@ class ResultFolder:
     def refinement_id(self) -> str | None:
         """Id of the refinement whose poses the result has; None without one."""
         refinement = self.run.get(REFINEMENT)
-        found = refinement.get("id") if isinstance(refinement, dict) else None
-        return found if isinstance(found, str) and found.isalnum() else None
+        identifier = refinement.get("id") if isinstance(refinement, dict) else None
+        return identifier if isinstance(identifier, str) and identifier.isalnum() else None
 
     @property
     def surface_cameras(self) -> list[FrameCamera]:
@@ -175,8 +175,8 @@ def causal_result(folder: Path, camera: FrameCamera) -> FrameResult:
 def revision_of(result: ResultFolder) -> int:
     """Number of the last change of the result's poses."""
     numbers = result.run.get("revisions")
-    found = numbers.get("cameras") if isinstance(numbers, dict) else None
-    return found if isinstance(found, int) else 0
+    number = numbers.get("cameras") if isinstance(numbers, dict) else None
+    return number if isinstance(number, int) else 0
 
 
 def current_splats(result: ResultFolder) -> Path | None:

@@ -265,10 +265,10 @@ class _Evidence:
         known = self._refinement if self._refinement and not self._rejected else _table(self._record, ONLINE)
         jumps = known.get("scale_jumps")
         tables = [each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else []
-        found = [(_number(each, "frame"), _number(each, "factor")) for each in tables]
-        whole = [(frame, factor) for frame, factor in found if frame is not None and factor]
-        if whole:
-            frame, factor = max(whole, key=lambda each: max(each[1], 1 / each[1]))
+        values = [(_number(each, "frame"), _number(each, "factor")) for each in tables]
+        valid = [(frame, factor) for frame, factor in values if frame is not None and factor]
+        if valid:
+            frame, factor = max(valid, key=lambda each: max(each[1], 1 / each[1]))
             yield _Finding(f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}", OVERLAP)
 
     def _is_network_refuted(self) -> bool:
@@ -341,8 +341,8 @@ class _Evidence:
 
 
 def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = record.get(name)
-    return found if isinstance(found, dict) else {}
+    table = record.get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:

@@ -205,7 +205,7 @@ class ResultWriter:
             (self.folder / TRACKS_NAME).unlink(missing_ok=True)  # its points are those of other poses
         self._cloud = PointCloud(self.folder, self._info.preset.points, partial.cameras)
         self._cameras = CameraFiles(self.folder, partial.cameras, self._revisions)
-        self._depth.found(partial.cameras)
+        self._depth.resume(partial.cameras)
         self._applied = FileRevisions(self._revisions, self._revisions, self._revisions)
 
     def _write_revisions(self, summary: RunSummary) -> None:

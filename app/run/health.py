@@ -191,7 +191,7 @@ def _agreement(previous: _ReducedFrame, now: _ReducedFrame, config: HealthConfig
         return 0.0, 1.0
     cell = _cell(now.result.depth.shape[1], config)
     height, width = now.depth.shape
-    k, there = now.result.network_intrinsics, previous.result.network_intrinsics
+    k, k_previous = now.result.network_intrinsics, previous.result.network_intrinsics
     R, t = T[:3, :3].astype(np.float32), T[:3, 3].astype(np.float32)
     x = ((np.arange(width, dtype=np.float32) + 0.5) * cell - k.cx) / k.fx
     y = ((np.arange(height, dtype=np.float32) + 0.5) * cell - k.cy) / k.fy
@@ -200,20 +200,22 @@ def _agreement(previous: _ReducedFrame, now: _ReducedFrame, config: HealthConfig
         moved = (
             R[:, 0, None, None] * x[None, None] + R[:, 1, None, None] * y[None, :, None] + R[:, 2, None, None]
         ) * now.depth + t[:, None, None]
-        u = (moved[0] / moved[2] * np.float32(there.fx) + np.float32(there.cx)) / cell - 0.5
-        v = (moved[1] / moved[2] * np.float32(there.fy) + np.float32(there.cy)) / cell - 0.5
+        u = (moved[0] / moved[2] * np.float32(k_previous.fx) + np.float32(k_previous.cx)) / cell - 0.5
+        v = (moved[1] / moved[2] * np.float32(k_previous.fy) + np.float32(k_previous.cy)) / cell - 0.5
         usable = (now.depth > 0) & (moved[2] > 0)
-        seen = usable & (u >= 0) & (u <= width - 1) & (v >= 0) & (v <= height - 1)
-    in_view = float(seen.sum() / max(1, usable.sum()))
-    u, v = (np.where(seen, pixel, np.float32(0)).astype(np.float32) for pixel in (u, v))
-    brightness = cv2.remap(previous.grey, u, v, cv2.INTER_LINEAR)[seen]
-    surface = cv2.remap(previous.depth, u, v, cv2.INTER_NEAREST)[seen]
+        in_image = usable & (u >= 0) & (u <= width - 1) & (v >= 0) & (v <= height - 1)
+    in_view = float(in_image.sum() / max(1, usable.sum()))
+    u, v = (np.where(in_image, pixel, np.float32(0)).astype(np.float32) for pixel in (u, v))
+    brightness = cv2.remap(previous.grey, u, v, cv2.INTER_LINEAR)[in_image]
+    surface = cv2.remap(previous.depth, u, v, cv2.INTER_NEAREST)[in_image]
     if not len(brightness):
         return 0.0, 0.0
     known = surface > 0  # pixels masked in the previous frame have no depth
-    same = np.abs(moved[2][seen][known] / surface[known] - 1) < config.same_depth if known.any() else np.ones(1, bool)
+    same = (
+        np.abs(moved[2][in_image][known] / surface[known] - 1) < config.same_depth if known.any() else np.ones(1, bool)
+    )
     # A geometric mean: one factor cannot hide that the other is zero.
-    agreement = (max(0.0, _correlation(now.grey[seen], brightness)) * float(same.mean())) ** 0.5
+    agreement = (max(0.0, _correlation(now.grey[in_image], brightness)) * float(same.mean())) ** 0.5
     return agreement, min(1.0, in_view / config.min_overlap)
 
 

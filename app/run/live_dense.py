@@ -90,19 +90,19 @@ class _LiveKeyframe:
         is_guess = confidence_levels(result)[at] < CONFIDENCE_LEVELS["low"]
         return StereoView(result.index, grey.astype(np.float32), camera, self.T_world_camera, prior, is_guess=is_guess)
 
-    def shown(self, found: DenseDepth, scale: float) -> FrameResult:
+    def shown(self, dense: DenseDepth, scale: float) -> FrameResult:
         """The result with a map that was computed at ``scale``, at the present pose and scale."""
-        height, width = found.depth.shape
+        height, width = dense.depth.shape
         full = self.result.transform.source_size
         return replace(
             self.result,
             T_world_camera=self.T_world_camera,
             intrinsics=self.camera,
-            depth=found.depth * np.float32(self.scale / scale),
-            confidence=found.certainty.astype(np.float32),
+            depth=dense.depth * np.float32(self.scale / scale),
+            confidence=dense.certainty.astype(np.float32),
             rgb=np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8),
             transform=ImageTransform(full, (0.0, 0.0, float(full[0]), float(full[1])), (width, height)),
-            certainty=found.certainty,
+            certainty=dense.certainty,
         )
 
 
@@ -114,12 +114,12 @@ class GroupStereo:
 
     def maps(self, stop: StopTest, views: list[StereoView]) -> list[DenseDepth]:
         """Maps of the views, in order; fewer if it was stopped."""
-        stereo, found = DenseStereo(self._arrays, self._side), list[DenseDepth]()
+        stereo, maps = DenseStereo(self._arrays, self._side), list[DenseDepth]()
         for view in views:
             if stop():
-                return found
-            found += stereo.push(view)
-        return found + stereo.finish()
+                return maps
+            maps += stereo.push(view)
+        return maps + stereo.finish()
 
 
 class StereoProcess:
@@ -136,9 +136,9 @@ class StereoProcess:
         if self._worker is None:
             self._process, connection = start_process("live-dense", _serve, self._device)
             self._worker = ProcessWorker(connection, "live-dense")
-        found = self._worker.submit("maps", views).future.result()
-        assert isinstance(found, list)
-        return found
+        maps = self._worker.submit("maps", views).future.result()
+        assert isinstance(maps, list)
+        return maps
 
     def end(self) -> None:
         """End the process at once."""
@@ -247,20 +247,20 @@ class LiveDense:
                 views = [keyframe.view(self._config.side) for keyframe in self._group]
                 scales = [keyframe.scale for keyframe in self._group]
             try:
-                found = self._stereo.maps(views)
+                maps = self._stereo.maps(views)
             except ResourceError:
                 return  # the process has ended, perhaps out of memory: the stream goes on without it
             with self._changed:
                 if self._closed:
                     return
-                self._show(found, scales)
+                self._show(maps, scales)
 
     def _is_due(self) -> bool:
         return self._new >= self._config.new and len(self._kept) >= self._config.min_group
 
-    def _show(self, found: list[DenseDepth], scales: list[float]) -> None:
+    def _show(self, maps: list[DenseDepth], scales: list[float]) -> None:
         """Show the new maps of the group that enough later views confirm."""
-        triples = list(zip(self._group, found, scales, strict=True))[: -self._config.behind]
+        triples = list(zip(self._group, maps, scales, strict=True))[: -self._config.behind]
         self._group = []
         for keyframe, dense, scale in triples:
             is_sure = (dense.certainty == Certainty.CONFIRMED).mean() >= self._config.min_confirmed

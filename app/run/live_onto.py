@@ -95,8 +95,8 @@ class OntoBackEnd(DelegatingBackEnd):
     def status_line(self) -> str:
         """The back end's line, and whether the known place was recognized."""
         count = sum(map(len, self._recognized.values()))
-        here = f"in the known world by {count} frames" if count else "known place not recognized yet"
-        return ", ".join(part for part in (super().status_line, here) if part)
+        state = f"in the known world by {count} frames" if count else "known place not recognized yet"
+        return ", ".join(part for part in (super().status_line, state) if part)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -179,11 +179,11 @@ class OntoBackEnd(DelegatingBackEnd):
         if task is None or not (wait or (self._live and task.done()) or self._is_due()):
             return []
         self._task = None
-        found = task.result()
-        if found is None:
+        frame = task.result()
+        if frame is None:
             return []
-        segment = self._own[found.index].segment
-        self._recognized.setdefault(segment, []).append(found)
+        segment = self._own[frame.index].segment
+        self._recognized.setdefault(segment, []).append(frame)
         self._fit(segment)
         return self._followed()
 
@@ -195,9 +195,9 @@ class OntoBackEnd(DelegatingBackEnd):
         own = {
             each.index: (self._own[each.index].T_world_camera, self._own[each.index].depth_scale) for each in recognized
         }
-        found = fit_frames(recognized, own, self._placed.get(segment))
-        if found is not None:
-            self._placed[segment] = found
+        similarity = fit_frames(recognized, own, self._placed.get(segment))
+        if similarity is not None:
+            self._placed[segment] = similarity
 
     def _followed(self, *, all_frames: bool = False) -> list[Item]:
         """A revision of all frames, if a similarity has changed noticeably since the last one."""

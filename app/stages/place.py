@@ -76,9 +76,9 @@ class UnitStage(Stage):
     def run(self, context: StageContext) -> Sequence[str]:
         unit, result = self.known.metric_scale, context.result
         assert unit is not None
-        here = {camera.index: camera.T_world_camera[:3, 3] for camera in result.cameras}
-        known = [camera for camera in self.known.cameras if camera.index in here]
-        source = np.array([here[camera.index] for camera in known])
+        own = {camera.index: camera.T_world_camera[:3, 3] for camera in result.cameras}
+        known = [camera for camera in self.known.cameras if camera.index in own]
+        source = np.array([own[camera.index] for camera in known])
         S = align(source, np.array([camera.T_world_camera[:3, 3] for camera in known]))
         unit = replace(unit, T_metric_own=S, how=f"as in {self.known.folder.resolve().name}: {unit.how}")
         apply_metric_scale(result, unit, context.progress("points"), context.cancel, context.view)
@@ -107,11 +107,11 @@ class OntoStage(Stage):
 
     def run(self, context: StageContext) -> Sequence[str]:
         progress = context.progress("points")
-        found = put_onto(context.result, self.target, progress, context.cancel, context.view)
+        report = put_onto(context.result, self.target, progress, context.cancel, context.view)
         changes = record_changes(context.folder, self.target)
         counts = f"{len(changes.added)} frames show something new, {len(changes.gone)} earlier ones what is gone"
         return [
-            f"in the world of {self.target}: {found.keyframes} keyframes agree",
+            f"in the world of {self.target}: {report.keyframes} keyframes agree",
             f"{CHANGES_NAME}: {counts}",
         ]
 

@@ -46,12 +46,12 @@ class ResultImages:
                 stored = result_of(self._folder, self._cameras[position])
                 yield position, _on_canvas(stored, self.scale), partial(DepthReader.from_result, stored, self.scale)
             return
-        wanted = {self._cameras[position].index: position for position in positions}
-        last = max(wanted, default=-1)
+        by_index = {self._cameras[position].index: position for position in positions}
+        last = max(by_index, default=-1)
         with self._open() as source:
             for frame in source:
-                if frame.index in wanted:
-                    position = wanted[frame.index]
+                if frame.index in by_index:
+                    position = by_index[frame.index]
                     yield position, self.scale.grey(frame.rgb), partial(self._depth, position)
                 if frame.index >= last:
                     return
