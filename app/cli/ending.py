@@ -1,13 +1,22 @@
-"""What commands print at the end of a run: the result folder, what is in it, and commands to continue with."""
+"""The end of a run: the result folder, what is in it, commands to continue with, and the exit code."""
 
+import json
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
+from stream_recon.app.cli.console import DONE, FAILED, Terminal
+from stream_recon.app.result.folder import read_result
+from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.result.verdict import LEVELS, recorded_verdict
+
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from stream_recon.app.result.verdict import Level
 
 CONTENT = {
     "trajectory.txt": "camera poses, TUM format",
@@ -52,3 +61,25 @@ def next_commands(folder: Path) -> list[str]:
 def _size(path: Path) -> int:
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)
+
+
+def end_code(folder: Path, terminal: Terminal, fail_on: "Level | None") -> int:
+    """Exit code of a complete result, after its JSON object is printed where the user wants it. Raises OutputError."""
+    if not (folder / RUN_NAME).exists():
+        return DONE
+    result = read_result(folder)
+    verdict = recorded_verdict(result.run)
+    if terminal.as_json:
+        entry = {"result": str(folder), "frames": len(result), "verdict": verdict and verdict.to_json()}
+        print(json.dumps(entry), flush=True)
+    if fail_on is None or verdict is None:
+        return DONE
+    return FAILED if LEVELS.index(verdict.level) >= LEVELS.index(fail_on) else DONE
+
+
+def print_continuation(folder: Path, out: "Console") -> None:
+    """Say by which command an interrupted run goes on."""
+    arguments = [each for each in sys.argv[1:] if each not in ("--overwrite", "--resume")]
+    has_output = any(each == "-o" or each.startswith("--output") for each in arguments)
+    output = [] if has_output else ["-o", str(folder)]
+    out.print(f"to continue: {shlex.join(['stream-recon', *arguments, *output, '--resume'])}")

@@ -175,7 +175,8 @@ def run_job(
     if _may_exist(job.spec) and not job.resume:
         # Imports and weights take seconds: a user should see at once that something happens.
         terminal.consoles()[0].print("loading the network")
-    from stream_recon.app.cli.reconstruct_run import TerminalRun, end_code
+    from stream_recon.app.cli.ending import end_code
+    from stream_recon.app.cli.reconstruct_run import TerminalRun
     from stream_recon.app.stages.source_run import reconstruct_source
 
     if not reconstruct_source(TerminalRun(job, view, terminal, on_finished)):

@@ -1,34 +1,26 @@
 """A run of the command ``reconstruct``: what the terminal and the viewer show of it."""
 
 import dataclasses
-import json
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stream_recon.app.cli.console import DONE, FAILED, Terminal
-from stream_recon.app.cli.ending import print_ending
+from stream_recon.app.cli.console import Terminal
+from stream_recon.app.cli.ending import print_continuation, print_ending
 from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
 from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RUN_NAME, RunSummary
-from stream_recon.app.result.verdict import LEVELS, recorded_verdict
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.run.health import clock
 from stream_recon.app.run.options import RunJob
 from stream_recon.app.run.scan_load import UPDATE_SHARE
 from stream_recon.app.run.session import Session
 from stream_recon.app.stages.source_run import SourceRun
-from stream_recon.configs.schema import PointsConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from stream_recon.app.core.views import ResultListener
-    from stream_recon.app.result.verdict import Level
     from stream_recon.app.viewer.viewer import Viewer
 
 
@@ -47,9 +39,10 @@ class TerminalRun(SourceRun):
         self.begin = time.monotonic()
         self.viewer: Viewer | None = None
 
-    def on_open(self, points: PointsConfig) -> None:
+    def on_open(self) -> None:
         if self.choice is None:
             return
+        points = self.preset.points if self.earlier.record is None else read_result(self.job.folder).points
         self.viewer = self.enter_context(self.choice.open(points, self.out, self.err))
         self.viewer.name(result_name(self.job.folder))
         self.viewer.state.follows = self.source.feedback is not None  # who scans looks along
@@ -118,25 +111,3 @@ class TerminalRun(SourceRun):
     def follow(self, job: RunJob) -> "TerminalRun":
         choice = dataclasses.replace(self.choice, port=self.viewer.port) if self.viewer and self.choice else self.choice
         return TerminalRun(job, choice, self.terminal, self.on_finished)
-
-
-def end_code(folder: Path, terminal: Terminal, fail_on: "Level | None") -> int:
-    """Exit code of a complete result, after its JSON object is printed where the user wants it. Raises OutputError."""
-    if not (folder / RUN_NAME).exists():
-        return DONE
-    result = read_result(folder)
-    verdict = recorded_verdict(result.run)
-    if terminal.as_json:
-        entry = {"result": str(folder), "frames": len(result), "verdict": verdict and verdict.to_json()}
-        print(json.dumps(entry), flush=True)
-    if fail_on is None or verdict is None:
-        return DONE
-    return FAILED if LEVELS.index(verdict.level) >= LEVELS.index(fail_on) else DONE
-
-
-def print_continuation(folder: Path, out: "Console") -> None:
-    """Say by which command an interrupted run goes on."""
-    arguments = [each for each in sys.argv[1:] if each not in ("--overwrite", "--resume")]
-    has_output = any(each == "-o" or each.startswith("--output") for each in arguments)
-    output = [] if has_output else ["-o", str(folder)]
-    out.print(f"to continue: {shlex.join(['stream-recon', *arguments, *output, '--resume'])}")

@@ -22,7 +22,6 @@ from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import SourceLostError
-from stream_recon.configs.schema import PointsConfig
 
 
 class SourceRun(ExitStack):
@@ -66,7 +65,7 @@ class SourceRun(ExitStack):
         self._open()
         if self.earlier.record is not None:
             return self._finish_earlier()
-        self.on_open(self.preset.points)
+        self.on_open()
         publisher = publishing(self.job.options, self.source, self.preset.points, self.observer.on_message)
         if (opened := self.enter_context(publisher)) is not None:
             self._listeners.append(opened)
@@ -82,8 +81,8 @@ class SourceRun(ExitStack):
         lock.release()  # the stages take it again
         return self._finish(has_frames=summary.frames_reconstructed > 0)
 
-    def on_open(self, points: PointsConfig) -> None:
-        """The source is open, and the network is not loaded. ``points``: selection of the cloud's pixels."""
+    def on_open(self) -> None:
+        """The source is open, and the network is not loaded."""
 
     def on_begin(self, session: Session) -> None:
         """The first frame is next."""
@@ -168,7 +167,7 @@ class SourceRun(ExitStack):
             self.observer.on_message("it is complete: nothing is left to do")
             self.on_complete(is_new=False)
             return True
-        self.on_open(context.result.points)
+        self.on_open()
         self.observer.on_message("resumed after all its frames")
         return self._finish()
 
