@@ -33,10 +33,10 @@ CAMERAS_NAME = "cameras.json"
 TRAJECTORY_NAME = "trajectory.txt"
 
 FORMAT = 3
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Bytes of a line that are read: one has some kilobytes, and a sparse file is one endless line."""
-LARGEST_LENGTH = 1e6
-"""Bound of coordinates and depth scales that are read: beyond it, voxel numbers overflow."""
+MAX_LENGTH, MIN_SCALE = 1e6, math.ulp(0.0)
+"""Bounds of coordinates and depth scales that are read: above, voxel numbers overflow."""
 _INTRINSICS = ("fx", "fy", "cx", "cy")
 _TAIL = b"\n]}\n"
 _TRAJECTORY_HEAD = b"# timestamp tx ty tz qx qy qz qw\n"
@@ -189,9 +189,9 @@ class FrameCamera:
             is_keyframe=bool(record["keyframe"]),
             flow=None if flow is None else _within(flow, -math.inf, math.inf, "flow"),
             source_size=(int(record["width"]), int(record["height"])),
-            depth_scale=_depth_scale(record["depth_scale"]),
+            depth_scale=_within(record["depth_scale"], MIN_SCALE, MAX_LENGTH, "depth scale"),
             segment=int(record.get("segment", 0)),
-            depth_scale_causal=_depth_scale(record.get("depth_scale_causal", 1.0)),
+            depth_scale_causal=_within(record.get("depth_scale_causal", 1.0), MIN_SCALE, MAX_LENGTH, "depth scale"),
             health=None if health is None else _within(health, 0, 1, "health"),
             network=_network(record["network"]) if "network" in record else None,
             depth_field=validated_field(record["depth_field"]) if "depth_field" in record else None,
@@ -217,26 +217,19 @@ def _within(value: object, low: float, high: float, name: str) -> float:
     return number
 
 
-def _depth_scale(value: object) -> float:
-    scale = _within(value, 0, LARGEST_LENGTH, "depth scale")
-    if not scale:
-        raise ValueError("a depth scale is 0")
-    return scale
-
-
 def _poses(*values: object) -> NDArray[np.float64]:
     """Rigid matrices [N, 4, 4] not far from the origin. Raises ValueError, TypeError."""
     T = np.array(values, np.float64)
     if T.shape != (len(values), 4, 4) or not is_rigid(T):
         raise ValueError("a pose is not a rigid 4x4 matrix")
-    if np.abs(T[:, :3, 3]).max() > LARGEST_LENGTH:
+    if np.abs(T[:, :3, 3]).max() > MAX_LENGTH:
         raise ValueError("a camera is too far from the origin")
     return T
 
 
 def _network(record: Mapping[str, Any]) -> NetworkEstimate:
     (T,) = _poses(record["T_world_camera"])
-    return NetworkEstimate(T, _intrinsics(record), _depth_scale(record["depth_scale"]))
+    return NetworkEstimate(T, _intrinsics(record), _within(record["depth_scale"], MIN_SCALE, MAX_LENGTH, "depth scale"))
 
 
 def _named(k: Intrinsics) -> dict[str, Any]:
@@ -279,16 +272,12 @@ class CameraFiles:
         self._indices.append(camera.index)
         self._trajectory.append(camera.to_tum().encode())
 
-    def row(self, index: int) -> int:
-        """Row of the frame with that index: the number of frames before it."""
-        return self._indices.position(index)
-
     def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
         """Apply revisions of frames, by index: first to ``cameras.json``, then to the trajectory, each in one step.
 
         ``revisions``: the number applied so far, these included. Raises OutputError; the file then stays as it was.
         """
-        rows = ((self.row(index), new) for index, new in frames.items())
+        rows = ((self._indices.position(index), new) for index, new in frames.items())
         cameras = {row: self._camera(row).revised(new) for row, new in rows}
         self._cameras.rewrite(_head(revisions), {row: _line(row, camera) for row, camera in cameras.items()})
         lines = {row: camera.to_tum().encode() for row, camera in cameras.items()}
@@ -338,16 +327,16 @@ def iterate_cameras(path: Path) -> Iterator[FrameCamera]:
     """
     try:
         with open_regular(path) as file:
-            _check_format(path, file.readline(LONGEST_LINE), file.readline(LONGEST_LINE))
+            _check_format(path, file.readline(MAX_LINE_BYTES), file.readline(MAX_LINE_BYTES))
             previous = -1
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_BYTES):
                 if line.startswith(b"{"):
                     camera = FrameCamera.from_json(parse_json(line.rstrip().rstrip(b",")))
                     if camera.index <= previous:
                         raise ValueError("its frames are not in order")
                     previous = camera.index
                     yield camera
-                elif len(line) == LONGEST_LINE:
+                elif len(line) == MAX_LINE_BYTES:
                     raise ValueError("a line is too long")
     except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise OutputError(f"{path} is missing or damaged: {error}") from error
@@ -370,7 +359,7 @@ def _check_format(path: Path, first: bytes, second: bytes) -> None:
 def listed_frames(path: Path) -> Iterator[int]:
     """Indices of the frames in a ``cameras.json`` of any version, as far as it is readable."""
     with suppress(OSError, KeyError, TypeError, ValueError, OverflowError), open_regular(path) as file:
-        while line := file.readline(LONGEST_LINE):
+        while line := file.readline(MAX_LINE_BYTES):
             if line.startswith(b'{"index"'):
                 yield int(_within(parse_json(line.rstrip().rstrip(b","))["index"], 0, 2**53 - 1, "frame's number"))
 
