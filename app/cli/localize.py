@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, result_consoles
+from stream_recon.app.cli.downloads import result_name
 from stream_recon.app.cli.options import (
     VIEWER,
     Folder,
@@ -23,7 +24,7 @@ from stream_recon.app.cli.options import (
     source_camera,
 )
 from stream_recon.app.cli.place import show_located
-from stream_recon.app.cli.view import ViewerChoice, result_name, show_all
+from stream_recon.app.cli.view import ViewerChoice, show_all
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:

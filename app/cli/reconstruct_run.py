@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import Terminal
+from stream_recon.app.cli.downloads import result_name
 from stream_recon.app.cli.ending import print_continuation, print_ending
 from stream_recon.app.cli.progress import TerminalObserver, disk_outlook, print_summary
-from stream_recon.app.cli.view import ViewerChoice, result_name, show_result
+from stream_recon.app.cli.view import ViewerChoice, show_result
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.run.health import clock

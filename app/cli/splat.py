@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.downloads import result_name
 from stream_recon.app.cli.options import VIEWER, Folder, Host, Overwrite, Port, PublicAddress, Token, option
-from stream_recon.app.cli.view import ViewerChoice, result_name, show_all
+from stream_recon.app.cli.view import ViewerChoice, show_all
 from stream_recon.configs.errors import StreamReconError
 
 if TYPE_CHECKING:

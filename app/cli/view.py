@@ -6,13 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, verdict_text
+from stream_recon.app.cli.downloads import VIEWER_EXPORTS, offer_result, result_name
 from stream_recon.app.cli.options import Folder, Host, Port, PublicAddress, Token
 from stream_recon.app.cli.place import show_layers
 from stream_recon.app.core.progress_file import ProgressFile
-from stream_recon.app.export.formats import FORMATS, export
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from stream_recon.app.viewer.viewer import Viewer
     from stream_recon.configs.errors import OutputError
     from stream_recon.configs.schema import PointsConfig
-
-VIEWER_EXPORTS = {form.name: form.label(form.offered[0]) for form in FORMATS.values() if form.in_viewer}
-"""Labels of the exports that the viewer offers, by the format's name."""
-FILM_SECONDS = 10.0
-"""Length of a film that a page asks for."""
 
 
 @reported
@@ -132,11 +127,6 @@ def view_folder(folder: Path, view: ViewerChoice) -> int:
     return DONE
 
 
-def result_name(folder: Path) -> str:
-    """Name of a result on its page."""
-    return folder.resolve().name or "stream-recon"
-
-
 def show_all(viewer: "Viewer", result: "ResultFolder", on_damaged: Callable[["OutputError"], None]) -> int:
     """Show a finished result with its mesh, files and layers; returns the number of its frames that are shown."""
     count = show_result(viewer, result, on_damaged)
@@ -186,54 +176,3 @@ def show_surfaces(viewer: "Viewer", result: "ResultFolder") -> None:
                 viewer.clear_surfaces()
             viewer.wait_for_dense()
             viewer.show_dense(shown, image)
-
-
-def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECONDS) -> None:
-    """Show a result's mesh, and offer its files for download, films of that length."""
-    from stream_recon.app.core.splats import read_splats
-    from stream_recon.app.export.view import gltf_axes
-    from stream_recon.app.result.cloud import POINTS_NAME
-    from stream_recon.app.result.folder import MESH_NAME, current_splats, read_result
-    from stream_recon.configs.errors import StreamReconError
-
-    viewer.offer_cloud(folder / POINTS_NAME)
-    mesh = folder / MESH_NAME
-    try:
-        result = read_result(folder)
-        if (scale := result.metric_scale) is not None:
-            viewer.set_unit("metre", scale.error)
-        axes = gltf_axes(result.cameras, "auto") if mesh.exists() else None
-    except StreamReconError:
-        return
-    if axes is not None:
-        viewer.show_mesh(mesh, axes.T)
-        viewer.offer("mesh", lambda _: mesh)
-    splats = current_splats(result)
-    if splats is not None:
-        with suppress(StreamReconError):
-            viewer.show_splats(read_splats(splats))
-    for name in VIEWER_EXPORTS:
-        if name != "mesh":  # which is a file of the result
-            viewer.offer(name, partial(_exported, folder, name))
-    viewer.offer("around", partial(_film, folder, "orbit", film_seconds))
-    viewer.offer("path", partial(_film, folder, "trajectory", film_seconds))
-
-
-def _exported(folder: Path, name: str, target: Path) -> Path:
-    """Write an export of a result into ``target``, a folder as a ZIP file. Raises StreamReconError."""
-    import shutil
-
-    suffix = FORMATS[name].offered[0]
-    if suffix:
-        return export(folder, name, target / f"{result_name(folder)}{suffix}")[0]
-    made = export(folder, name, target / f"{result_name(folder)}-{name}")[0]
-    return Path(shutil.make_archive(str(made), "zip", target, made.name))
-
-
-def _film(folder: Path, camera_path: Literal["orbit", "trajectory"], seconds: float, target: Path) -> Path:
-    """Write a video of a result into ``target``. Raises StreamReconError."""
-    from stream_recon.app.export.render.film import FilmOptions, render_film
-
-    path = target / f"{result_name(folder)}-{camera_path}.mp4"
-    render_film(folder, path, FilmOptions(camera_path, size=(1280, 720), seconds=seconds))
-    return path

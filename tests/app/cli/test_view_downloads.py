@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from stream_recon.app.cli import view
+from stream_recon.app.cli import downloads
 from stream_recon.app.core.gltf import Primitive, read_glb, write_glb
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
@@ -20,8 +20,8 @@ def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(tmp_path: Pat
     folder = tmp_path / "kitchen"
     write_room(folder, 6, source=False)
     write_glb(folder / "mesh.glb", [Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))])
-    with Viewer(PointsConfig(), port=0, exports=view.VIEWER_EXPORTS) as viewer:
-        view.offer_result(viewer, folder, film_seconds=0.2)
+    with Viewer(PointsConfig(), port=0, exports=downloads.VIEWER_EXPORTS) as viewer:
+        downloads.offer_result(viewer, folder, film_seconds=0.2)
         viewer.finish()
         with client_of(viewer) as client:
             assert "/surface/mesh" in client.nodes
