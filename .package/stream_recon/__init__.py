@@ -64,9 +64,9 @@ __version__ = "0.3.0"
 
 _NAMES = {
     "app.api.camera": "Camera",
+    "app.api.frame": "ResultFrame",
     "app.api.model": "Model Stream load_model",
     "app.api.reconstruct": "reconstruct",
-    "app.api.frame": "ResultFrame",
     "app.api.result": "Result open_result",
     "app.api.trajectory": "Trajectory",
     "app.core.cancel": "Cancel Cancelled",
