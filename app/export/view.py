@@ -113,15 +113,15 @@ class PinholeView:
 
 def pinhole_view(source_size: tuple[int, int], source: Intrinsics) -> PinholeView:
     """The view of a source at full size, without resampling where distortion moves no pixel noticeably."""
-    lens = source.camera_model.straightened(source_size)
-    if lens.is_straight:
+    camera_model = source.camera_model.straightened(source_size)
+    if camera_model.is_straight:
         return PinholeView(source_size, source.pinhole, source_size, source.pinhole)
     # Half sizes to the nearer border, so that the principal point is at the image centre.
     half = np.array(
         [min(source.cx, source_size[0] - source.cx) / source.fx, min(source.cy, source_size[1] - source.cy) / source.fy]
     )
     # Where distortion grows outward corners limit the size, otherwise the middles of the borders.
-    corner, middles = lens.undistorted(half), np.diag(lens.undistorted(np.diag(half)))
+    corner, middles = camera_model.undistorted(half), np.diag(camera_model.undistorted(np.diag(half)))
     half = np.minimum(np.minimum(corner, middles), np.tan(np.radians(WIDEST_DEG / 2)))
     wide, high = (max(1, int(2 * value)) for value in (half[0] * source.fx, half[1] * source.fy))
     # Odd or even like the source: an offset of half a pixel between the centres would blur the image.

@@ -139,8 +139,12 @@ class ViewerCameras:
                 continue
             if state.sent is None:
                 free = _free_view(client)
-                view = self._inner_view(free) if state.inside else self._opening_view(free)
-                state.share = share_in_view(self.subject.world(self._timeline)[0], view, free) - LOST_FROM_VIEW
+                points, _ = self.subject.world(self._timeline)
+                if state.inside:
+                    view = inner_view(points, self._timeline.spaced_poses(MAX_TRIED), self._up(), free)
+                else:
+                    view = self._opening_view(free)
+                state.share = share_in_view(points, view, free) - LOST_FROM_VIEW
                 self._show(client, state, view)
             elif time.monotonic() - state.sent_at > RESEND_S and state.sends < MAX_SENDS:
                 self._show(client, state, state.sent)
@@ -223,11 +227,6 @@ class ViewerCameras:
         path = self._timeline.path(MAX_PATH)
         up = self._up()
         return opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
-
-    def _inner_view(self, free: FreeView) -> View:
-        """The view of the camera of the path that has most of the subject in it."""
-        points, _ = self.subject.world(self._timeline)
-        return inner_view(points, self._timeline.spaced_poses(MAX_TRIED), self._up(), free)
 
     def _show(self, client: Any, state: ClientView, view: View) -> None:
         with self._lock:

@@ -89,9 +89,11 @@ class SceneContent:
     def hit(self, ray: PointingRay, options: PageOptions) -> Hit | None:
         """The nearest place that a ray meets on what a page shows."""
         shown = self.shown(options)
+        voxels = [chunk.voxel * chunk.S_world_chunk.scale for chunk in self._store.chunks]
+        spacing = float(np.median(voxels)) if voxels else 1e-3
         corners = [part.xyz[part.faces] for part in shown if part.faces is not None and len(part.faces)]
         hits = [hit_triangles(ray, corners)] if corners else []
-        hits += [hit_points(ray, part.xyz, self._spacing()) for part in shown if part.faces is None and len(part.xyz)]
+        hits += [hit_points(ray, part.xyz, spacing) for part in shown if part.faces is None and len(part.xyz)]
         hit = min((hit for hit in hits if hit is not None), key=lambda hit: hit.distance, default=None)
         if hit is None or not corners or hit is not hits[0]:
             return hit
@@ -129,10 +131,6 @@ class SceneContent:
         t = surface.triangles
         xyz = (t.xyz * surface.scale(self.timeline)) @ pose[:3, :3].T + pose[:3, 3]
         return Primitive(np.asarray(xyz, np.float32), t.faces, uv=t.uv, texture=surface.jpeg)
-
-    def _spacing(self) -> float:
-        voxels = [chunk.voxel * chunk.S_world_chunk.scale for chunk in self._store.chunks]
-        return float(np.median(voxels)) if voxels else 1e-3
 
 
 def coverage(mesh: SceneMesh, points: NDArray[np.floating], cameras: NDArray[np.floating]) -> float:

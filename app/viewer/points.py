@@ -106,13 +106,18 @@ def ranked_points(
     z = 1.
     """
     points = frame_points(result, replace(config, confidence=0.0))
-    valid = result.confidence[result.depth > 0]
-    # A sample is enough for percentages; sorting all pixels would cost more than the rest of this function.
-    levels = np.quantile(valid[:: max(1, len(valid) // 4096)], np.linspace(0, 1, 101)) if len(valid) else np.zeros(1)
-    rank = np.searchsorted(levels.astype(np.float32), points.confidence, side="right") - 1
+    rank = confidence_ranks(result.confidence[result.depth > 0], points.confidence)
     k, (height, width) = result.network_intrinsics, result.depth.shape
     window = np.array([-k.cx / k.fx, -k.cy / k.fy, width / k.fx, height / k.fy])
-    return points, np.clip(rank, 0, 100).astype(np.uint8), window
+    return points, rank, window
+
+
+def confidence_ranks(confidence: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Percentage [N] of a frame's pixels with a lower ``confidence`` [M] than each of ``values`` [N]."""
+    # A sample is enough for percentages: sorting all pixels would take longer than all else.
+    sample = confidence[:: max(1, len(confidence) // 4096)] if len(confidence) else np.zeros(1, np.float32)
+    levels = np.quantile(sample, np.linspace(0, 1, 101)).astype(np.float32)
+    return np.clip(np.searchsorted(levels, values, side="right") - 1, 0, 100).astype(np.uint8)
 
 
 def ply_bytes(points: RankedPoints) -> bytes:

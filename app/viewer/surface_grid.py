@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.gltf import Primitive, glb
 from stream_recon.app.core.types import FrameResult, Intrinsics
+from stream_recon.app.viewer.points import confidence_ranks
 
 GRID_SIDE = 120
 """Vertices along the longer side of a grid: as fine as the network's depth is."""
@@ -86,7 +87,9 @@ def surface_grid(result: FrameResult) -> SurfaceGrid:
     if sure.any():
         sure &= depth < MAX_MEDIAN_DEPTHS * float(np.median(depth[sure]))
         if result.certainty is None:
-            sure &= result.confidence >= max(MIN_CONFIDENCE, _quantile(result.confidence[depth > 0]))
+            known = result.confidence[depth > 0]
+            unsure = float(np.quantile(known[:: max(1, len(known) // 4096)], UNSURE_SHARE))
+            sure &= result.confidence >= max(MIN_CONFIDENCE, unsure)
     # Depth is smoothed before it is sampled: single wrong pixels would become spikes.
     smooth = cv2.medianBlur(np.asarray(depth, np.float32), 5 if result.certainty is None else 3)
     smooth = np.where(sure & (smooth > 0), smooth, np.float32(0))
@@ -97,12 +100,10 @@ def surface_grid(result: FrameResult) -> SurfaceGrid:
     offset = first + 0.5 - 0.5 * step  # of cell (0, 0) in pixels
     camera = Intrinsics(k.fx / step, k.fy / step, (k.cx - offset) / step, (k.cy - offset) / step)
     uv = np.array([[(first + 0.5) / w, (first + 0.5) / h], [step / w, step / h]], np.float32)
-    # As ranks of points: a percentage of all pixels with a depth.
-    levels = _quantiles(result.confidence[depth > 0])
-    chosen = slice(first, None, step), slice(first, None, step)
-    rank = np.searchsorted(levels, result.confidence[chosen].ravel(), side="right") - 1
-    unsure = (100 - np.clip(rank, 0, 100)).astype(np.uint8).reshape(smooth[chosen].shape)
-    return SurfaceGrid(np.ascontiguousarray(smooth[chosen]), camera, uv, unsure)
+    vertices = slice(first, None, step), slice(first, None, step)
+    rank = confidence_ranks(result.confidence[depth > 0], result.confidence[vertices].ravel())
+    unsure = (100 - rank).astype(np.uint8).reshape(smooth[vertices].shape)
+    return SurfaceGrid(np.ascontiguousarray(smooth[vertices]), camera, uv, unsure)
 
 
 def triangulate(grid: SurfaceGrid, covered: NDArray[np.bool_]) -> Triangles:
@@ -148,16 +149,6 @@ def texture(image: NDArray[np.uint8], side: int = TEXTURE_SIDE) -> bytes:
     ok, jpeg = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, TEXTURE_QUALITY])
     assert ok, "an 8-bit image can always be encoded"
     return bytes(jpeg)
-
-
-def _quantiles(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Levels [101] of the percentages from 0 to 100."""
-    sample = values[:: max(1, len(values) // 4096)] if len(values) else np.zeros(1, np.float32)
-    return np.asarray(np.quantile(sample, np.linspace(0, 1, 101)), np.float32)
-
-
-def _quantile(values: NDArray[np.float32]) -> float:
-    return float(np.quantile(values[:: max(1, len(values) // 4096)], UNSURE_SHARE))
 
 
 def _large_pieces(cells: NDArray[np.bool_]) -> NDArray[np.bool_]:

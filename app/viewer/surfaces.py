@@ -17,7 +17,7 @@ from stream_recon.app.viewer.surface_grid import (
     texture,
     triangulate,
 )
-from stream_recon.app.viewer.timeline import Timeline
+from stream_recon.app.viewer.timeline import Timeline, pinhole_vector
 
 MIN_NEW = 0.06
 """Share of a keyframe's pixels that no earlier surface covers, below which it gets no surface."""
@@ -105,7 +105,7 @@ class Surface:
 
     def remake(self, timeline: Timeline) -> None:
         """Compute the triangles again for the frame's present camera and depth."""
-        now = np.array(numbers(timeline.intrinsics(self.ordinal)))
+        now = np.array(pinhole_vector(timeline.intrinsics(self.ordinal)))
         scale, depth_field = float(timeline.depth_scales[self.ordinal]), np.array(timeline.depth_fields[self.ordinal])
         h, w = self.grid.depth.shape
         factors = depth_factors(np.asarray(depth_field - self.depth_field, np.float16), (h, w))
@@ -119,7 +119,7 @@ class Surface:
     def is_bent(self, timeline: Timeline) -> bool:
         """Whether the frame's present camera and depth differ by more than pose and `scale`."""
         change = timeline.depth_fields[self.ordinal] - self.depth_field
-        now = np.array(numbers(timeline.intrinsics(self.ordinal)))
+        now = np.array(pinhole_vector(timeline.intrinsics(self.ordinal)))
         shift = np.abs((now[2:] - self.camera[2:]) / now[:2]).max()
         return bool(np.ptp(change) > 2 * FIELD_TOLERANCE or shift > SHIFT_TOLERANCE)
 
@@ -160,10 +160,10 @@ class SurfaceStore:
         grid, is_dense = surface_grid(result), result.certainty is not None
         if min(grid.depth.shape) < 2 or not (grid.depth > 0).any():
             return
-        camera = np.array(numbers(self.timeline.intrinsics(ordinal)))
+        camera = np.array(pinhole_vector(self.timeline.intrinsics(ordinal)))
         scale, field_ = float(self.timeline.depth_scales[ordinal]), np.array(self.timeline.depth_fields[ordinal])
         if causal:
-            camera, scale, field_ = np.array(numbers(result.intrinsics)), 1.0, np.zeros_like(field_)
+            camera, scale, field_ = np.array(pinhole_vector(result.intrinsics)), 1.0, np.zeros_like(field_)
         none = Triangles(
             np.empty((0, 3), np.float32),
             np.empty((0, 2), np.float32),
@@ -290,7 +290,3 @@ class SurfaceStore:
             or sum(s.size for s in surfaces) > limits.bytes
             or sum(s.pixels for s in surfaces) > limits.texture_pixels
         )
-
-
-def numbers(camera: Intrinsics) -> tuple[float, float, float, float]:
-    return camera.fx, camera.fy, camera.cx, camera.cy

@@ -74,7 +74,7 @@ class Timeline:
     def add_frame(self, index: int, T_world_camera: NDArray[np.float64], intrinsics: Intrinsics) -> int:
         """Append source frame ``index``; gives its ordinal."""
         ordinal = len(self)
-        camera = _numbers(intrinsics)
+        camera = pinhole_vector(intrinsics)
         self._rows.append(
             pose=T_world_camera, causal_pose=T_world_camera, depth_scale=1.0, causal_camera=camera, camera=camera
         )
@@ -97,7 +97,7 @@ class Timeline:
                     fields[number] = frame.depth_field
             self.depth_fields[ordinals] = fields
         known = [number for number, frame in enumerate(frames) if frame.intrinsics is not None]
-        cameras = [_numbers(frame.intrinsics) for frame in frames if frame.intrinsics is not None]
+        cameras = [pinhole_vector(frame.intrinsics) for frame in frames if frame.intrinsics is not None]
         self._rows["camera"][ordinals[known]] = np.reshape(cameras, (-1, 4))
         return ordinals
 
@@ -186,5 +186,6 @@ def _spaced(n: int, count: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, n - 1, min(n, count)).round().astype(np.intp)) if n else np.empty(0, np.intp)
 
 
-def _numbers(camera: Intrinsics) -> tuple[float, float, float, float]:
+def pinhole_vector(camera: Intrinsics) -> tuple[float, float, float, float]:
+    """fx, fy, cx, cy."""
     return camera.fx, camera.fy, camera.cx, camera.cy

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,7 @@ class Viewer:
         events = PanelEvents(
             self._touch,
             self._save,
-            partial(self._queue_request, self._show_all),
+            lambda client: self._queue_request(self.state.show_all, client),
             self._queue_request,
             self._downloads.labels,
         )
@@ -111,9 +110,7 @@ class Viewer:
     def __enter__(self) -> "Viewer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -336,9 +333,6 @@ class Viewer:
             client.add_notification("No file", "The viewer has failed; the cloud is in the result folder.", color="red")
         else:
             self._queue_request(self.state.send_made, kind, client, self._cloud)
-
-    def _show_all(self, client: Any) -> None:
-        self.state.show_all(client)
 
     def _work(self) -> None:
         """Body of the viewer's thread."""

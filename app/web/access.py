@@ -33,7 +33,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True)
-class Reach:
+class AccessPolicy:
     """Who may use the application, and at which address."""
 
     host: str = "127.0.0.1"
@@ -58,10 +58,10 @@ class Reach:
 class Access:
     """ASGI middleware that admits or refuses each request and web socket."""
 
-    def __init__(self, app: Any, reach: Reach, max_sockets: int) -> None:
+    def __init__(self, app: Any, policy: AccessPolicy, max_sockets: int) -> None:
         self._max_sockets = max_sockets
-        self._app, self._token, self._secure, self._prefix = app, reach.token, reach.secure, reach.prefix
-        self._guard = RequestGuard(reach.host, "", reach.token, reach.public)
+        self._app, self._token, self._secure, self._prefix = app, policy.token, policy.secure, policy.prefix
+        self._guard = RequestGuard(policy.host, "", policy.token, policy.public)
         self._sockets = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +136,9 @@ class Access:
             if message["type"] == "http.response.start":
                 own = {name.lower().encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
                 is_viewer = scope["path"].startswith("/view/")
-                policy = VIEWER_POLICY if is_viewer else CONTENT_POLICY.format(sockets=_sockets_of(scope))
+                host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+                sockets = own_sockets(host.decode("latin-1"))
+                policy = VIEWER_POLICY if is_viewer else CONTENT_POLICY.format(sockets=sockets)
                 own[b"content-security-policy"] = policy.encode()
                 present = {name.lower() for name, _ in message["headers"]}
                 own.setdefault(b"cache-control", b"no-store")
@@ -147,10 +149,6 @@ class Access:
             await send(message)
 
         return send_with_headers
-
-
-def _sockets_of(scope: Scope) -> str:
-    return own_sockets(next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), ""))
 
 
 def _bounded_receive(receive: Receive) -> Receive:

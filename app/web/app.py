@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
-from stream_recon.app.web.access import Access, Reach
+from stream_recon.app.web.access import Access, AccessPolicy
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
@@ -27,7 +27,7 @@ STATIC = Path(__file__).parent / "static"
 
 def make_app(
     data: DataFolder,
-    reach: Reach,
+    policy: AccessPolicy,
     jobs: int = 1,
     program: Sequence[str] = PROGRAM,
     limits: WebLimits = DEFAULT_LIMITS,
@@ -82,7 +82,7 @@ def make_app(
         exception_handlers={500: _failed},
         lifespan=lifespan,
     )
-    return Access(application, reach, limits.sockets)
+    return Access(application, policy, limits.sockets)
 
 
 def _page(name: str) -> Any:

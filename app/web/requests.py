@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -38,7 +38,7 @@ async def json_of(request: Request) -> dict[str, Any]:
     """A request's JSON object; empty without a body. Raises ConfigError."""
     check_length(request, MAX_JSON_BYTES)
     data = b""
-    async for block in body_of(request):
+    async for block in request.stream():
         data += block
         if len(data) > MAX_JSON_BYTES:
             raise ConfigError("the request is too large")
@@ -49,12 +49,6 @@ async def json_of(request: Request) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ConfigError("the request is no JSON object")
     return given
-
-
-async def body_of(request: Request) -> AsyncIterator[bytes]:
-    """Parts of a request's body."""
-    async for block in request.stream():
-        yield block
 
 
 def check_length(request: Request, limit: int) -> None:

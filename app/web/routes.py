@@ -25,7 +25,7 @@ from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.library import Library
 from stream_recon.app.web.limits import WebLimits
-from stream_recon.app.web.requests import answered, body_of, check_length, json_of
+from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
 from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
@@ -99,7 +99,7 @@ class Routes:
             position = request.query_params.get("offset", "")
             if not (position.isascii() and position.isdecimal() and len(position) < 20):
                 raise ConfigError("say the offset of the piece")
-            offset = await self.uploads.append(upload, int(position), body_of(request))
+            offset = await self.uploads.append(upload, int(position), request.stream())
         if offset < upload.size or request.method == "GET":
             answer = {"offset": offset, "size": upload.size}
             return JSONResponse(answer if request.method == "GET" else {**answer, **self._begin_early(upload)})

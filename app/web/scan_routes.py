@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from stream_recon.app.web.requests import answered, body_of, check_length, finite, json_of, number
+from stream_recon.app.web.requests import answered, check_length, finite, json_of, number
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
 from stream_recon.configs.errors import InputError, OutputError, StreamReconError
@@ -36,7 +36,7 @@ class ScanRoutes:
         scan = self._scans.get(request.path_params["id"])
         check_length(request, MAX_FRAME_BYTES)
         data = b""
-        async for block in body_of(request):
+        async for block in request.stream():
             data += block
             if len(data) > MAX_FRAME_BYTES:
                 raise InputError("a frame has at most 2 MB")

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
-from stream_recon.app.web.access import Reach
+from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.data_folder import DataFolder
@@ -158,7 +158,7 @@ class Server:
         shown = f"[{shown}]" if ":" in shown else shown
         base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
-        application = make_app(data, Reach(options.host, token, self.has_tls, address), options.jobs)
+        application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address), options.jobs)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]

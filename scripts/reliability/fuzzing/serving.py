@@ -14,7 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from fuzzing.mutate import WORDS, broken_bytes
 from stream_recon.app.sources import growing
-from stream_recon.app.web.access import Reach
+from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.scans import jpeg_size
@@ -52,7 +52,7 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
     places.make()
     (folder / "outside.txt").write_text("mine")
     open_to_others = draw.random() < 0.3
-    reach = Reach(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else Reach()
+    reach = AccessPolicy(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else AccessPolicy()
     growing.MIN_BYTES = draw.choice((100, 200_000))  # short videos begin while they come, too
     app: Any = make_app(places, reach, jobs=0)
     headers = {"X-Stream-Recon": "1"} if draw.random() < 0.9 else {}

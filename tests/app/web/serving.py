@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from stream_recon.app.web.access import Reach
+from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
@@ -74,12 +74,12 @@ def program(folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def served(
-    folder: Path, *, jobs: int = 1, reach: Reach | None = None, limits: WebLimits = DEFAULT_LIMITS, **client: Any
+    folder: Path, *, jobs: int = 1, reach: AccessPolicy | None = None, limits: WebLimits = DEFAULT_LIMITS, **client: Any
 ) -> Iterator[TestClient]:
     """A client of the application of ``folder``, which sends the header of the own page."""
     places = DataFolder(folder)
     places.make()
-    app = make_app(places, reach or Reach(), jobs, program(folder.parent), limits)
+    app = make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits)
     options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
     with TestClient(app, **options) as found:  # type: ignore[arg-type]
         yield found

@@ -7,13 +7,13 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from stream_recon.app.web.access import Reach
+from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.limits import WebLimits
 from tests.app.web.serving import VIDEO, served, upload
 
 TOKEN = "a-token-of-a-test-1234"
 SOCKETS = "ws://127.0.0.1:8080"
-OPEN = Reach(host="0.0.0.0", token=TOKEN)
+OPEN = AccessPolicy(host="0.0.0.0", token=TOKEN)
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(tmp_path: Path) -> No
 
 
 def test_the_cookie_is_secure_where_pages_are_encrypted_and_has_the_proxys_path(tmp_path: Path) -> None:
-    reach = Reach(host="127.0.0.1", token=TOKEN, public="https://example.org/lab/recon/")
+    reach = AccessPolicy(host="127.0.0.1", token=TOKEN, public="https://example.org/lab/recon/")
     with served(tmp_path / "data", jobs=0, reach=reach, base_url="https://example.org") as client:
         cookie = client.get(f"/lab/recon/?token={TOKEN}").headers["set-cookie"]
         assert "; Secure" in cookie and "Path=/lab/recon/" in cookie

@@ -151,12 +151,12 @@ def test_the_end_of_the_server_ends_its_jobs_and_the_next_one_continues_them(tmp
 SERVER = """
 import sys, uvicorn
 from pathlib import Path
-from stream_recon.app.web.access import Reach
+from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.data_folder import DataFolder
 places = DataFolder(Path(sys.argv[1]))
 places.make()
-app = make_app(places, Reach(), 1, sys.argv[2:])
+app = make_app(places, AccessPolicy(), 1, sys.argv[2:])
 uvicorn.run(app, port=0, log_config=None)
 """
 
