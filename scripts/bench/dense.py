@@ -74,7 +74,7 @@ def rendered_views(count: int, side: int) -> tuple[list[StereoView], list[NDArra
     views: list[StereoView] = []
     truths: list[NDArray[np.float32]] = []
     for some in poses.split(CHUNK, dim=1):
-        images, depths = generator.renderer.render(world, some, focals, width, height)
+        images, depths = generator.renderer.render(world, some, focals, height, width)
         rgbs = np.rint(255 * images[0].clamp(0, 1).permute(0, 2, 3, 1).double().numpy())
         for rgb, depth, pose in zip(rgbs, depths[0].numpy(), some[0].numpy().astype(np.float64), strict=True):
             noisy = np.clip(rgb + image_noise.normal(0, IMAGE_NOISE, rgb.shape), 0, 255).astype(np.uint8)
