@@ -89,8 +89,8 @@ class DepthReader:
         y = ((np.arange(height) + 0.5 - top) / high * self.masked.shape[0]).astype(np.intp)
         # Dilated, since a feature's neighbourhood must be outside the mask, too.
         wider = cv2.dilate(self.masked.astype(np.uint8), np.ones((3, 3), np.uint8))
-        found = wider[y.clip(0, self.masked.shape[0] - 1)[:, None], x.clip(0, self.masked.shape[1] - 1)]
-        return np.where(found > 0, np.uint8(0), np.uint8(255))
+        is_masked = wider[y.clip(0, self.masked.shape[0] - 1)[:, None], x.clip(0, self.masked.shape[1] - 1)]
+        return np.where(is_masked > 0, np.uint8(0), np.uint8(255))
 
     def sample(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
         """Bilinear depths [N] at working pixels [N, 2]; 0 where there is no usable depth."""

@@ -119,6 +119,11 @@ def retriangulated(fit: BAState, config: AdjustmentConfig = ADJUSTMENT) -> BASta
     return with_errors(replace(fit.scene, points=points), fit.observations, fit.feature)
 
 
+def from_depth(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
+    """State of ``scene`` with points by measured depths."""
+    return with_errors(replace(scene, points=backprojected(scene, observations)), observations, feature)
+
+
 def with_errors(scene: BAScene, observations: Observations, feature: NDArray[np.int64]) -> BAState:
     """State of ``scene`` with the observations' errors and depths."""
     xyz = transform_each(invert_pose(scene.T_world_camera)[observations.camera], scene.points[observations.point])
@@ -162,7 +167,7 @@ def variance(fit: BAState, config: AdjustmentConfig = ADJUSTMENT) -> float:
 def second_pass_priors(priors: Priors, first: BAState, config: AdjustmentConfig = ADJUSTMENT) -> Priors:
     """Priors of the second pass, from those and the result of the first one."""
     known = priors.log_focal_sigma * config.second_pass_log_focal_sigma / config.log_focal_sigma
-    focal = known * float(np.sqrt(config.independent / variance(first, config=config)))
+    focal = known * float(np.sqrt(config.independent / variance(first, config)))
     return replace(
         priors, depth_sigma=config.second_pass_depth_sigma, log_focal_sigma=min(focal, priors.log_focal_sigma)
     )

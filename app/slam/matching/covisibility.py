@@ -59,25 +59,25 @@ def candidate_pairs(
     config: PairConfig = DEFAULT_MATCHING.pairs,
 ) -> list[CandidatePair]:
     """Pairs of keyframes to match within segments, each once; ``similarity`` [N, N]: see `similarity_matrix`."""
-    found: dict[tuple[int, int], CandidatePair] = {}
+    pairs: dict[tuple[int, int], CandidatePair] = {}
     shared = overlaps(views, camera_model, config.max_near)
     segment = np.array([view.segment for view in views])
     for second in range(len(views)):
         for first in range(max(0, second - config.neighbours), second):
             if segment[first] == segment[second]:
-                found[first, second] = CandidatePair(first, second, "near", guided=True)
+                pairs[first, second] = CandidatePair(first, second, "near", guided=True)
         earlier = np.flatnonzero(segment[: max(0, second - config.neighbours)] == segment[second])
         score = shared[second, earlier]
         for other in non_maximum_suppression(earlier, score, config.min_overlap, config.max_covisible, config.spacing):
             guided = views[second].index - views[other].index <= config.max_guided_interval
-            found[other, second] = CandidatePair(
+            pairs[other, second] = CandidatePair(
                 other, second, "covisible", guided, overlap=float(shared[second, other])
             )
-        known = [(i, second) in found or second - i <= 2 * config.neighbours for i in earlier.tolist()]
+        known = [(i, second) in pairs or second - i <= 2 * config.neighbours for i in earlier.tolist()]
         remote = earlier[~np.array(known, bool)]
         for other in _similar(remote, similarity[second], config):
-            found[other, second] = CandidatePair(other, second, "loop", guided=False)
-    return sorted(found.values(), key=lambda c: (c.first, c.second))
+            pairs[other, second] = CandidatePair(other, second, "loop", guided=False)
+    return sorted(pairs.values(), key=lambda c: (c.first, c.second))
 
 
 def _similar(earlier: NDArray[np.intp], similarity: NDArray[np.float32], config: PairConfig) -> list[int]:
@@ -91,13 +91,13 @@ def cross_segment_pairs(
 ) -> list[CandidatePair]:
     """Pairs to match between segments: the nearest in time and similar ones; arguments as of `candidate_pairs`."""
     segment = np.array([view.segment for view in views])
-    found = []
+    pairs = []
     for second in range(len(views)):
         earlier = np.flatnonzero(segment[:second] != segment[second])
         near = earlier[earlier >= second - config.neighbours]
         similar = _similar(earlier, similarity[second], config)
-        found += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
-    return found
+        pairs += [CandidatePair(first, second, "loop", guided=False) for first in sorted({*near.tolist(), *similar})]
+    return pairs
 
 
 def unordered_pairs(
@@ -164,10 +164,10 @@ def overlaps(
         local = xyz @ inverse[others, :3, :3].transpose(0, 2, 1) + inverse[others, None, :3, 3]
         pixels = camera_model.project(local.reshape(-1, 3))
         row, column, inside = grid.cells(pixels)
-        seen = np.where(inside, stacked[np.repeat(others, len(uv)), row, column], np.float32(0))
-        seen = seen.reshape(len(others), -1)
+        surface = np.where(inside, stacked[np.repeat(others, len(uv)), row, column], np.float32(0))
+        surface = surface.reshape(len(others), -1)
         depth = local[..., 2]
-        shared[i, others] = np.mean((seen > 0) & (depth < 1.35 * seen) & (depth > 0.65 * seen), axis=1)
+        shared[i, others] = np.mean((surface > 0) & (depth < 1.35 * surface) & (depth > 0.65 * surface), axis=1)
     return shared
 
 
@@ -186,8 +186,8 @@ def match_pairs(
 
     def checked(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
         """Verified matches, and those of held-out features among all matches."""
-        held = held_out_mask(a, config.pairs)[matches[:, 0]] | held_out_mask(b, config.pairs)[matches[:, 1]]
-        return verify(a, b, matches, least, descriptors), matches[held]
+        is_held_out = held_out_mask(a, config.pairs)[matches[:, 0]] | held_out_mask(b, config.pairs)[matches[:, 1]]
+        return verify(a, b, matches, least, descriptors), matches[is_held_out]
 
     def match_pair(pair: CandidatePair) -> tuple[Matches, Matches]:
         a, b = features[pair.first], features[pair.second]
@@ -195,17 +195,18 @@ def match_pairs(
             return checked(a, b, match(a, b, config=descriptors), pair.least)
         T = invert_pose(views[pair.second].T_world_camera) @ views[pair.first].T_world_camera
         predicted, _ = reproject(camera_model, a.uv, np.where(a.z > 0, a.z, np.nan), T)
-        found = checked(a, b, match(a, b, predicted, radius, descriptors), descriptors.min_guided)
-        if len(found[0]) >= descriptors.min_unguided or pair.kind == "covisible":
-            return found
+        guided = checked(a, b, match(a, b, predicted, radius, descriptors), descriptors.min_guided)
+        if len(guided[0]) >= descriptors.min_unguided or pair.kind == "covisible":
+            return guided
         # The poses may be wrong.
         unguided = checked(a, b, match(a, b, config=descriptors), descriptors.min_unguided)
-        return unguided if len(unguided[0]) > len(found[0]) else found
+        return unguided if len(unguided[0]) > len(guided[0]) else guided
 
     def match_group(group: Sequence[CandidatePair]) -> list[tuple[CandidatePair, Matches, Matches]]:
         done: list[tuple[CandidatePair, Matches, Matches]] = []
         for pair in group:
-            if pair.kind == "covisible" and sum(not len(found) for _, found, _ in done) >= config.pairs.max_failed:
+            failed = sum(not len(verified) for _, verified, _ in done)
+            if pair.kind == "covisible" and failed >= config.pairs.max_failed:
                 break
             done.append((pair, *match_pair(pair)))
         return done
@@ -214,14 +215,14 @@ def match_pairs(
     groups = _groups(pairs)
     with ThreadPoolExecutor(workers) as pool:
         for number, group in enumerate(pool.map(match_group, groups), start=1):
-            for pair, found, held in group:
+            for pair, verified, held_out in group:
                 result.tried += 1
-                if len(found):
-                    result.matches[pair.first, pair.second] = found
+                if len(verified):
+                    result.matches[pair.first, pair.second] = verified
                     if not pair.guided:
                         result.loops.add((pair.first, pair.second))
                 if pair.kind == "near":
-                    result.held_out[pair.first, pair.second] = held
+                    result.held_out[pair.first, pair.second] = held_out
             if advance:
                 advance(number / len(groups))
     return result

@@ -56,10 +56,10 @@ def detect(
     order = np.argsort(-response, kind="stable")
     _, first = np.unique(np.round(uv[order], 1), axis=0, return_index=True)
     order = order[np.sort(first)]
-    kept = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count, config.cells)]
-    root = np.sqrt(descriptors[kept] / np.maximum(descriptors[kept].sum(axis=1, keepdims=True), 1e-6))
-    z = np.zeros(len(kept), np.float32) if reader is None else reader.sample(uv[kept])
-    return Features(uv[kept], root.astype(np.float32), z)
+    selected = order[select_evenly(uv[order], (grey.shape[1], grey.shape[0]), count, config.cells)]
+    root = np.sqrt(descriptors[selected] / np.maximum(descriptors[selected].sum(axis=1, keepdims=True), 1e-6))
+    z = np.zeros(len(selected), np.float32) if reader is None else reader.sample(uv[selected])
+    return Features(uv[selected], root.astype(np.float32), z)
 
 
 def _sift(

@@ -66,12 +66,12 @@ def _blocks(
         yield slice(None), slice(None)
         return
     axis = int(np.argmax(second.uv.max(axis=0)))
-    side, along, there = 2 * radius, predicted[:, axis], second.uv[:, axis]
+    side, along, position = 2 * radius, predicted[:, axis], second.uv[:, axis]
     with np.errstate(invalid="ignore"):
-        strip = np.where((along >= -radius) & (along <= there.max() + radius), along // side, np.nan)
+        strip = np.where((along >= -radius) & (along <= position.max() + radius), along // side, np.nan)
     for number in np.unique(strip[np.isfinite(strip)]):
         # One pixel more, for rounding at the border.
-        near = (there > number * side - radius - 1) & (there < (number + 1) * side + radius + 1)
+        near = (position > number * side - radius - 1) & (position < (number + 1) * side + radius + 1)
         if near.any():
             yield np.flatnonzero(strip == number), np.flatnonzero(near)
 
@@ -88,14 +88,16 @@ def verify(
     A moving object may have more texture than the static scene. Where the outliers cover as much of the image as the
     inliers, a second fundamental matrix is estimated from them, and the one that covers more is taken.
     """
-    kept = _inliers(first, second, matches, matches, least, config)
-    rest = matches[~np.isin(matches[:, 0], kept[:, 0])]
-    if len(kept) and len(rest) >= least and _covered_cells(first, rest, config) >= _covered_cells(first, kept, config):
-        # Near a plane the first matrix takes some of the other motion's matches by chance, so all are tested again.
-        other = _inliers(first, second, rest, matches, least, config)
-        if _covered_cells(first, other, config) > _covered_cells(first, kept, config):
-            return other
-    return kept
+    inliers = _inliers(first, second, matches, matches, least, config)
+    outliers = matches[~np.isin(matches[:, 0], inliers[:, 0])]
+    if not len(inliers) or len(outliers) < least:
+        return inliers
+    covered = _covered_cells(first, inliers, config)
+    if _covered_cells(first, outliers, config) < covered:
+        return inliers
+    # Near a plane the first matrix takes some of the other motion's matches by chance, so all are tested again.
+    other = _inliers(first, second, outliers, matches, least, config)
+    return other if _covered_cells(first, other, config) > covered else inliers
 
 
 def _inliers(
@@ -115,8 +117,8 @@ def _inliers(
     good = inliers
     if sample is not matches:
         good = _sampson_px(F, first.uv[matches[:, 0]], second.uv[matches[:, 1]]) < config.epipolar_px
-    kept = matches[good]
-    return kept if len(kept) >= least else NO_MATCHES
+    agreeing = matches[good]
+    return agreeing if len(agreeing) >= least else NO_MATCHES
 
 
 def _fundamental(
@@ -140,9 +142,9 @@ def _fundamental(
 def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
     """Sampson distances [N] of matches from ``F`` (Hartley and Zisserman, 11.4.3)."""
     x, y = (np.column_stack([p, np.ones(len(p))]) for p in (a, b))
-    there, back = x @ F.T, y @ F
-    size = np.square(there[:, :2]).sum(axis=1) + np.square(back[:, :2]).sum(axis=1)
-    return np.asarray(np.abs((y * there).sum(axis=1)) / np.sqrt(np.maximum(size, 1e-12)))
+    lines_second, lines_first = x @ F.T, y @ F
+    size = np.square(lines_second[:, :2]).sum(axis=1) + np.square(lines_first[:, :2]).sum(axis=1)
+    return np.asarray(np.abs((y * lines_second).sum(axis=1)) / np.sqrt(np.maximum(size, 1e-12)))
 
 
 def _covered_cells(features: Features, matches: Matches, config: DescriptorMatchConfig) -> int:
@@ -179,8 +181,8 @@ def build_tracks(counts: Sequence[int], matches: Mapping[tuple[int, int], Matche
     nodes = np.unique(edges)
     keyframe = np.searchsorted(starts, nodes, side="right") - 1
     track = label[nodes].astype(np.int64)
-    _, inverse, seen = np.unique(track * len(counts) + keyframe, return_inverse=True, return_counts=True)
-    clear = seen[inverse] == 1
+    _, inverse, features = np.unique(track * len(counts) + keyframe, return_inverse=True, return_counts=True)
+    clear = features[inverse] == 1
     nodes, keyframe, track = nodes[clear], keyframe[clear], track[clear]
     _, inverse, length = np.unique(track, return_inverse=True, return_counts=True)
     long = length[inverse] >= 2
@@ -206,25 +208,25 @@ def track_klt(
     begin = np.asarray(predicted, np.float32)
     ahead = np.isfinite(begin) & (begin >= 0) & (begin < (width, height))
     inside = np.asarray(ahead.all(axis=1))
-    at = np.asarray(uv, np.float32) - np.float32(0.5)
-    begin = np.where(inside[:, None], begin - np.float32(0.5), at)
-    there, found = _tracked(source, target, at, begin, config)
+    start = np.asarray(uv, np.float32) - np.float32(0.5)
+    begin = np.where(inside[:, None], begin - np.float32(0.5), start)
+    end, is_tracked = _tracked(source, target, start, begin, config)
     # Back without help from the result: from where the prediction puts it.
-    back, returned = _tracked(target, source, there, there + (at - begin), config)
-    arrived = inside & found & returned
-    arrived &= np.linalg.norm(back - at, axis=1) < config.round_trip_px
-    return there + np.float32(0.5), np.asarray(arrived)
+    back, is_returned = _tracked(target, source, end, end + (start - begin), config)
+    is_consistent = inside & is_tracked & is_returned
+    is_consistent &= np.linalg.norm(back - start, axis=1) < config.round_trip_px
+    return end + np.float32(0.5), np.asarray(is_consistent)
 
 
 def _tracked(
     source: NDArray[np.uint8],
     target: NDArray[np.uint8],
-    at: NDArray[np.float32],
+    start: NDArray[np.float32],
     begin: NDArray[np.float32],
     config: KltConfig,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     size, flags = (config.window, config.window), cv2.OPTFLOW_USE_INITIAL_FLOW
-    there, found, _ = cv2.calcOpticalFlowPyrLK(
-        source, target, at, np.array(begin, np.float32), winSize=size, maxLevel=config.levels, flags=flags
+    end, status, _ = cv2.calcOpticalFlowPyrLK(
+        source, target, start, np.array(begin, np.float32), winSize=size, maxLevel=config.levels, flags=flags
     )
-    return np.asarray(there, np.float32), np.asarray(found).reshape(-1) > 0
+    return np.asarray(end, np.float32), np.asarray(status).reshape(-1) > 0

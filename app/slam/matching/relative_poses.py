@@ -90,8 +90,8 @@ def reprojection_errors_px(
         a, b = features[i], features[j]
         z = a.z[m[:, 0]].astype(np.float64) * depth_scale[i]
         T = invert_pose(T_world_camera[j]) @ T_world_camera[i]
-        there, _ = reproject(camera_model, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
-        distance = np.nan_to_num(np.linalg.norm(there - b.uv[m[:, 1]], axis=1), nan=np.inf)
+        projected, _ = reproject(camera_model, a.uv[m[:, 0]], np.where(z > 0, z, np.nan), T)
+        distance = np.nan_to_num(np.linalg.norm(projected - b.uv[m[:, 1]], axis=1), nan=np.inf)
         errors[i, j] = float(np.median(distance[z > 0])) if (z > 0).any() else 0.0
     return errors
 
@@ -131,26 +131,26 @@ def _pnp(
     a: Features, b: Features, matches: NDArray[np.integer], camera_model: CameraModel, config: RelativePoseConfig
 ) -> tuple[FloatArray, int] | None:
     """Similarity from the second's axes and scale to the first's, by the first's depth; and its number of inliers."""
-    z, z_there = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
-    known = (z > 0) & (z_there > 0)
+    z, z_second = a.z[matches[:, 0]].astype(np.float64), b.z[matches[:, 1]].astype(np.float64)
+    known = (z > 0) & (z_second > 0)
     if known.sum() < config.min_inliers:
         return None
     xyz = camera_model.unproject(a.uv[matches[known, 0]]) * z[known, None]
     plane = camera_model.unproject(b.uv[matches[known, 1]])[:, :2]
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     limit = config.pnp_px / camera_model.focal
-    found, rotation, translation, inliers = cv2.solvePnPRansac(
+    ok, rotation, translation, inliers = cv2.solvePnPRansac(
         xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )
-    if not found or inliers is None or len(inliers) < config.min_inliers:
+    if not ok or inliers is None or len(inliers) < config.min_inliers:
         return None
     rows = inliers[:, 0]
     rotation, translation = cv2.solvePnPRefineLM(xyz[rows], plane[rows], np.eye(3), None, rotation, translation)
     R, _ = cv2.Rodrigues(rotation)
-    seen = xyz[rows] @ R[2] + translation[2, 0]
-    if (seen > 0).mean() < 0.9:
+    depth = xyz[rows] @ R[2] + translation[2, 0]
+    if (depth > 0).mean() < 0.9:
         return None
-    scale = float(np.median(seen[seen > 0] / z_there[known][rows][seen > 0]))
+    scale = float(np.median(depth[depth > 0] / z_second[known][rows][depth > 0]))
     S = np.eye(4)
     S[:3, :3], S[:3, 3] = scale * R.T, -R.T @ translation[:, 0]
     return S, len(rows)

@@ -50,9 +50,9 @@ def relative_pose(
         return None
     T = np.eye(4)
     T[:3, :3], T[:3, 3] = R, t[:, 0]
-    seen = np.flatnonzero(inliers)
-    count = len(seen)
-    pixels = np.concatenate([first[seen], second[seen]]).astype(np.float64)
+    rows = np.flatnonzero(inliers)
+    count = len(rows)
+    pixels = np.concatenate([first[rows], second[rows]]).astype(np.float64)
     point = np.tile(np.arange(count), 2)
     observations = Observations(np.repeat([0, 1], count), point, pixels)
     angle = triangulate(
@@ -70,8 +70,8 @@ def rotation_errors_deg(
     """Angles between relative rotations of poses [N, 4, 4] and those by matches, of pairs that have a two-view pose."""
     angles = []
     for (i, j), m in matches.items():
-        found = relative_pose(camera_model, features[i].uv[m[:, 0]], features[j].uv[m[:, 1]])
-        if found is not None:
+        pose = relative_pose(camera_model, features[i].uv[m[:, 0]], features[j].uv[m[:, 1]])
+        if pose is not None:
             relative = invert_pose(T_world_camera[j]) @ T_world_camera[i]
-            angles.append(float(rotation_angle_deg(relative[:3, :3].T @ found.T_second_first[:3, :3])))
+            angles.append(float(rotation_angle_deg(relative[:3, :3].T @ pose.T_second_first[:3, :3])))
     return np.array(angles)

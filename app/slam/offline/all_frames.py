@@ -83,11 +83,11 @@ class PoseInterpolator:
         It is the rotation in rad, plus the translation relative to the keyframes' distance (the larger of both).
         """
         left, right, _ = self.around(frame)
-        there = self._from(left, int(self.positions[right]))
-        angle = np.radians(rotation_angle_deg(there[:3, :3].T @ self.after[right, :3, :3]))
+        predicted = self._from(left, int(self.positions[right]))
+        angle = np.radians(rotation_angle_deg(predicted[:3, :3].T @ self.after[right, :3, :3]))
         begin, end = self.after[left, :3, 3], self.after[right, :3, 3]
-        length = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(there[:3, 3] - begin)), 1e-12)
-        return float(angle) + float(np.linalg.norm(there[:3, 3] - end)) / length
+        length = max(float(np.linalg.norm(end - begin)), float(np.linalg.norm(predicted[:3, 3] - begin)), 1e-12)
+        return float(angle) + float(np.linalg.norm(predicted[:3, 3] - end)) / length
 
     def _from(self, keyframe: int, frame: int) -> FloatArray:
         """Pose [4, 4] of a frame by the earlier motion from a keyframe."""
@@ -108,16 +108,16 @@ def interpolate_poses(
 
     ``depth_scale``: [K], of the keyframes.
     """
-    kept, count = np.flatnonzero(~fallback), len(data.views)
-    positions, scales = np.array(data.keyframes)[kept], depth_scale[kept]
-    T_kept = fit.scene.T_world_camera[kept]
-    interpolator = PoseInterpolator(positions, data.T_network, T_kept, scales, data.segment)
+    mapped, count = np.flatnonzero(~fallback), len(data.views)
+    positions, scales = np.array(data.keyframes)[mapped], depth_scale[mapped]
+    T_mapped = fit.scene.T_world_camera[mapped]
+    interpolator = PoseInterpolator(positions, data.T_network, T_mapped, scales, data.segment)
     T = np.array([interpolator.pose(frame) for frame in range(count)])
     if online is not None:
         # Only where the network's motion is clearly wrong: online poses of blurred frames have the same errors as the
         # keyframes around them, and so seem to agree.
         before, ratio = online.T_world_camera, scales / online.depth_scale[positions]
-        other = PoseInterpolator(positions, before, T_kept, ratio, data.segment)
+        other = PoseInterpolator(positions, before, T_mapped, ratio, data.segment)
         for frame in range(count):
             if interpolator.misfit(frame) > max(config.wrong_motion, other.misfit(frame)):
                 T[frame] = other.pose(frame)
@@ -135,7 +135,7 @@ def refine_between(
 ) -> FloatArray:
     """Poses [N, 4, 4] of all frames, those between keyframes adjusted from ``T`` to the keyframes' points."""
     T = T.copy()
-    points = keyframe_points(fit, data.features, config=config)
+    points = keyframe_points(fit, data.features, config)
     index = {position: k for k, position in enumerate(data.keyframes)}
     waiting: list[tuple[int, Grey]] = []
     left: tuple[int, Grey] | None = None
@@ -165,14 +165,14 @@ def keyframe_points(
     fit: BAState, features: Sequence[Features], config: BetweenConfig = BETWEEN
 ) -> list[tuple[NDArray[np.float32], FloatArray]]:
     """Pixels [P, 2] and world points [P, 3] of the inliers of each keyframe."""
-    found: list[tuple[NDArray[np.float32], FloatArray]] = []
-    seen, inliers = fit.observations, np.flatnonzero(fit.errors < config.inlier_px)
-    for k, some in enumerate(rows_by(seen.camera[inliers], len(features))):
-        rows = inliers[some]
+    points: list[tuple[NDArray[np.float32], FloatArray]] = []
+    observations, inliers = fit.observations, np.flatnonzero(fit.errors < config.inlier_px)
+    for k, own in enumerate(rows_by(observations.camera[inliers], len(features))):
+        rows = inliers[own]
         if len(rows) > config.max_points:
             rows = rows[np.linspace(0, len(rows) - 1, config.max_points).astype(int)]
-        found.append((features[k].uv[fit.feature[rows]], fit.scene.points[seen.point[rows]]))
-    return found
+        points.append((features[k].uv[fit.feature[rows]], fit.scene.points[observations.point[rows]]))
+    return points
 
 
 def _refined_pose(
@@ -189,9 +189,9 @@ def _refined_pose(
     camera_model = fit.scene.camera_model
     pixels, xyz = [], []
     for uv, points, grey in sides:
-        there, arrived = track_klt(grey, image, uv, project_world(camera_model, T_start, points), config.klt)
-        pixels.append(there[arrived])
-        xyz.append(points[arrived])
+        end, is_tracked = track_klt(grey, image, uv, project_world(camera_model, T_start, points), config.klt)
+        pixels.append(end[is_tracked])
+        xyz.append(points[is_tracked])
     uv, world = np.concatenate(pixels), np.concatenate(xyz)
     if len(uv) < config.min_points:
         return T_start

@@ -193,8 +193,8 @@ class AttemptSource:
         test = self.test(matches)
         structure = reconstruct(data.features, test.training_matches, self.camera_model, known, config.sfm)
         if structure is None:
-            found = self.from_poses(test) if self.unordered else None
-            return found and replace(found, from_images=True)
+            attempt = self.from_poses(test) if self.unordered else None
+            return attempt and replace(attempt, from_images=True)
         tracks = training_tracks(test)
         initializer = Initializer(
             data.T_keyframes, self.camera_model, data.features, tracks, {}, known, config=config.start

@@ -85,11 +85,9 @@ class CameraModelFit:
         # A few keyframes whose poses went astray must not decide.
         most = config.outlying * float(np.median(np.abs(gain)))
         gain = gain.clip(-most, most)
-        error = (
-            float(gain.std(ddof=1)) * np.sqrt(config.correlated / len(gain))
-            if len(gain) > config.correlated
-            else np.inf
-        )
+        error = np.inf
+        if len(gain) > config.correlated:
+            error = float(gain.std(ddof=1)) * np.sqrt(config.correlated / len(gain))
         return bool(gain.mean() > max(config.sure * error, config.min_gain * other.losses.mean()))
 
 
@@ -127,88 +125,69 @@ class _CameraModelSelection:
         held_out = point % config.held_out_every == 0
         # Long tracks say more than short ones.
         order = np.argsort(-np.bincount(point[~held_out], minlength=len(start.scene.points)), kind="stable")
+        observations = np.bincount(point[~held_out], minlength=len(order))[order]
         fitted = np.zeros(len(order), bool)
-        fitted[
-            order[np.cumsum(np.bincount(point[~held_out], minlength=len(order))[order]) <= config.max_observations]
-        ] = True
+        fitted[order[np.cumsum(observations) <= config.max_observations]] = True
         self._start, self._test = _tracks(start, ~held_out & fitted[point]), _tracks(start, held_out)
         self._config = config
         self._motions, self._priors, self._size = motions, replace(priors, log_focal_sigma=config.log_focal_sigma), size
 
     def best(self) -> CameraModelFit:
-        camera_model = self._start.scene.camera_model
-        bowl, one_term = (
-            replace(camera_model, fisheye=True),
-            with_camera_model(self._priors, camera_model, terms=1, config=self._config),
-        )
-        begun = self._coarse(camera_model)
-        best = self._fitted(begun, camera_model, self._priors)
-        one = self._fitted(best.state.scene, camera_model, one_term)
+        plain = self._start.scene.camera_model
+        fisheye = replace(plain, fisheye=True)
+        coarse = self._coarse(plain)
+        best = self._fitted(coarse, plain)
+        one = self._fitted(best.state.scene, plain, terms=1)
         if not one.is_better(best):
             # A wrong lens may have led to a wrong motion.
-            one = self._fitted(begun, camera_model, one_term)
+            one = self._fitted(coarse, plain, terms=1)
         if not one.is_better(best):
             # One term of a plain lens is too far from a fish-eye lens where the motion follows the lens, as in turns.
-            one = self._fitted(
-                self._coarse(bowl), bowl, with_camera_model(self._priors, bowl, terms=1, config=self._config)
-            )
+            one = self._fitted(self._coarse(fisheye), fisheye, terms=1)
         if not one.is_better(best):
             return best
         # The simpler lens, too, may fit better from there.
-        again = self._fitted(one.state.scene, camera_model, self._priors)
+        again = self._fitted(one.state.scene, plain)
         best = again if again.losses.mean() < best.losses.mean() else best
-        begin = one.state.scene
-        two = self._fitted(
-            begin, begin.camera_model, with_camera_model(self._priors, begin.camera_model, terms=2, config=self._config)
-        )
+        two = self._fitted(one.state.scene, one.state.scene.camera_model, terms=2)
         wide = min(one, two, key=_mean_loss).state.scene
-        fisheye = [
-            self._fitted(
-                scene,
-                replace(bowl, focal=scene.camera_model.focal),
-                with_camera_model(self._priors, bowl, terms=1, config=self._config),
-            )
-            for scene in (wide, self._coarse(bowl))
+        fisheye_fits = [
+            self._fitted(scene, replace(fisheye, focal=scene.camera_model.focal), terms=1)
+            for scene in (wide, self._coarse(fisheye))
         ]
         # Two terms come last: a fish-eye lens with one explains as much with less.
-        for other in (one, min(fisheye, key=_mean_loss), two):
+        for other in (one, min(fisheye_fits, key=_mean_loss), two):
             if other.state.scene.camera_model.is_invertible(self._size) and other.is_better(best):
                 best = other
         return best
 
     def _coarse(self, camera_model: CameraModel) -> BAScene:
-        """The scene adjusted with a fixed lens."""
+        """The scene adjusted with a fixed camera model."""
         start = self._start
-        begin = robust_ba.with_errors(
-            replace(start.scene, camera_model=camera_model), start.observations, start.feature
-        )
+        scene = replace(start.scene, camera_model=camera_model)
+        begin = robust_ba.with_errors(scene, start.observations, start.feature)
         fixed = SolveOptions(free_focal=False)
         return robust_ba.solve(begin, self._motions, self._config.coarse_rounds, self._priors, fixed).scene
 
-    def _fitted(self, begin: BAScene, camera_model: CameraModel, priors: Priors) -> CameraModelFit:
-        seen, feature = self._start.observations, self._start.feature
+    def _fitted(self, begin: BAScene, camera_model: CameraModel, terms: int = 0) -> CameraModelFit:
+        """Fit with free radial ``terms``; 0: under the priors of the start."""
+        observations, feature, priors = self._start.observations, self._start.feature, self._priors
+        if terms:
+            priors = with_camera_model(priors, camera_model, terms, self._config)
         scene = replace(begin, camera_model=camera_model, points=self._start.scene.points)
-        scene = replace(scene, points=robust_ba.backprojected(scene, seen))
-        state = robust_ba.retriangulated(robust_ba.with_errors(scene, seen, feature))
-        found = robust_ba.solve(state, self._motions, self._config.fine_rounds, priors)
-        return CameraModelFit(found, priors, self._losses(found.scene), self._config)
+        state = robust_ba.retriangulated(robust_ba.from_depth(scene, observations, feature))
+        fitted = robust_ba.solve(state, self._motions, self._config.fine_rounds, priors)
+        return CameraModelFit(fitted, priors, self._losses(fitted.scene), self._config)
 
     def _losses(self, scene: BAScene) -> FloatArray:
-        seen, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
+        observations, count = replace(self._test.observations, depth=None), len(scene.T_world_camera)
         by_depth = robust_ba.backprojected(replace(scene, points=self._test.scene.points), self._test.observations)
-        found = triangulate(
-            scene.T_world_camera,
-            scene.camera_model,
-            seen,
-            len(by_depth),
-            loss_scale=self._config.test_px,
-            iterations=10,
-            otherwise=by_depth,
-        )
-        errors = robust_ba.with_errors(replace(scene, points=found.points), seen, self._test.feature).errors
+        T, test_px = scene.T_world_camera, self._config.test_px
+        tracks = triangulate(T, scene.camera_model, observations, len(by_depth), test_px, 10, otherwise=by_depth)
+        errors = robust_ba.with_errors(replace(scene, points=tracks.points), observations, self._test.feature).errors
         squared = np.square(np.minimum(errors, 1e3))
-        total = np.bincount(seen.camera, squared / (squared + self._config.test_px**2), count)
-        return np.asarray(total / np.maximum(np.bincount(seen.camera, minlength=count), 1))
+        total = np.bincount(observations.camera, squared / (squared + test_px**2), count)
+        return np.asarray(total / np.maximum(np.bincount(observations.camera, minlength=count), 1))
 
 
 def _mean_loss(fit: CameraModelFit) -> float:
@@ -230,13 +209,11 @@ def focal_error(fit: BAState, priors: Priors, config: DistortionConfig = DISTORT
     if not len(fit.observations):
         return None
     known = intrinsics_information(Problem(fit.scene, fit.observations, priors=priors))
-    bent = not fit.scene.camera_model.is_straight
-    information = config.adjustment.independent * known.log_focal(
-        priors.k1_sigma if bent else None, priors.k2_sigma if bent else None
-    )
-    return (
-        float(np.sqrt(max(known.variance, config.adjustment.min_variance) / information)) if information > 0 else None
-    )
+    sigmas = (None, None) if fit.scene.camera_model.is_straight else (priors.k1_sigma, priors.k2_sigma)
+    information = config.adjustment.independent * known.log_focal(*sigmas)
+    if information <= 0:
+        return None
+    return float(np.sqrt(max(known.variance, config.adjustment.min_variance) / information))
 
 
 def _tracks(fit: BAState, kept: Mask) -> BAState:

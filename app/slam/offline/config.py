@@ -51,5 +51,12 @@ class RefineConfig:
     fields: FieldConfig = FIELDS
     between: BetweenConfig = BETWEEN
 
+    def feature_count(self, keyframes: int, unordered: bool) -> int:
+        """Features of each keyframe; few photographs in no order show a place from far apart, and need more."""
+        if not unordered:
+            return DEFAULT_MATCHING.features.count
+        share = self.total_photograph_features // max(keyframes, 1)
+        return min(max(share, self.min_photograph_features), self.max_photograph_features)
+
 
 REFINE = RefineConfig()

@@ -91,23 +91,20 @@ def estimate_fields(
 
     ``depth_scale`` [K] and ``views`` are the keyframes'; ``size``: width and height of the working image.
     """
-    samples = depth_samples(fit, depth_scale, views, size, config=config)
+    samples = depth_samples(fit, depth_scale, views, size, config)
     none = np.zeros((len(views), GRID, GRID))
     held_out = samples.point % config.held_out_every == config.held_out_every - 1
     test = samples.take(held_out)
     if not len(test.camera):
         return DepthFields(none)
-    tried = fit_fields(samples.take(~held_out), len(views), config=config)
-    keep = _improves(test, tried, config=config) & _agrees(fit, depth_scale, views, size, tried, config=config)
+    tried = fit_fields(samples.take(~held_out), len(views), config)
+    keep = _improves(test, tried, config) & _agrees(fit, depth_scale, views, size, tried, config)
     residual = test.log_ratio - _values_at(tried * keep[:, None, None], test)
     weight = 1 / test.variance
     errors = _weighted_median(np.abs(test.log_ratio), weight), _weighted_median(np.abs(residual), weight)
-    if (
-        not keep.any()
-        or _losses(test, residual, config=config).sum() >= _losses(test, test.log_ratio, config=config).sum()
-    ):
+    if not keep.any() or _losses(test, residual, config).sum() >= _losses(test, test.log_ratio, config).sum():
         return DepthFields(none, errors[0], errors[0])
-    return DepthFields(np.where(keep[:, None, None], fit_fields(samples, len(views), config=config), 0.0), *errors)
+    return DepthFields(np.where(keep[:, None, None], fit_fields(samples, len(views), config), 0.0), *errors)
 
 
 def depth_samples(
@@ -118,14 +115,14 @@ def depth_samples(
     config: FieldConfig = FIELDS,
 ) -> DepthSamples:
     """Samples of points that several keyframes see with small errors; arguments as of `estimate_fields`."""
-    seen = fit.observations
-    assert seen.depth is not None
-    usable = (fit.errors < config.points.good_px) & (seen.depth > 0) & (fit.depth > 0)
-    usable &= fit.views_of_points[seen.point] >= config.points.min_views
-    camera, point = seen.camera[usable], seen.point[usable]
-    ratio = np.log(fit.depth[usable] / (seen.depth[usable] * depth_scale[camera]))
+    observations = fit.observations
+    assert observations.depth is not None
+    usable = (fit.errors < config.points.good_px) & (observations.depth > 0) & (fit.depth > 0)
+    usable &= fit.views_of_points[observations.point] >= config.points.min_views
+    camera, point = observations.camera[usable], observations.point[usable]
+    ratio = np.log(fit.depth[usable] / (observations.depth[usable] * depth_scale[camera]))
     extent = np.array([view.extent or (0, 0, *size) for view in views])[camera]
-    xy = (seen.pixel[usable] - extent[:, :2]) / extent[:, 2:]
+    xy = (observations.pixel[usable] - extent[:, :2]) / extent[:, 2:]
     variance = config.depth_sigma**2 + (config.points.pixel_sigma / np.maximum(parallax_px(fit)[usable], 1e-6)) ** 2
     return DepthSamples(camera, point, xy, ratio, variance)
 
@@ -135,9 +132,7 @@ def fit_fields(samples: DepthSamples, keyframes: int, config: FieldConfig = FIEL
     fields = np.zeros((keyframes, GRID**2))
     for k, mine in enumerate(rows_by(samples.camera, keyframes)):
         if len(mine) >= config.points.min_points:
-            fields[k] = _fit_field(
-                _basis(samples.xy[mine]), samples.log_ratio[mine], samples.variance[mine], config=config
-            )
+            fields[k] = _fit_field(_basis(samples.xy[mine]), samples.log_ratio[mine], samples.variance[mine], config)
     return fields.reshape(-1, GRID, GRID)
 
 
@@ -146,9 +141,8 @@ def _fit_field(basis: FloatArray, value: FloatArray, variance: FloatArray, confi
     nodes: FloatArray = np.zeros(basis.shape[1])
     prior = _prior_information(config)
     for _ in range(config.rounds):
-        weight = config.points.independent / (
-            variance + (value - basis @ nodes) ** 2 * (variance / (2 * config.depth_sigma) ** 2)
-        )
+        loss = (value - basis @ nodes) ** 2 * (variance / (2 * config.depth_sigma) ** 2)
+        weight = config.points.independent / (variance + loss)
         weighted = basis * weight[:, None]
         nodes = np.asarray(np.linalg.solve(basis.T @ weighted + prior, weighted.T @ value), np.float64)
     return nodes
@@ -164,15 +158,10 @@ def _prior_information(config: FieldConfig) -> FloatArray:
 def _basis(xy: FloatArray) -> FloatArray:
     """Bilinear weights [O, GRID * GRID] of the nodes at positions [O, 2]."""
     (column, right), (row, down) = weights(xy[:, 0]), weights(xy[:, 1])
-    found, which, first = np.zeros((len(xy), GRID**2)), np.arange(len(xy)), row * GRID + column
-    for step, share in (
-        (0, (1 - right) * (1 - down)),
-        (1, right * (1 - down)),
-        (GRID, (1 - right) * down),
-        (GRID + 1, right * down),
-    ):
-        found[which, first + step] = share
-    return found
+    basis, which, first = np.zeros((len(xy), GRID**2)), np.arange(len(xy)), row * GRID + column
+    basis[which, first], basis[which, first + 1] = (1 - right) * (1 - down), right * (1 - down)
+    basis[which, first + GRID], basis[which, first + GRID + 1] = (1 - right) * down, right * down
+    return basis
 
 
 def _values_at(fields: FloatArray, samples: DepthSamples) -> FloatArray:
@@ -184,22 +173,16 @@ def _improves(test: DepthSamples, fields: FloatArray, config: FieldConfig) -> ND
     """Mask [K] of keyframes where the fields reduce the loss of held-out samples, of a keyframe and those around it."""
     count = len(fields)
 
-    def sums(residual: FloatArray) -> FloatArray:
-        return _around(
-            np.asarray(np.bincount(test.camera, _losses(test, residual, config=config), count), np.float64),
-            config=config,
-        )
-
-    before, after = sums(test.log_ratio), sums(test.log_ratio - _values_at(fields, test))
-    number = _around(np.asarray(np.bincount(test.camera, minlength=count), np.float64), config=config)
+    residuals = test.log_ratio, test.log_ratio - _values_at(fields, test)
+    losses = [np.bincount(test.camera, _losses(test, residual, config), count) for residual in residuals]
+    number, before, after = (_around(each, config) for each in (np.bincount(test.camera, minlength=count), *losses))
     return np.asarray((number >= config.min_test_points) & (after < (1 - config.min_gain) * before))
 
 
 def _losses(samples: DepthSamples, residual: FloatArray, config: FieldConfig) -> FloatArray:
     """Bounded losses [O] of log residuals [O], weighted by inverse variance."""
-    return np.asarray(
-        residual**2 / (residual**2 + (2 * config.depth_sigma) ** 2) * config.depth_sigma**2 / samples.variance
-    )
+    square = residual**2
+    return np.asarray(square / (square + (2 * config.depth_sigma) ** 2) * config.depth_sigma**2 / samples.variance)
 
 
 def _agrees(
@@ -216,20 +199,19 @@ def _agrees(
     """
     plain = [view.grid.scaled(scale) for view, scale in zip(views, depth_scale.tolist(), strict=True)]
     better = [_corrected(grid, field, view, size) for grid, field, view in zip(plain, fields, views, strict=True)]
-    scene, difference = fit.scene, np.zeros((2, len(views)))
+    scene, between = fit.scene, np.zeros((2, len(views) - 1))
     forward = [(k, k + 1) for k in range(len(views) - 1)]
     both_ways = forward, [(b, a) for a, b in forward]
     for row, grids in enumerate((plain, better)):
         maps = DepthMaps.of(scene.camera_model, grids, np.ones(len(views)))
-        there, back = (
-            np.array([float(np.median(np.abs(each))) if len(each) else 0.0 for each in ratios])
-            for ratios in (
-                maps.common_log_ratios(scene.camera_model, scene.T_world_camera, pairs) for pairs in both_ways
-            )
-        )
-        difference[row, 1:] += there + back
-        difference[row, :-1] += there + back
-    before, after = (_around(row, config=config) for row in difference)
+        for pairs in both_ways:
+            ratios = maps.common_log_ratios(scene.camera_model, scene.T_world_camera, pairs)
+            medians = np.array([float(np.median(np.abs(each))) if len(each) else 0.0 for each in ratios])
+            between[row] += medians
+    difference = np.zeros((2, len(views)))
+    difference[:, 1:] += between
+    difference[:, :-1] += between
+    before, after = (_around(row, config) for row in difference)
     return np.asarray((after <= (1 + config.max_cost) * before) & (difference[1].sum() <= difference[0].sum()))
 
 
@@ -247,9 +229,10 @@ def _weighted_median(values: FloatArray, weight: FloatArray) -> float:
     return float(values[order[np.searchsorted(total, 0.5 * total[-1])]])
 
 
-def _around(values: FloatArray, config: FieldConfig) -> FloatArray:
+def _around(values: NDArray[np.number], config: FieldConfig) -> FloatArray:
     """Sums [K] over each keyframe and those around it."""
-    return np.convolve(values, np.ones(2 * config.around + 1))[config.around : config.around + len(values)]
+    total = np.convolve(values, np.ones(2 * config.around + 1))[config.around : config.around + len(values)]
+    return np.asarray(total, np.float64)
 
 
 def interpolate_fields(

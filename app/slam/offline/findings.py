@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.evidence.judgement import Selection, runs
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.covisibility import PairMatches
 from stream_recon.app.slam.offline.attempts import Attempt
-from stream_recon.app.slam.offline.depth_fields import DepthFields
+from stream_recon.app.slam.offline.depth_fields import DepthFields, interpolate_fields
 from stream_recon.app.slam.offline.held_out_test import Judgement
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.path_error import PathError
-from stream_recon.app.slam.offline.report import RefinementReport
+from stream_recon.app.slam.offline.report import Refinement, RefinementReport
 from stream_recon.app.slam.offline.second_pass import SecondPass
 
 
@@ -46,9 +47,32 @@ class Findings:
     unchanged: str = ""
     """Why the network's poses are kept; empty where they are not."""
 
+    def refinement(
+        self, T_network: FloatArray, camera_model: CameraModel, scale: Scale, report: RefinementReport
+    ) -> Refinement:
+        """The refinement; the network's poses [N, 4, 4], depth and camera where it did not succeed."""
+        data, count = self.data, len(self.data.views)
+        if self.unchanged or self.frames is None or self.second is None or self.attempt is None:
+            one, none, keyframes = np.ones(count), np.zeros((count, GRID, GRID), np.float16), data.keyframes
+            return Refinement(T_network, one, camera_model, scale, keyframes, None, [], report, none, data.features)
+        fit, frames = self.second.fit, self.frames
+        fields = interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
+        return Refinement(
+            frames.T_world_camera,
+            frames.depth_scale,
+            fit.scene.camera_model,
+            scale,
+            data.keyframes,
+            fit,
+            sorted(self.attempt.matches.loops),
+            report,
+            fields,
+            data.features,
+        )
+
 
 def report_on(
-    found: Findings, camera_model: CameraModel, scale: Scale, seconds: Mapping[str, float], max_focal_error: float
+    findings: Findings, camera_model: CameraModel, scale: Scale, seconds: Mapping[str, float], max_focal_error: float
 ) -> RefinementReport:
     """Report of a refinement.
 
@@ -57,34 +81,34 @@ def report_on(
         seconds: of each stage.
         max_focal_error: relative error of the focal length up to which it counts as measured.
     """
-    data = found.data
+    data = findings.data
     figures: dict[str, object] = {
         "keyframes": len(data.keyframes),
         "features": sum(len(features) for features in data.features),
-        "segments": len(np.unique(data.keyframe_segment)) if found.matches is not None else 1,
+        "segments": len(np.unique(data.keyframe_segment)) if findings.matches is not None else 1,
         "focal_before": camera_model.focal / scale.factor,
-        "fallback_segments": fallback_segments(found),
+        "fallback_segments": fallback_segments(findings),
         "seconds": dict(seconds),
     }
-    matches = found.attempt.matches if found.attempt else found.matches
+    matches = findings.attempt.matches if findings.attempt else findings.matches
     if matches is not None:
         figures |= {"pairs_tried": matches.tried, "pairs_accepted": len(matches.matches), "loops": len(matches.loops)}
-    if found.attempt is not None:
+    if findings.attempt is not None:
         figures |= {
-            "start": found.attempt.candidate.start,
-            "reprojection_px_before": found.attempt.before_px,
-            "network_turn_error_deg": found.attempt.turn_error_deg,
-            "path_error": found.path_error and found.path_error.random,
+            "start": findings.attempt.candidate.start,
+            "reprojection_px_before": findings.attempt.before_px,
+            "network_turn_error_deg": findings.attempt.turn_error_deg,
+            "path_error": findings.path_error and findings.path_error.random,
         }
-        if found.selection is not None:
-            figures |= _judged(found.attempt.judgement)
-    if found.second is not None:
-        error = found.second.focal_error
-        figures |= {"scale_correction": round(found.second.scale_correction, 3), "focal_error": error}
-        if not found.second.known_intrinsics:
+        if findings.selection is not None:
+            figures |= _judged(findings.attempt.judgement)
+    if findings.second is not None:
+        error = findings.second.focal_error
+        figures |= {"scale_correction": round(findings.second.scale_correction, 3), "focal_error": error}
+        if not findings.second.known_intrinsics:
             figures["field_of_view_measured"] = error is not None and error <= max_focal_error
-    if found.second is not None and found.frames is not None:
-        figures |= _mapped(found.second, found.frames, data, scale)
+    if findings.second is not None and findings.frames is not None:
+        figures |= _mapped(findings.second, findings.frames, data, scale)
     return RefinementReport(**figures)  # type: ignore[arg-type]
 
 
@@ -125,18 +149,18 @@ def _mapped(second: SecondPass, frames: RefinedFrames, data: VideoData, scale: S
     }
 
 
-def fallback_segments(found: Findings) -> list[dict[str, object]]:
+def fallback_segments(findings: Findings) -> list[dict[str, object]]:
     """First and last frame of the segments that fall back to the network, and why."""
-    views, keyframes = found.data.views, found.data.keyframes
-    if found.unchanged:
-        return [{"first": views[0].index, "last": views[-1].index, "why": found.unchanged}]
-    if found.selection is None:
+    views, keyframes = findings.data.views, findings.data.keyframes
+    if findings.unchanged:
+        return [{"first": views[0].index, "last": views[-1].index, "why": findings.unchanged}]
+    if findings.selection is None:
         return []
     return [
         {
             "first": views[keyframes[begin]].index,
             "last": views[keyframes[end - 1]].index,
-            "why": found.selection.reason,
+            "why": findings.selection.reason,
         }
-        for begin, end in runs(found.selection.fallback)
+        for begin, end in runs(findings.selection.fallback)
     ]

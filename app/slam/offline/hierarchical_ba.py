@@ -61,21 +61,19 @@ def solve(
 ) -> BAState:
     """`robust_ba.solve` for any number of keyframes, with motions from each to the next, and without fixed cameras."""
     count = len(fit.scene.T_world_camera)
-    coarse, fine = (
-        [r for r in rounds if r.loss_px > config.coarse_px],
-        [r for r in rounds if r.loss_px <= config.coarse_px],
-    )
+    coarse = [r for r in rounds if r.loss_px > config.coarse_px]
+    fine = [r for r in rounds if r.loss_px <= config.coarse_px]
     all_at_once = count <= config.max_at_once
-    chosen = skeletal_set(count, config=config)
+    chosen = skeletal_set(count, config)
     if all_at_once and (len(chosen) == count or not coarse):
         return robust_ba.solve(fit, motions, rounds, priors, options)
-    small_rounds, small_motions = coarse if all_at_once else rounds, composed(motions, chosen, config=config)
+    small_rounds, small_motions = coarse if all_at_once else rounds, composed(motions, chosen, config)
     small = robust_ba.solve(subset(fit, chosen), small_motions, small_rounds, priors, options)
-    registered = register_remaining(fit, chosen, small, config=config)
+    registered = register_remaining(fit, chosen, small, config)
     last = [*(replace(r, iterations=config.iterations_after_registration) for r in coarse[-1:]), *fine]
     if all_at_once:
         return robust_ba.solve(registered, motions, last, priors, options)
-    return blockwise_ba(registered, motions, last, priors, config=config)
+    return blockwise_ba(registered, motions, last, priors, config)
 
 
 def skeletal_set(count: int, config: HierarchyConfig = HIERARCHY) -> IntArray:
@@ -90,17 +88,17 @@ def subset(fit: BAState, cameras: IntArray, keep: NDArray[np.bool_] | None = Non
 
     ``keep``: [O], observations to use; None: all.
     """
-    seen, scene = fit.observations, fit.scene
-    keep = np.isin(seen.camera, cameras) if keep is None else keep
+    observations, scene = fit.observations, fit.scene
+    keep = np.isin(observations.camera, cameras) if keep is None else keep
     rank = np.full(len(scene.T_world_camera), -1)
     rank[cameras] = np.arange(len(cameras))
-    keep = keep & (np.bincount(seen.point[keep], minlength=len(scene.points))[seen.point] >= 2)
-    used, point = np.unique(seen.point[keep], return_inverse=True)
+    keep = keep & (np.bincount(observations.point[keep], minlength=len(scene.points))[observations.point] >= 2)
+    used, point = np.unique(observations.point[keep], return_inverse=True)
     scale = None if scene.log_depth_scale is None else scene.log_depth_scale[cameras]
     T, points = scene.T_world_camera[cameras], scene.points[used]
     scene = replace(scene, T_world_camera=T, points=points, log_depth_scale=scale)
-    seen = replace(seen.take(keep), camera=rank[seen.camera[keep]], point=point)
-    return BAState(scene, seen, fit.feature[keep], fit.errors[keep], fit.depth[keep])
+    observations = replace(observations.take(keep), camera=rank[observations.camera[keep]], point=point)
+    return BAState(scene, observations, fit.feature[keep], fit.errors[keep], fit.depth[keep])
 
 
 def composed(
@@ -130,7 +128,7 @@ def composed(
 
 def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: HierarchyConfig = HIERARCHY) -> BAState:
     """State of all cameras after adjustment of some: the others are interpolated, then registered by the points."""
-    before, seen = fit.scene, fit.observations
+    before, observations = fit.scene, fit.observations
     count = len(before.T_world_camera)
     old = np.zeros(count) if before.log_depth_scale is None else before.log_depth_scale
     new = small.scene.log_depth_scale
@@ -141,20 +139,17 @@ def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: H
     T[chosen] = small.scene.T_world_camera
     scale = old + np.interp(np.arange(count), chosen, change)
     scene = replace(before, T_world_camera=T, camera_model=small.scene.camera_model, log_depth_scale=scale)
-    theirs = np.isin(seen.camera, chosen)
-    scene = replace(scene, points=robust_ba.backprojected(scene, seen.take(theirs)))
-    known = robust_ba.retriangulated(robust_ba.with_errors(scene, seen.take(theirs), fit.feature[theirs]))
-    sure = np.bincount(seen.point[theirs][known.errors < config.inlier_px], minlength=len(before.points)) >= 2
-    rows = ~theirs & sure[seen.point]
-    moved, distances = pose_only_ba_each(T, known.scene.points, seen.take(rows), scene.camera_model)
-    near = np.bincount(seen.camera[rows][distances < config.inlier_px], minlength=count)
-    fitted = (near >= config.min_inliers) & (
-        near >= config.min_inlier_share * np.bincount(seen.camera[rows], minlength=count)
-    )
+    theirs = np.isin(observations.camera, chosen)
+    known = robust_ba.retriangulated(robust_ba.from_depth(scene, observations.take(theirs), fit.feature[theirs]))
+    sure = np.bincount(observations.point[theirs][known.errors < config.inlier_px], minlength=len(before.points)) >= 2
+    rows = ~theirs & sure[observations.point]
+    moved, distances = pose_only_ba_each(T, known.scene.points, observations.take(rows), scene.camera_model)
+    camera = observations.camera[rows]
+    inliers, every = (np.bincount(each, minlength=count) for each in (camera[distances < config.inlier_px], camera))
+    fitted = inliers >= np.maximum(config.min_inliers, config.min_inlier_share * every)
     T[fitted] = moved[fitted]
     scene = replace(scene, T_world_camera=T)
-    scene = replace(scene, points=robust_ba.backprojected(scene, seen))
-    return robust_ba.retriangulated(robust_ba.with_errors(scene, seen, fit.feature))
+    return robust_ba.retriangulated(robust_ba.from_depth(scene, observations, fit.feature))
 
 
 def blockwise_ba(
@@ -166,29 +161,29 @@ def blockwise_ba(
 ) -> BAState:
     """State after adjusting one block of cameras after the other, with all other cameras and the intrinsics fixed."""
     rounds = [replace(r, free_k1=False) for r in rounds]
-    scene, seen = fit.scene, fit.observations
+    scene, observations = fit.scene, fit.observations
     T = scene.T_world_camera.copy()
     scale = np.zeros(len(T)) if scene.log_depth_scale is None else scene.log_depth_scale.copy()
     scene = replace(scene, T_world_camera=T, log_depth_scale=scale)
-    order = np.argsort(seen.camera, kind="stable")
-    starts = np.searchsorted(seen.camera[order], np.arange(len(T) + 1))
+    order = np.argsort(observations.camera, kind="stable")
+    starts = np.searchsorted(observations.camera[order], np.arange(len(T) + 1))
     for begin in range(0, max(len(T) - config.block_step, 1), config.block_step):
         end = min(begin + config.block, len(T))
-        mine = np.zeros(len(seen), bool)
+        mine = np.zeros(len(observations), bool)
         mine[order[starts[begin] : starts[end]]] = True
-        keep = mine | _few_views(seen.point, ~mine & np.isin(seen.point, seen.point[mine]), config=config)
-        cameras = np.union1d(np.unique(seen.camera[keep]), np.arange(begin, end))
+        shared = ~mine & np.isin(observations.point, observations.point[mine])
+        keep = mine | _few_views(observations.point, shared, config)
+        cameras = np.union1d(np.unique(observations.camera[keep]), np.arange(begin, end))
         stays = (cameras < begin) | (cameras >= end)
         block = subset(replace(fit, scene=scene), cameras, keep)
         block = robust_ba.retriangulated(robust_ba.with_errors(block.scene, block.observations, block.feature))
         options = SolveOptions(free_focal=False, fixed=stays)
-        found = robust_ba.solve(block, composed(motions, cameras, config=config), rounds, priors, options).scene
+        solved = robust_ba.solve(block, composed(motions, cameras, config), rounds, priors, options).scene
         # Without other cameras the first one of the block stayed.
-        T[begin:end] = found.T_world_camera[~stays]
-        if found.log_depth_scale is not None:
-            scale[begin:end] = found.log_depth_scale[~stays]
-    points = robust_ba.backprojected(scene, seen)
-    full = robust_ba.retriangulated(robust_ba.with_errors(replace(scene, points=points), seen, fit.feature))
+        T[begin:end] = solved.T_world_camera[~stays]
+        if solved.log_depth_scale is not None:
+            scale[begin:end] = solved.log_depth_scale[~stays]
+    full = robust_ba.retriangulated(robust_ba.from_depth(scene, observations, fit.feature))
     options = SolveOptions(free_focal=False, fixed=np.ones(len(T), bool))
     return robust_ba.solve(full, None, rounds[-1:], priors, options)
 

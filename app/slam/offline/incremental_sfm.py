@@ -89,12 +89,12 @@ def reconstruct(
     tracks = build_tracks([len(f) for f in features], matches)
     matched = len({k for pair in matches for k in pair})
     best: Reconstruction | None = None
-    for pair, T_second_first in _initial_pairs(features, matches, camera_model, config=config):
+    for pair, T_second_first in _initial_pairs(features, matches, camera_model, config):
         if best is not None and best.registered[list(pair)].all():
             continue
-        found = _Mapper(features, tracks, camera_model, known_intrinsics, config).run(pair, T_second_first)
-        if best is None or found.registered.sum() > best.registered.sum():
-            best = found
+        reconstruction = _Mapper(features, tracks, camera_model, known_intrinsics, config).run(pair, T_second_first)
+        if best is None or reconstruction.registered.sum() > best.registered.sum():
+            best = reconstruction
         if best.registered.sum() >= config.sufficient_share * matched:
             break
     return best
@@ -110,17 +110,17 @@ def _initial_pairs(
     most = sorted(matches, key=lambda pair: -len(matches[pair]))
     # Neighbours in a video have most matches, but narrow angles.
     half = config.initial_pairs // 2
-    rest = [pair for pair in most[half:] if len(matches[pair]) >= 2 * config.min_initial]
-    found = []
-    for i, j in [*most[:half], *rest[:: max(len(rest) // half, 1)][:half]]:
+    others = [pair for pair in most[half:] if len(matches[pair]) >= 2 * config.min_initial]
+    scored = []
+    for i, j in [*most[:half], *others[:: max(len(others) // half, 1)][:half]]:
         uv = features[i].uv[matches[i, j][:, 0]], features[j].uv[matches[i, j][:, 1]]
         relative = relative_pose(camera_model, *uv)
         if relative is None or relative.angle_deg < config.min_deg or relative.inliers.sum() < config.min_initial:
             continue
         score = float(relative.inliers.sum()) * min(relative.angle_deg, config.wide_deg)
-        found.append((score, (i, j), relative.T_second_first))
-    found.sort(key=lambda each: -each[0])
-    return [(pair, T) for _, pair, T in found[: config.max_initial]]
+        scored.append((score, (i, j), relative.T_second_first))
+    scored.sort(key=lambda each: -each[0])
+    return [(pair, T) for _, pair, T in scored[: config.max_initial]]
 
 
 class _Mapper:
@@ -137,14 +137,14 @@ class _Mapper:
         self._camera_model, self._known, self._config = camera_model, known_intrinsics, config
         starts = np.cumsum([0, *(len(f) for f in features)])
         uv = np.concatenate([f.uv for f in features]).astype(np.float64)
-        self._seen = Observations(tracks.keyframe, tracks.track, uv[starts[tracks.keyframe] + tracks.feature])
+        self._observations = Observations(tracks.keyframe, tracks.track, uv[starts[tracks.keyframe] + tracks.feature])
         self._feature = tracks.feature
         self._of_keyframe = rows_by(tracks.keyframe, len(features))
         self._of_track = rows_by(tracks.track, len(tracks))
         self._T = np.tile(np.eye(4), (len(features), 1, 1))
         self._registered = np.zeros(len(features), bool)
         self._points = np.full((len(tracks), 3), np.nan)
-        self._good = np.zeros(len(self._seen), bool)
+        self._good = np.zeros(len(self._observations), bool)
         """Observations of triangulated points with a small error."""
         self._priors = Priors(
             focal=camera_model.focal, log_focal_sigma=config.log_focal_sigma, known_intrinsics=known_intrinsics
@@ -155,7 +155,7 @@ class _Mapper:
         first, second = pair
         self._T[second] = invert_pose(T_second_first)
         self._registered[[first, second]] = True
-        self._triangulate(np.unique(self._seen.point[np.concatenate([self._of_keyframe[k] for k in pair])]))
+        self._triangulate(np.unique(self._observations.point[np.concatenate([self._of_keyframe[k] for k in pair])]))
         self._adjust(5.0)
         adjusted = 2
         while True:
@@ -171,8 +171,8 @@ class _Mapper:
             while self._register_next():
                 pass
         rows = np.flatnonzero(self._good)
-        seen, feature = self._seen.take(rows), self._feature[rows]
-        return Reconstruction(self._T, self._registered, self._camera_model, self._points, seen, feature)
+        observations, feature = self._observations.take(rows), self._feature[rows]
+        return Reconstruction(self._T, self._registered, self._camera_model, self._points, observations, feature)
 
     def _register_next(self) -> bool:
         """Register the keyframe with the best view of the points; False if none can be."""
@@ -180,39 +180,37 @@ class _Mapper:
         scores = {}
         for k in np.flatnonzero(~self._registered).tolist():
             rows = self._of_keyframe[k]
-            rows = rows[known[self._seen.point[rows]]]
+            rows = rows[known[self._observations.point[rows]]]
             if len(rows) >= self._config.min_registered:
-                cells = (
-                    self._seen.pixel[rows] / (2 * self._camera_model.cx, 2 * self._camera_model.cy) * self._config.cells
-                ).astype(int)
+                size = 2 * self._camera_model.cx, 2 * self._camera_model.cy
+                cells = (self._observations.pixel[rows] / size * self._config.cells).astype(int)
                 scores[k] = len(np.unique(cells, axis=0)) * np.sqrt(len(rows))
         return any(self._register(k, known) for k in sorted(scores, key=lambda k: -scores[k]))
 
     def _register(self, k: int, known: Mask) -> bool:
         rows = self._of_keyframe[k]
-        rows = rows[known[self._seen.point[rows]]]
-        xyz, uv = self._points[self._seen.point[rows]], self._seen.pixel[rows]
+        rows = rows[known[self._observations.point[rows]]]
+        xyz, uv = self._points[self._observations.point[rows]], self._observations.pixel[rows]
         plane = self._camera_model.unproject(uv)[:, :2]
         limit = self._config.pnp_px / self._camera_model.focal
         try:
-            found, rotation, translation, inliers = cv2.solvePnPRansac(
+            ok, rotation, translation, inliers = cv2.solvePnPRansac(
                 xyz, plane, np.eye(3), None, iterationsCount=500, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
             )
         except cv2.error:
             return False
-        if not found or inliers is None or len(inliers) < self._config.min_registered:
+        if not ok or inliers is None or len(inliers) < self._config.min_registered:
             return False
         T = np.eye(4)
         T[:3, :3], T[:3, 3] = cv2.Rodrigues(rotation)[0], translation[:, 0]
-        estimate = pose_only_ba(
-            invert_pose(T), xyz, uv, np.ones(len(uv)), self._camera_model, LossSchedule((4.0, 2.0), iterations=10)
-        )
+        schedule = LossSchedule((4.0, 2.0), iterations=10)
+        estimate = pose_only_ba(invert_pose(T), xyz, uv, np.ones(len(uv)), self._camera_model, schedule)
         near = estimate.distances < self._config.registered_px
         if near.sum() < max(self._config.min_registered, self._config.min_registered_share * len(rows)):
             return False
         self._T[k], self._registered[k] = estimate.T_world_camera, True
         self._good[rows] = near
-        self._triangulate(self._seen.point[self._of_keyframe[k]], only_new=True)
+        self._triangulate(self._observations.point[self._of_keyframe[k]], only_new=True)
         return True
 
     def _triangulate(self, tracks: IntArray, only_new: bool = False) -> None:
@@ -222,27 +220,29 @@ class _Mapper:
         if not len(tracks):
             return
         rows = np.concatenate([self._of_track[t] for t in tracks])
-        rows = rows[self._registered[self._seen.camera[rows]]]
+        rows = rows[self._registered[self._observations.camera[rows]]]
         self._points[tracks], self._good[rows] = np.nan, False
         # In the second round without the views that contradict the others.
         for _ in range(2):
-            chosen, point = np.unique(self._seen.point[rows], return_inverse=True)
+            chosen, point = np.unique(self._observations.point[rows], return_inverse=True)
             if not len(chosen):
                 return
-            seen = replace(self._seen.take(rows), point=point)
-            found = triangulate(self._T, self._camera_model, seen, len(chosen), loss_scale=2.0)
-            sure = found.in_front & (found.angle_deg > self._config.point_deg) & (found.views >= 2)
-            self._points[chosen] = np.where(sure[:, None], found.points, np.nan)
+            observations = replace(self._observations.take(rows), point=point)
+            new = triangulate(self._T, self._camera_model, observations, len(chosen), loss_scale=2.0)
+            sure = new.in_front & (new.angle_deg > self._config.point_deg) & (new.views >= 2)
+            self._points[chosen] = np.where(sure[:, None], new.points, np.nan)
             near = self._errors(rows) < self._config.point_px
             rows = rows[near]
-        views = np.bincount(self._seen.point[rows], minlength=len(self._points))
+        views = np.bincount(self._observations.point[rows], minlength=len(self._points))
         self._points[tracks[views[tracks] < 2]] = np.nan
-        self._good[rows] = views[self._seen.point[rows]] >= 2
+        self._good[rows] = views[self._observations.point[rows]] >= 2
 
     def _errors(self, rows: IntArray) -> FloatArray:
         """Reprojection errors of observations in pixels; inf where unknown or behind the camera."""
-        xyz = transform_each(invert_pose(self._T)[self._seen.camera[rows]], self._points[self._seen.point[rows]])
-        away = np.linalg.norm(self._camera_model.project(xyz) - self._seen.pixel[rows], axis=1)
+        xyz = transform_each(
+            invert_pose(self._T)[self._observations.camera[rows]], self._points[self._observations.point[rows]]
+        )
+        away = np.linalg.norm(self._camera_model.project(xyz) - self._observations.pixel[rows], axis=1)
         return np.asarray(np.nan_to_num(away, nan=np.inf))
 
     def _adjust(self, loss_px: float, free_k1: bool = False) -> None:
@@ -251,21 +251,19 @@ class _Mapper:
         cameras = np.flatnonzero(self._registered)
         if len(rows) < 2 * self._config.min_registered:
             return
-        used, point = np.unique(self._seen.point[rows], return_inverse=True)
-        seen = replace(self._seen.take(rows), camera=np.searchsorted(cameras, self._seen.camera[rows]), point=point)
+        used, point = np.unique(self._observations.point[rows], return_inverse=True)
+        camera = np.searchsorted(cameras, self._observations.camera[rows])
+        observations = replace(self._observations.take(rows), camera=camera, point=point)
         scene = BAScene(self._T[cameras], self._points[used], self._camera_model)
         free = not self._known
         # With two images the focal length would follow the noise.
         enough = free and len(cameras) > 3
-        problem = Problem(scene, seen, None, None, enough, free_k1 and free, priors=self._priors)
-        found = adjust(problem, loss_scale=loss_px, iterations=15, tolerance=1e-3).scene
-        self._T[cameras], self._points[used], self._camera_model = (
-            found.T_world_camera,
-            found.points,
-            found.camera_model,
-        )
+        problem = Problem(scene, observations, None, None, enough, free_k1 and free, priors=self._priors)
+        scene = adjust(problem, loss_scale=loss_px, iterations=15, tolerance=1e-3).scene
+        self._T[cameras], self._points[used] = scene.T_world_camera, scene.points
+        self._camera_model = scene.camera_model
         near = self._errors(rows) < self._config.point_px
         self._good[rows] = near
-        views = np.bincount(self._seen.point[rows[near]], minlength=len(self._points))
+        views = np.bincount(self._observations.point[rows[near]], minlength=len(self._points))
         self._points[used[views[used] < 2]] = np.nan
-        self._good &= np.isfinite(self._points[self._seen.point, 0])
+        self._good &= np.isfinite(self._points[self._observations.point, 0])

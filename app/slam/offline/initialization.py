@@ -1,7 +1,7 @@
 """Initial candidates of a refinement, each adjusted: from the network's or the online poses, from matches
-alone, or with a lens that bends lines. `model_selection` chooses between them."""
+alone, or with another camera model. `attempts` chooses between them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -140,17 +140,11 @@ class Initializer:
         )
         if best is None:
             return None
-        camera_model, change = (
-            best.state.scene.camera_model,
-            abs(float(np.log(best.state.scene.camera_model.focal / scene.camera_model.focal))),
-        )
+        camera_model, config = best.state.scene.camera_model, self.config
         if best.priors.k1_sigma == candidate.priors.k1_sigma:
-            error = camera_model_selection.focal_error(best.state, best.priors, self.config.distortion)
-            if (
-                error is None
-                or error > self.config.distortion.max_focal_error
-                or change < self.config.same_focal + 2 * error
-            ):
+            change = abs(float(np.log(camera_model.focal / scene.camera_model.focal)))
+            error = camera_model_selection.focal_error(best.state, best.priors, config.distortion)
+            if error is None or error > config.distortion.max_focal_error or change < config.same_focal + 2 * error:
                 return None
         own, priors = replace(self, camera_model=camera_model), best.priors
         if candidate.start != "matches":
@@ -159,8 +153,8 @@ class Initializer:
             rounds = [r for r in self._rounds if r not in robust_ba.FINE_ROUNDS]
             begin = self._solve(self._state(begin, camera_model), candidate.motions, rounds, priors, fixed).scene
         start = robust_ba.retriangulated(self._state(begin, camera_model))
-        found = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
-        return replace(found, untied=candidate.untied)
+        fitted = own._adjusted(candidate.start, start, candidate.motions, AFTER_SFM_ROUNDS, priors)
+        return replace(fitted, untied=candidate.untied)
 
     def with_motions(
         self, candidate: InitialCandidate, motions: RelativePoses, least_px: float = 0.0
@@ -171,13 +165,9 @@ class Initializer:
         candidate's motions are those that weigh as much next to observations of their own standard deviation, of
         ``least_px`` at least.
         """
-        scene, priors = (
-            candidate.fit.scene,
-            replace(candidate.priors, relative_loss_scale=self.config.squared_loss_scale),
-        )
-        start = self.state_of(
-            replace(self._initial.scene, camera_model=scene.camera_model, log_depth_scale=scene.log_depth_scale)
-        )
+        scene = candidate.fit.scene
+        priors = replace(candidate.priors, relative_loss_scale=self.config.squared_loss_scale)
+        start = self.state_of(replace(scene, T_world_camera=self._initial.scene.T_world_camera))
         fit = self._solve(start, motions, AFTER_SFM_ROUNDS, priors, SolveOptions(candidate.free_focal))
         share = len(fit.observations) / max(len(self.tracks.track), 1)
         sigma = min(max(float(np.sqrt(robust_ba.variance(fit, self.config.adjustment))), least_px), 1.0)
@@ -202,27 +192,25 @@ class Initializer:
         return self._adjusted("matches", start, None, robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS, priors)
 
     def from_reconstruction(
-        self, found: Reconstruction, matches: Mapping[tuple[int, int], Matches], T_otherwise: FloatArray
+        self, reconstruction: Reconstruction, matches: Mapping[tuple[int, int], Matches], T_otherwise: FloatArray
     ) -> InitialCandidate:
         """Candidate from structure from motion, onto whose points the network's depth maps are scaled.
 
         Keyframes that are not registered follow ``matches`` with depth, or else ``T_otherwise`` [N, 4, 4].
         """
-        kept = found.registered
-        loose = {pair: m for pair, m in matches.items() if not kept[list(pair)].all()}
-        edges = relative_poses.estimate_relative_poses(self.features, found.camera_model, loose)
-        placed = depth_aligned(found, self.features, edges, T_otherwise, self.config)
-        camera_model = found.camera_model
-        start = initial_state(
-            placed.T_world_camera, camera_model, self.features, self.tracks, np.log(placed.depth_scale)
-        )
+        registered, camera_model = reconstruction.registered, reconstruction.camera_model
+        loose = {pair: m for pair, m in matches.items() if not registered[list(pair)].all()}
+        edges = relative_poses.estimate_relative_poses(self.features, camera_model, loose)
+        aligned = depth_aligned(reconstruction, self.features, edges, T_otherwise, self.config)
+        log_scale = np.log(aligned.depth_scale)
+        start = initial_state(aligned.T_world_camera, camera_model, self.features, self.tracks, log_scale)
         priors = self._priors(camera_model, self.config.free_depth_scale_sigma)
         # Where matches give no pose, the network's motion is all there is.
         motions = self.network_motions()
-        free = ~found.registered[motions.first] | ~found.registered[motions.second]
+        free = ~registered[motions.first] | ~registered[motions.second]
         own = replace(self, camera_model=camera_model)
         fit = own._adjusted("matches", robust_ba.retriangulated(start), motions.take(free), AFTER_SFM_ROUNDS, priors)
-        tied = kept.copy()
+        tied = registered.copy()
         tied[[k for pair in edges for k in pair]] = True
         return replace(fit, untied=~tied)
 
@@ -244,22 +232,19 @@ class Initializer:
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
-            gaps = np.array(list(self._gaps(self._initial.scene)))
-            if (gaps < self.config.closed_px).all():
+            gaps, closed_px = self._gaps_px(self._initial.scene), self.config.closed_px
+            if (gaps < closed_px).all():
                 return robust_ba.CLOSED_LOOP_ROUNDS + robust_ba.FINE_ROUNDS
-            if (gaps < self.config.open_px).all() and (
-                gaps >= self.config.closed_px
-            ).mean() <= self.config.max_open_share:
+            if (gaps < self.config.open_px).all() and (gaps >= closed_px).mean() <= self.config.max_open_share:
                 return robust_ba.SMALL_GAP_ROUNDS + robust_ba.FINE_ROUNDS
         return robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS if self.loops else robust_ba.STANDARD_ROUNDS
 
-    def _gaps(self, scene: BAScene) -> Collection[float]:
+    def _gaps_px(self, scene: BAScene) -> FloatArray:
         """Median reprojection errors of the loops' matches."""
         assert scene.log_depth_scale is not None
-        scale = np.exp(scene.log_depth_scale)
-        return relative_poses.reprojection_errors_px(
-            scene.T_world_camera, scale, scene.camera_model, self.features, self.loops
-        ).values()
+        T, scale, camera_model = scene.T_world_camera, np.exp(scene.log_depth_scale), scene.camera_model
+        errors = relative_poses.reprojection_errors_px(T, scale, camera_model, self.features, self.loops)
+        return np.array(list(errors.values()))
 
     @cached_property
     def _network(self) -> BAState:
@@ -272,8 +257,8 @@ class Initializer:
         if online is None:
             return self._network
         camera_model, scale = replace(self.camera_model, focal=online.focal), np.log(online.depth_scale)
-        found = initial_state(online.T_world_camera, camera_model, self.features, self.tracks, scale)
-        return found if np.median(found.errors) < self.before_px else self._network
+        state = initial_state(online.T_world_camera, camera_model, self.features, self.tracks, scale)
+        return state if np.median(state.errors) < self.before_px else self._network
 
     def network_motions(self) -> RelativePoses:
         """The network's motions from keyframe to keyframe, as weak priors."""
@@ -290,23 +275,19 @@ class Initializer:
         rounds: Sequence[robust_ba.BARound],
         priors: Priors,
     ) -> InitialCandidate:
-        found, free = self._solve(start, motions, rounds, priors), True
-        if self._is_implausible(found, priors):
+        fit, free = self._solve(start, motions, rounds, priors), True
+        if self._is_implausible(fit, priors):
             # A moving object, or a motion that does not determine the focal length.
-            start, options = (
-                replace(start, scene=replace(start.scene, camera_model=self.camera_model)),
-                SolveOptions(free_focal=False),
-            )
-            found, free = self._solve(start, motions, rounds, priors, options), False
-        share = len(found.observations) / max(len(self.tracks.track), 1)
-        return InitialCandidate(name, found, priors, motions, free, share)
+            start = replace(start, scene=replace(start.scene, camera_model=self.camera_model))
+            options = SolveOptions(free_focal=False)
+            fit, free = self._solve(start, motions, rounds, priors, options), False
+        share = len(fit.observations) / max(len(self.tracks.track), 1)
+        return InitialCandidate(name, fit, priors, motions, free, share)
 
     def _is_implausible(self, fit: BAState, priors: Priors) -> bool:
         """Whether the focal length is far from the network's without the matches determining it."""
-        if (
-            abs(np.log(fit.scene.camera_model.focal / self.camera_model.focal))
-            <= self.config.adjustment.max_focal_change
-        ):
+        change = abs(np.log(fit.scene.camera_model.focal / self.camera_model.focal))
+        if change <= self.config.adjustment.max_focal_change:
             return False
         error = camera_model_selection.focal_error(fit, priors, self.config.distortion)
         return error is None or error > self.config.sure_focal
@@ -341,12 +322,11 @@ def initial_state(
     at = starts[tracks.keyframe] + tracks.feature
     observations = Observations(tracks.keyframe, tracks.track, uv[at], depth=np.maximum(depth[at], 0.0))
     scene = BAScene(T_world_camera, np.zeros((len(tracks), 3)), camera_model, scale)
-    scene = replace(scene, points=robust_ba.backprojected(scene, observations))
-    return robust_ba.with_errors(scene, observations, tracks.feature)
+    return robust_ba.from_depth(scene, observations, tracks.feature)
 
 
 def depth_aligned(
-    found: Reconstruction,
+    reconstruction: Reconstruction,
     features: Sequence[Features],
     edges: Mapping[tuple[int, int], Edge],
     T_otherwise: FloatArray,
@@ -357,27 +337,27 @@ def depth_aligned(
     The first registered keyframe gets its pose of ``T_otherwise`` [N, 4, 4]. Keyframes that are not registered follow
     ``edges`` from those that are, or these poses between them.
     """
-    seen, registered = found.observations, np.flatnonzero(found.registered)
-    inverse = invert_pose(found.T_world_camera)[seen.camera]
-    depth = np.einsum("nj,nj->n", inverse[:, 2, :3], found.points[seen.point]) + inverse[:, 2, 3]
+    observations, registered = reconstruction.observations, np.flatnonzero(reconstruction.registered)
+    inverse = invert_pose(reconstruction.T_world_camera)[observations.camera]
+    depth = np.einsum("nj,nj->n", inverse[:, 2, :3], reconstruction.points[observations.point]) + inverse[:, 2, 3]
     log_scale = np.full(len(features), np.nan)
-    for k, rows in enumerate(rows_by(seen.camera, len(features))):
-        z = features[k].z[found.feature[rows]].astype(np.float64)
+    for k, rows in enumerate(rows_by(observations.camera, len(features))):
+        z = features[k].z[reconstruction.feature[rows]].astype(np.float64)
         usable = (z > 0) & (depth[rows] > 0)
         if usable.sum() >= config.min_depths:
             log_scale[k] = np.median(np.log(depth[rows][usable] / z[usable]))
     common = float(np.nanmedian(log_scale)) if np.isfinite(log_scale).any() else 0.0
     scale = np.exp(np.nan_to_num(log_scale - common))
     first = int(registered[0])
-    T = invert_pose(found.T_world_camera[first]) @ found.T_world_camera
+    T = invert_pose(reconstruction.T_world_camera[first]) @ reconstruction.T_world_camera
     T[:, :3, 3] *= np.exp(-common)
     T = T_otherwise[first] @ T
-    placed = _followed(edges, found.registered, T, scale)
-    kept = np.flatnonzero(placed)
-    interpolator = PoseInterpolator(kept, T_otherwise, T[kept], scale[kept], np.zeros(len(features), np.intp))
-    for k in np.flatnonzero(~placed).tolist():
+    has_pose = _followed(edges, reconstruction.registered, T, scale)
+    known = np.flatnonzero(has_pose)
+    interpolator = PoseInterpolator(known, T_otherwise, T[known], scale[known], np.zeros(len(features), np.intp))
+    for k in np.flatnonzero(~has_pose).tolist():
         T[k] = interpolator.pose(k)
-    return InitialPoses(T, scale, found.camera_model.focal)
+    return InitialPoses(T, scale, reconstruction.camera_model.focal)
 
 
 def _followed(
@@ -387,14 +367,14 @@ def _followed(
 
     ``T_world_camera`` [N, 4, 4] and ``scale`` [N], of depth maps, are known at ``registered`` [N].
     """
-    placed = registered.copy()
-    while open_edges := [edge for edge in edges.values() if placed[edge.first] != placed[edge.second]]:
+    has_pose = registered.copy()
+    while open_edges := [edge for edge in edges.values() if has_pose[edge.first] != has_pose[edge.second]]:
         edge = max(open_edges, key=lambda each: each.inliers)
-        S, (here, there) = edge.S_first_second, (edge.first, edge.second)
-        if placed[there]:
-            S, here, there = np.asarray(np.linalg.inv(S), np.float64), there, here
-        similarity = Similarity.of_matrix(T_world_camera[here] @ np.diag([scale[here]] * 3 + [1.0]) @ S)
-        T_world_camera[there] = similarity.move_pose(np.eye(4))
-        scale[there] = similarity.scale
-        placed[there] = True
-    return placed
+        S, (source, target) = edge.S_first_second, (edge.first, edge.second)
+        if has_pose[target]:
+            S, source, target = np.asarray(np.linalg.inv(S), np.float64), target, source
+        similarity = Similarity.of_matrix(T_world_camera[source] @ np.diag([scale[source]] * 3 + [1.0]) @ S)
+        T_world_camera[target] = similarity.move_pose(np.eye(4))
+        scale[target] = similarity.scale
+        has_pose[target] = True
+    return has_pose

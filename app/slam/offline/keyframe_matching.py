@@ -91,7 +91,7 @@ def detect_features(
     ``advance`` is called with the share that is done.
     """
     index = {position: k for k, position in enumerate(keyframes)}
-    found = [NO_FEATURES] * len(keyframes)
+    features = [NO_FEATURES] * len(keyframes)
     with ThreadPoolExecutor(workers) as pool:
         waiting = []
         for position, grey, depth in images.read(keyframes):
@@ -99,11 +99,11 @@ def detect_features(
             # Bounds the number of decoded images in memory.
             while len(waiting) > 2 * workers:
                 k, future = waiting.pop(0)
-                found[k] = future.result()
-                advance(k / len(found))
+                features[k] = future.result()
+                advance(k / len(features))
         for k, future in waiting:
-            found[k] = future.result()
-    return found
+            features[k] = future.result()
+    return features
 
 
 def align_segments(
@@ -113,9 +113,9 @@ def align_segments(
     if len(np.unique(data.keyframe_segment)) < 2:
         return data
     pairs = covisibility.cross_segment_pairs(data.keyframe_views, similarity_matrix(data.features))
-    found = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers).matches
-    edges = relative_poses.estimate_relative_poses(data.features, camera_model, found)
-    ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, found, config)
+    matches = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers).matches
+    edges = relative_poses.estimate_relative_poses(data.features, camera_model, matches)
+    ties = segments.align(data.T_keyframes, data.keyframe_segment, data.median_depths, edges, matches, config)
     scale = np.array([ties[view.segment][1].scale for view in data.views])
     factors = scale[data.keyframes].tolist()
     aligned = replace(
@@ -125,7 +125,7 @@ def align_segments(
         segment_scale=scale,
     )
     segment = aligned.keyframe_segment
-    return replace(aligned, cross_matches={(i, j): found[i, j] for i, j in edges if segment[i] == segment[j]})
+    return replace(aligned, cross_matches={(i, j): matches[i, j] for i, j in edges if segment[i] == segment[j]})
 
 
 def match_all_keyframes(
@@ -134,18 +134,18 @@ def match_all_keyframes(
     """Verified matches of keyframe pairs, without pairs that geometry shows to be wrong."""
     views, features = data.keyframe_views, data.features
     pairs = covisibility.candidate_pairs(views, camera_model, similarity_matrix(features))
-    found = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance)
-    found.matches.update(data.cross_matches)
-    found.loops |= data.cross_matches.keys()
-    far = {pair: found.matches[pair] for pair in found.loops}
+    matched = covisibility.match_pairs(views, features, camera_model, pairs, workers, advance)
+    matched.matches.update(data.cross_matches)
+    matched.loops |= data.cross_matches.keys()
+    far = {pair: matched.matches[pair] for pair in matched.loops}
     edges = relative_poses.estimate_relative_poses(features, camera_model, far)
     wrong = (far.keys() - edges.keys()) | relative_poses.implausible_edges(data.T_keyframes, edges)
-    near = {pair: m for pair, m in found.matches.items() if pair not in found.loops}
+    near = {pair: m for pair, m in matched.matches.items() if pair not in matched.loops}
     wrong |= relative_poses.inconsistent_edges(views, features, camera_model, near)
     for pair in wrong:
-        del found.matches[pair]
-    found.loops -= wrong
-    return found
+        del matched.matches[pair]
+    matched.loops -= wrong
+    return matched
 
 
 def match_unordered(
@@ -153,8 +153,8 @@ def match_unordered(
 ) -> covisibility.PairMatches:
     """Verified matches of keyframes by their images alone, also across segments, with held-out ones of these pairs."""
     pairs = covisibility.unordered_pairs(similarity_matrix(data.features))
-    found = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers, advance)
-    found.held_out = {pair: found.held_out[pair] for pair in found.matches}
-    found.loops.clear()
-    found.ordered = False
-    return found
+    matched = covisibility.match_pairs(data.keyframe_views, data.features, camera_model, pairs, workers, advance)
+    matched.held_out = {pair: matched.held_out[pair] for pair in matched.matches}
+    matched.loops.clear()
+    matched.ordered = False
+    return matched

@@ -41,26 +41,26 @@ def choose_keyframes(
     ``size``: width and height of the working image.
     """
     starts = [0, *(k for k in range(1, len(views)) if views[k].segment != views[k - 1].segment), len(views)]
-    return [
-        begin + k
-        for begin, end in pairwise(starts)
-        for k in _of_segment(
-            views[begin:end], size, max(config.max_keyframes * (end - begin) // max(len(views), 1), 2), config=config
-        )
-    ]
+    chosen: list[int] = []
+    for begin, end in pairwise(starts):
+        count = max(config.max_keyframes * (end - begin) // max(len(views), 1), 2)
+        chosen += [begin + k for k in _of_segment(views[begin:end], size, count, config)]
+    return chosen
 
 
-def _of_segment(views: Sequence[FrameData], size: tuple[int, int], most: int, config: KeyframeConfig) -> list[int]:
+def _of_segment(views: Sequence[FrameData], size: tuple[int, int], count: int, config: KeyframeConfig) -> list[int]:
+    """At most ``count`` keyframes of a segment."""
     if len(views) < 3:
         return list(range(len(views)))
     moved = np.array([displacement(a, b, size) for a, b in pairwise(views)])
+    is_sharp = _is_sharp(views, config)
     # For large steps the total displacement bounds the number, otherwise the threshold does.
     step, gap = config.step, config.max_gap
     while True:
-        chosen = _choose(views, size, step, gap, sharp=_sharp(views, config=config), config=config)
-        if len(chosen) <= most:
+        chosen = _choose(views, size, step, gap, is_sharp, config)
+        if len(chosen) <= count:
             return chosen
-        step, gap = max(step * 1.3, float(moved.sum()) / (4 * most)), max(gap, int(1.3 * len(views) / most) + 1)
+        step, gap = max(step * 1.3, float(moved.sum()) / (4 * count)), max(gap, int(1.3 * len(views) / count) + 1)
 
 
 def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> float:
@@ -72,12 +72,12 @@ def displacement(first: FrameData, second: FrameData, size: tuple[int, int]) -> 
     if not len(uv):
         return 1.0
     camera_model = CameraModel((first.focal + second.focal) / 2, size[0] / 2, size[1] / 2)
-    there, _ = reproject(camera_model, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
-    moved = np.nan_to_num(np.linalg.norm(there - uv[::3], axis=1), nan=np.inf)
+    projected, _ = reproject(camera_model, uv[::3], z[::3], invert_pose(second.T_world_camera) @ first.T_world_camera)
+    moved = np.nan_to_num(np.linalg.norm(projected - uv[::3], axis=1), nan=np.inf)
     return min(float(np.median(moved)) / max(size), 1.0)
 
 
-def _sharp(views: Sequence[FrameData], config: KeyframeConfig) -> NDArray[np.bool_]:
+def _is_sharp(views: Sequence[FrameData], config: KeyframeConfig) -> NDArray[np.bool_]:
     values = np.array([view.sharpness for view in views])
     window = 30
     around = np.array([np.median(values[max(0, i - window) : i + window + 1]) for i in range(len(values))])
@@ -88,8 +88,8 @@ def _choose(
     views: Sequence[FrameData],
     size: tuple[int, int],
     step: float,
-    longest: int,
-    sharp: NDArray[np.bool_],
+    max_gap: int,
+    is_sharp: NDArray[np.bool_],
     config: KeyframeConfig,
 ) -> list[int]:
     chosen = [0]
@@ -98,16 +98,15 @@ def _choose(
         moved = displacement(views[chosen[-1]], views[i], size)
         if moved >= config.early * step:
             candidates.append(i)
-        if moved < step and i - chosen[-1] < longest:
+        usable = [c for c in candidates or [i] if is_sharp[c]]
+        if i - chosen[-1] < max_gap and moved < (step if usable else max(step, config.lost)):
             continue
-        usable = [c for c in candidates or [i] if sharp[c]]
-        if not usable and moved < config.lost and i - chosen[-1] < longest:
-            continue
-        # The last one of nearly the best sharpness: larger baselines give better points.
-        pool = usable or [i]
-        best = max(views[c].sharpness for c in pool)
-        chosen.append(max(c for c in pool if views[c].sharpness >= 0.8 * best))
+        chosen.append(_last_sharp(views, usable or [i]))
         candidates = []
-    if chosen[-1] != len(views) - 1:
-        chosen.append(len(views) - 1)
-    return chosen
+    return chosen if chosen[-1] == len(views) - 1 else [*chosen, len(views) - 1]
+
+
+def _last_sharp(views: Sequence[FrameData], candidates: Sequence[int]) -> int:
+    """The last one of nearly the best sharpness: larger baselines give better points."""
+    best = max(views[c].sharpness for c in candidates)
+    return max(c for c in candidates if views[c].sharpness >= 0.8 * best)

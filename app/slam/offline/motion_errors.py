@@ -73,7 +73,7 @@ def motion_errors(
         return None
     part = hierarchical_ba.subset(start, first)
     try:
-        one, two = half_maps(part, candidate, motions if candidate.motions else None, config=config.halves)
+        one, two = half_maps(part, candidate, motions if candidate.motions else None, 0, config.halves)
     except (SingularError, np.linalg.LinAlgError):
         return None
     T = motions.T_first_second

@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 
 
 def with_network_motions(
-    kept: InitialCandidate, initializer: Initializer, test: HeldOutTest, config: MotionConfig = MOTIONS
+    mapped: InitialCandidate, initializer: Initializer, test: HeldOutTest, config: MotionConfig = MOTIONS
 ) -> tuple[InitialCandidate, float]:
     """The map, or one that weighs the network's motions by their errors, and the network's error of a turn in degrees.
 
     Where both follow two motions, one of them is that of an object: the scene is the one on whose motion the network
     agrees. Else the result has to fit no worse.
     """
-    candidate, turn_deg, sure = kept, 0.0, test.config.sure
+    candidate, turn_deg, sure = mapped, 0.0, test.config.sure
     try:
         for _ in range(config.max_adjustments):
             start = initializer.state_of(candidate.fit.scene)
@@ -41,5 +41,5 @@ def with_network_motions(
                 break
     except (SingularError, np.linalg.LinAlgError):
         logger.exception("the network's motions have not been weighed")
-        return kept, 0.0
+        return mapped, 0.0
     return candidate, turn_deg

@@ -85,7 +85,7 @@ def path_error(
         for rows in (first[segment[first] == s] for s in np.unique(segment[first]))
         if len(rows) >= config.min_keyframes
     ]
-    if not parts or _turns_on_the_spot(start, parts, config=config):
+    if not parts or _turns_on_the_spot(start, parts, config):
         return None
     part = hierarchical_ba.subset(start, first)
     motions = hierarchical_ba.composed(candidate.motions, first, config.halves.hierarchy)
@@ -98,25 +98,25 @@ def path_error(
         return _difference(one.scene.T_world_camera, two.scene.T_world_camera, parts)
 
     try:
-        found = PathError(0.5 * between_halves(0), difference, config.systematic)
-        if found.is_larger:
+        error = PathError(0.5 * between_halves(0), difference, config.systematic)
+        if error.is_larger:
             # One division may be unlucky.
             others = [0.5 * between_halves(split) for split in range(1, config.splits)]
-            found = PathError(float(np.median([found.random, *others])), difference, config.systematic)
+            error = PathError(float(np.median([error.random, *others])), difference, config.systematic)
     except (SingularError, np.linalg.LinAlgError):
         return None
-    return found
+    return error
 
 
 def _difference(T: FloatArray, T_reference: FloatArray, parts: list[NDArray[np.intp]]) -> float:
     """RMS difference of positions after alignment of each part, as a share of its path; the mean over the parts."""
-    found = []
+    differences = []
     for rows in parts:
         source, target = T[rows, :3, 3], T_reference[rows, :3, 3]
         path = float(np.linalg.norm(np.diff(target, axis=0), axis=1).sum())
         away = align(source, target).apply(source) - target
-        found.append(float(np.sqrt(np.square(away).sum(axis=1).mean())) / max(path, 1e-12))
-    return float(np.mean(found))
+        differences.append(float(np.sqrt(np.square(away).sum(axis=1).mean())) / max(path, 1e-12))
+    return float(np.mean(differences))
 
 
 def _turns_on_the_spot(fit: BAState, parts: list[NDArray[np.intp]], config: PathConfig) -> bool:

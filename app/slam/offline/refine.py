@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.slam.ba.levenberg import SingularError
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.judgement import Selection
 from stream_recon.app.slam.frame_data import FrameData, Scale
-from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
 from stream_recon.app.slam.matching.covisibility import PairMatches
-from stream_recon.app.slam.offline import depth_fields, scale_consistency, segments
+from stream_recon.app.slam.offline import segments
 from stream_recon.app.slam.offline.all_frames import interpolate_poses, refine_between
 from stream_recon.app.slam.offline.attempts import Attempt, AttemptSource, choose
 from stream_recon.app.slam.offline.config import REFINE, RefineConfig
@@ -37,7 +35,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, WarmStart
-from stream_recon.app.slam.offline.second_pass import agreeing_depth_scales, corrected_depth, second_pass
+from stream_recon.app.slam.offline.second_pass import agreeing_depth_scales, corrected_depth, scale_jumps, second_pass
 
 logger = logging.getLogger(__name__)
 
@@ -86,30 +84,27 @@ def refine(
 ) -> Refinement:
     """Refinement of all frames ``views``, in order; ``scale``: of the working images."""
     options = options or RefineOptions()
-    numbered = segments.numbered(views)
+    views = segments.numbered(views)
     camera_model = CameraModel(float(np.median([view.focal for view in views])), scale.size[0] / 2, scale.size[1] / 2)
     # With several segments, online poses do not share one world with the aligned segments.
-    online = options.initial_poses if numbered[-1].segment == 0 else None
+    online = options.initial_poses if views[-1].segment == 0 else None
     unordered = options.unordered and len(views) <= config.max_unordered
-    stages = _Stages(images, scale, camera_model, online, unordered, options, config, _StageProgress(options.progress))
-    found = Findings(VideoData(numbered, [], [], np.ones(len(views))))
-    T_network = found.data.T_network
+    progress = _StageProgress(options.progress)
+    stages = _Stages(images, scale, camera_model, online, unordered, options, config, progress)
+    findings = Findings(VideoData(views, [], [], np.ones(len(views))))
+    T_network = findings.data.T_network
     try:
         for stage in stages.every():
-            found = stage(found)
-            if found.unchanged:
+            findings = stage(findings)
+            if findings.unchanged:
                 break
     except (SingularError, np.linalg.LinAlgError, cv2.error) as error:
         # A numerical failure must not cost the complete, unrefined result.
         logger.exception("refinement failed")
-        found = replace(found, unchanged=f"the refinement failed: {error}")
-    return stages.result(found, T_network)
-
-
-def photograph_features(photographs: int, config: RefineConfig = REFINE) -> int:
-    """Number of features of each of a set of photographs; few show a place from far apart, and need more."""
-    share = config.total_photograph_features // max(photographs, 1)
-    return int(np.clip(share, config.min_photograph_features, config.max_photograph_features))
+        findings = replace(findings, unchanged=f"the refinement failed: {error}")
+    max_focal_error = config.start.distortion.max_focal_error
+    report = report_on(findings, camera_model, scale, progress.seconds, max_focal_error)
+    return findings.refinement(T_network, camera_model, scale, report)
 
 
 @dataclass(frozen=True)
@@ -130,9 +125,9 @@ class _Stages:
         """All stages, in order; one that leaves the poses unchanged ends the refinement."""
         return self.keyframes, self.matches, self.attempt, self.judgement, self.motions, self.second_pass, self.frames
 
-    def keyframes(self, found: Findings) -> Findings:
+    def keyframes(self, findings: Findings) -> Findings:
         """Keyframes and their features."""
-        data, options, config = found.data, self.options, self.config
+        data, options, config = findings.data, self.options, self.config
         known, advance = options.known, self.progress.advance
         with self.progress.stage("keyframes"):
             if known is not None:
@@ -142,34 +137,33 @@ class _Stages:
             else:
                 keyframes = choose_keyframes(data.views, self.scale.size, config.keyframes)
         with self.progress.stage("features"):
-            count = photograph_features(len(keyframes), config) if self.unordered else DEFAULT_MATCHING.features.count
+            count = config.feature_count(len(keyframes), self.unordered)
             features = (
                 known.features if known else detect_features(self.images, keyframes, options.workers, advance, count)
             )
         few = "too few keyframes" if len(keyframes) < config.min_keyframes else ""
-        return replace(found, data=replace(data, keyframes=keyframes, features=features), unchanged=few)
+        return replace(findings, data=replace(data, keyframes=keyframes, features=features), unchanged=few)
 
-    def matches(self, found: Findings) -> Findings:
+    def matches(self, findings: Findings) -> Findings:
         """Matches by order and poses, in the world of the segments that they tie; none of photographs in no order."""
-        data, workers = found.data, self.options.workers
+        data, workers = findings.data, self.options.workers
         with self.progress.stage("matches"):
             if self.unordered:
-                return replace(found, matches=PairMatches())
+                return replace(findings, matches=PairMatches())
             if self.options.refined_before:  # they are in one world
                 data = replace(data, views=segments.joined(data.views, {view.segment for view in data.views}))
             else:
                 data = align_segments(data, self.camera_model, workers, self.config.segments)
-            return replace(
-                found, data=data, matches=match_all_keyframes(data, self.camera_model, workers, self.progress.advance)
-            )
+            matches = match_all_keyframes(data, self.camera_model, workers, self.progress.advance)
+        return replace(findings, data=data, matches=matches)
 
-    def attempt(self, found: Findings) -> Findings:
+    def attempt(self, findings: Findings) -> Findings:
         """The attempt at a map that the evidence prefers."""
-        assert found.matches is not None
+        assert findings.matches is not None
         options = self.options
         source = AttemptSource(
-            found.data,
-            found.matches,
+            findings.data,
+            findings.matches,
             self.camera_model,
             self.config,
             self.online,
@@ -182,79 +176,61 @@ class _Stages:
         with self.progress.stage("adjustment"):
             attempt = choose(source.attempts())
         if attempt is None:
-            return replace(found, unchanged="too few matches")
+            return replace(findings, unchanged="too few matches")
         attempt = attempt.laid_out()
         self._show(attempt, attempt.fit, np.zeros(len(attempt.data.keyframes), bool))
-        return replace(found, data=attempt.data, attempt=attempt)
+        return replace(findings, data=attempt.data, attempt=attempt)
 
-    def judgement(self, found: Findings) -> Findings:
+    def judgement(self, findings: Findings) -> Findings:
         """Where the map falls back to the network, by its evidence and the error of its path."""
-        assert found.attempt is not None
+        assert findings.attempt is not None
         with self.progress.stage("judgement"):
-            selection, error = found.attempt.judgement.selection, found.attempt.path_error()
+            selection, error = findings.attempt.judgement.selection, findings.attempt.path_error()
         if error is not None and error.is_larger:
             selection = Selection(np.ones_like(selection.fallback), error.reason)
         reason = selection.reason if selection.fallback.all() else ""
-        return replace(found, selection=selection, path_error=error, unchanged=reason)
+        return replace(findings, selection=selection, path_error=error, unchanged=reason)
 
-    def motions(self, found: Findings) -> Findings:
+    def motions(self, findings: Findings) -> Findings:
         """A map that is kept throughout weighs the network's motions by their errors."""
-        assert found.attempt is not None and found.selection is not None
-        attempt = found.attempt
-        if not found.selection.fallback.any():
+        assert findings.attempt is not None and findings.selection is not None
+        attempt = findings.attempt
+        if not findings.selection.fallback.any():
             with self.progress.stage("adjustment again"):
                 attempt = attempt.with_network_motions()
-        return replace(found, attempt=attempt, selection=found.selection.with_untied(attempt.candidate.untied))
+        return replace(findings, attempt=attempt, selection=findings.selection.with_untied(attempt.candidate.untied))
 
-    def second_pass(self, found: Findings) -> Findings:
+    def second_pass(self, findings: Findings) -> Findings:
         """The map with all features."""
-        assert found.attempt is not None and found.selection is not None
+        assert findings.attempt is not None and findings.selection is not None
         with self.progress.stage("adjustment again"):
-            second = second_pass(found.attempt, found.selection.fallback)
-        self._show(found.attempt, second.fit, found.selection.fallback)
-        return replace(found, second=second)
+            second = second_pass(findings.attempt, findings.selection.fallback)
+        self._show(findings.attempt, second.fit, findings.selection.fallback)
+        return replace(findings, second=second)
 
-    def frames(self, found: Findings) -> Findings:
+    def frames(self, findings: Findings) -> Findings:
         """Poses and depth of all frames."""
-        assert found.selection is not None and found.second is not None
-        data, fit, fallback, config = found.data, found.second.fit, found.selection.fallback, self.config
+        assert findings.selection is not None and findings.second is not None
+        data, fit, fallback, config = findings.data, findings.second.fit, findings.selection.fallback, self.config
         with self.progress.stage("frames between"):
             scales, fields = corrected_depth(data, fit, fallback, self.scale.size, config)
             T, depth_scale = interpolate_poses(data, fit, fallback, self.online, scales, config.between)
             if len(data.keyframes) < len(data.views):
                 workers, advance = self.options.workers, self.progress.advance
                 T = refine_between(data, fit, T, self.images, workers, advance, config.between)
-            jumps = scale_consistency.jumps(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
-        return replace(found, frames=RefinedFrames(T, depth_scale * data.segment_scale, fields, jumps))
-
-    def result(self, found: Findings, T_network: NDArray[np.float64]) -> Refinement:
-        """The refinement with its report; the network's poses [N, 4, 4] and depth where it did not succeed."""
-        data, scale = found.data, self.scale
-        max_focal_error = self.config.start.distortion.max_focal_error
-        report = report_on(found, self.camera_model, scale, self.progress.seconds, max_focal_error)
-        if found.unchanged or found.frames is None or found.second is None or found.attempt is None:
-            one, none = np.ones(len(data.views)), np.zeros((len(data.views), GRID, GRID), np.float16)
-            return Refinement(
-                T_network, one, self.camera_model, scale, data.keyframes, None, [], report, none, data.features
-            )
-        fit, frames = found.second.fit, found.frames
-        loops = sorted(found.attempt.matches.loops)
-        fields = depth_fields.interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
-        T, depth_scale, camera_model = frames.T_world_camera, frames.depth_scale, fit.scene.camera_model
-        return Refinement(
-            T, depth_scale, camera_model, scale, data.keyframes, fit, loops, report, fields, data.features
-        )
+            jumps = scale_jumps(data, fit, config)
+        return replace(findings, frames=RefinedFrames(T, depth_scale * data.segment_scale, fields, jumps))
 
     def _show(self, attempt: Attempt, fit: BAState, fallback: NDArray[np.bool_]) -> None:
         """Pass an intermediate state to the callback."""
-        if self.options.on_state is not None:
-            data, scene, config = attempt.data, fit.scene, self.config
-            loops = [(data.keyframes[i], data.keyframes[j]) for i, j in sorted(attempt.matches.loops)]
-            scales = agreeing_depth_scales(data, fit, config)
-            T, depth_scale = interpolate_poses(data, fit, fallback, self.online, scales, config.between)
-            self.options.on_state(
-                IntermediateState(T, depth_scale * data.segment_scale, scene.camera_model, scene.points, loops)
-            )
+        if self.options.on_state is None:
+            return
+        data, scene, config = attempt.data, fit.scene, self.config
+        loops = [(data.keyframes[i], data.keyframes[j]) for i, j in sorted(attempt.matches.loops)]
+        scales = agreeing_depth_scales(data, fit, config)
+        T, depth_scale = interpolate_poses(data, fit, fallback, self.online, scales, config.between)
+        depth_scale = depth_scale * data.segment_scale
+        self.options.on_state(IntermediateState(T, depth_scale, scene.camera_model, scene.points, loops))
 
 
 class _StageProgress:

@@ -109,7 +109,7 @@ class Refinement:
     depth_fields: NDArray[np.float16]  # [N, GRID, GRID]
     """Corrections of depth in addition to its scale; see `stream_recon.app.core.depth_correction`."""
     features: list[Features] = field(default_factory=list)
-    """Of the keyframes, in working pixels; none where the network's poses were kept."""
+    """Of the keyframes, in working pixels."""
 
 
 @dataclass(frozen=True)

@@ -107,11 +107,11 @@ class ScaleTie:
 
     def restored(self, fit: BAState) -> BAState:
         """A solution from the state, with the network's depths and their scales."""
-        seen, scene = fit.observations, fit.scene
-        assert seen.depth is not None and scene.log_depth_scale is not None
-        depth = seen.depth * np.exp(-self.log_scale[seen.camera])
+        observations, scene = fit.observations, fit.scene
+        assert observations.depth is not None and scene.log_depth_scale is not None
+        depth = observations.depth * np.exp(-self.log_scale[observations.camera])
         scene = replace(scene, log_depth_scale=scene.log_depth_scale + self.log_scale)
-        return replace(fit, scene=scene, observations=replace(seen, depth=depth, depth_sigma=None))
+        return replace(fit, scene=scene, observations=replace(observations, depth=depth, depth_sigma=None))
 
 
 def tie(
@@ -121,28 +121,27 @@ def tie(
 
     ``segment``: [K]; different segments are not tied.
     """
-    seen = start.observations
-    assert seen.depth is not None
+    observations = start.observations
+    assert observations.depth is not None
     estimate = _Estimate.of(start, grids, segment, config)
     part = estimate.part
-    size = np.bincount(part[seen.camera], minlength=part.max() + 1)
+    size = np.bincount(part[observations.camera], minlength=part.max() + 1)
     scales = estimate.solve()
     correction = float(np.exp(np.ptp(scales.correction)))
     if (size > 0).sum() < 2 or correction < 1 + config.edges.min_sigma:
         return None
     T = _rescaled(start.scene.T_world_camera, scales.correction, estimate.shared)
     count = len(T)
-    depth = seen.depth * np.exp(scales.depth[seen.camera])
+    depth = observations.depth * np.exp(scales.depth[observations.camera])
     # Each part as a whole is tied to its depth.
     sigma = np.clip(
-        config.edges.min_sigma * np.sqrt(size[part[seen.camera]]),
+        config.edges.min_sigma * np.sqrt(size[part[observations.camera]]),
         config.adjustment.depth_sigma,
         config.adjustment.second_pass_depth_sigma,
     )
-    observations = replace(seen, depth=depth, depth_sigma=sigma)
+    observations = replace(observations, depth=depth, depth_sigma=sigma)
     scene = replace(start.scene, T_world_camera=T, log_depth_scale=np.zeros(count))
-    scene = replace(scene, points=robust_ba.backprojected(scene, observations))
-    state = robust_ba.retriangulated(robust_ba.with_errors(scene, observations, start.feature))
+    state = robust_ba.retriangulated(robust_ba.from_depth(scene, observations, start.feature))
     return ScaleTie(state, scales.depth, correction)
 
 
@@ -169,8 +168,8 @@ class _Estimate:
         sigma = np.hypot(sigma, config.point_sigma)
         adjusted = fit.scene.log_depth_scale
         start = np.where(np.isfinite(value), value, 0.0 if adjusted is None else adjusted)
-        shared = _shared_information(fit, count, config=config)
-        pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0, config=config)
+        shared = _shared_information(fit, count, config)
+        pairs = _pairs(shared, segment, np.bincount(fit.observations.camera, minlength=count) > 0, config)
         edges = measure_edges(fit.scene.camera_model, fit.scene.T_world_camera, grids, start, pairs, config.edges)
         return cls(value, sigma, start, edges, shared, segment, _parts(shared, config), config)
 
@@ -179,41 +178,30 @@ class _Estimate:
         count = len(self.value)
         known = np.flatnonzero(np.isfinite(self.value))
         steps = np.flatnonzero(self.segment[:-1] == self.segment[1:])
-        held, part = self.shared.tocoo(), self.part
+        pairs, part = self.shared.tocoo(), self.part
         # Few points, of which some are wrong, hold nothing together.
-        upper = (held.row < held.col) & (part[held.row] == part[held.col])
-        # Rows of the system: sum of signed unknowns = target, with a standard deviation.
-        blocks = [
-            # Points: depth scale less correction.
-            _Rows(known, count + known, self.value[known], self.sigma[known]),
-            _Rows(
-                self.edges.first,
-                self.edges.second,
-                self.start[self.edges.first] - self.start[self.edges.second] - self.edges.log_ratio,
-                self.edges.sigma,
-            ),
-            _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), self.config.smooth_sigma)),
-        ]
-        robust = [True, True, False, False]
-        rows, columns = held.row[upper], held.col[upper]
-        blocks.append(_Rows(count + rows, count + columns, np.zeros(len(rows)), held.data[upper] ** -0.5))
-        return self._solved(blocks, robust, rigid)
+        upper = (pairs.row < pairs.col) & (part[pairs.row] == part[pairs.col])
+        rows, columns, edges = pairs.row[upper], pairs.col[upper], self.edges
+        ratio = self.start[edges.first] - self.start[edges.second] - edges.log_ratio
+        return self._solved(
+            [
+                # Points: depth scale less correction.
+                _Rows(known, count + known, self.value[known], self.sigma[known], True),
+                _Rows(edges.first, edges.second, ratio, edges.sigma, True),
+                _Rows(steps, steps + 1, np.zeros(len(steps)), np.full(len(steps), self.config.smooth_sigma)),
+                _Rows(count + rows, count + columns, np.zeros(len(rows)), pairs.data[upper] ** -0.5),
+            ],
+            rigid,
+        )
 
-    def _solved(self, blocks: "Sequence[_Rows]", robust: Sequence[bool], rigid: bool) -> Scales:
+    def _solved(self, blocks: "Sequence[_Rows]", rigid: bool) -> Scales:
         count = len(self.value)
-        first = np.concatenate([each.first for each in blocks])
-        second = np.concatenate([each.second for each in blocks])
-        target = np.concatenate([each.target for each in blocks])
-        sigma = np.concatenate([each.sigma for each in blocks])
-        lossy = np.repeat(robust, [len(each.first) for each in blocks])
-        index = np.arange(len(first))
-        A = coo_matrix(
-            (
-                np.concatenate([np.ones(len(first)), -np.ones(len(first))]),
-                (np.concatenate([index, index]), np.concatenate([first, second])),
-            ),
-            (len(first), 2 * count),
-        ).tocsr()
+        first, second, target, sigma = (
+            np.concatenate(part)
+            for part in zip(*((each.first, each.second, each.target, each.sigma) for each in blocks), strict=True)
+        )
+        lossy = np.repeat([each.is_robust for each in blocks], [len(each.first) for each in blocks])
+        A = _incidence(first, second, 2 * count)
         # A weak prior fixes the gauge; of a rigid map, corrections are 0.
         prior = np.concatenate([np.full(count, 1e-4), np.full(count, 1e8 if rigid else 1e-2)])
         x: FloatArray = np.concatenate([self.start, np.zeros(count)])
@@ -236,16 +224,17 @@ class _Rows:
     second: NDArray[np.integer]
     target: FloatArray
     sigma: FloatArray
+    is_robust: bool = False
 
 
 def _shared_information(fit: BAState, count: int, config: ScaleConfig) -> csr_matrix:
     """Information [K, K] of points on the relative scale of keyframes that see them; a point needs three views."""
-    seen = fit.observations
-    usable = (fit.errors < config.points.good_px) & (fit.views_of_points[seen.point] >= config.points.min_views)
+    observations = fit.observations
+    usable = (fit.errors < config.points.good_px) & (fit.views_of_points[observations.point] >= config.points.min_views)
     sure = config.points.independent / (config.points.pixel_sigma / np.maximum(parallax_px(fit), 1e-6)) ** 2
     shape = (count, len(fit.scene.points))
-    weighted = coo_matrix((sure[usable], (seen.camera[usable], seen.point[usable])), shape).tocsr()
-    visible = coo_matrix((np.ones(usable.sum()), (seen.camera[usable], seen.point[usable])), shape).tocsr()
+    where = observations.camera[usable], observations.point[usable]
+    weighted, visible = (coo_matrix((each, where), shape).tocsr() for each in (sure[usable], np.ones(usable.sum())))
     return csr_matrix(weighted @ visible.T)
 
 
@@ -269,28 +258,28 @@ def _pairs(shared: csr_matrix, segment: NDArray[np.integer], used: NDArray[np.bo
     return {(i, j) for i, j in pairs if segment[i] == segment[j] and used[i] and used[j]}
 
 
+def _incidence(plus: NDArray[np.integer], minus: NDArray[np.integer], unknowns: int) -> csr_matrix:
+    """Matrix [R, unknowns] of the differences of unknowns ``plus`` [R] and ``minus`` [R]."""
+    one, index = np.ones(len(plus)), np.arange(len(plus))
+    where = np.concatenate([index, index]), np.concatenate([plus, minus])
+    return coo_matrix((np.concatenate([one, -one]), where), (len(plus), unknowns)).tocsr()
+
+
 def _rescaled(T_world_camera: FloatArray, correction: FloatArray, shared: csr_matrix) -> FloatArray:
     """Poses [K, 4, 4] whose relative translations have grown by the mean correction of both keyframes.
 
     Positions solve that by least squares over neighbours and pairs that share points.
     """
     count = len(T_world_camera)
-    held = shared.tocoo()
-    upper = held.row < held.col
-    first = np.concatenate([held.row[upper], np.arange(count - 1)])
-    second = np.concatenate([held.col[upper], np.arange(1, count)])
+    pairs = shared.tocoo()
+    upper = pairs.row < pairs.col
+    first = np.concatenate([pairs.row[upper], np.arange(count - 1)])
+    second = np.concatenate([pairs.col[upper], np.arange(1, count)])
     centres = T_world_camera[:, :3, 3]
     difference = centres[second] - centres[first]
     target = difference * np.exp(0.5 * (correction[first] + correction[second]))[:, None]
     weight = 1 / np.maximum((difference**2).sum(axis=1), 1e-4 * np.median((difference**2).sum(axis=1)) + 1e-12)
-    index = np.arange(len(first))
-    A = coo_matrix(
-        (
-            np.concatenate([-np.ones(len(first)), np.ones(len(first))]),
-            (np.concatenate([index, index]), np.concatenate([first, second])),
-        ),
-        (len(first), count),
-    ).tocsr()
+    A = _incidence(second, first, count)
     weighted = A.multiply(weight[:, None]).tocsr()
     # The first keyframe stays.
     normal, right = (A.T @ weighted).tocsc()[1:, 1:], (weighted.T @ (target - A[:, [0]] @ centres[[0]]))[1:]

@@ -62,6 +62,11 @@ def agreeing_depth_scales(data: VideoData, fit: BAState, config: RefineConfig) -
     return scale_consistency.depth_scales(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
 
 
+def scale_jumps(data: VideoData, fit: BAState, config: RefineConfig) -> list[tuple[int, float]]:
+    """Keyframes at which the scale changes, which neither points nor depth maps settled, and the factor."""
+    return scale_consistency.jumps(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
+
+
 def corrected_depth(
     data: VideoData, fit: BAState, fallback: NDArray[np.bool_], size: tuple[int, int], config: RefineConfig
 ) -> tuple[FloatArray, DepthFields]:
@@ -71,6 +76,6 @@ def corrected_depth(
     """
     agreeing = agreeing_depth_scales(data, fit, config)
     by_points = keyframe_depth_scales(fit, len(data.keyframes), agreeing, config.scales.points)
-    found = depth_fields.estimate_fields(fit, by_points, data.keyframe_views, size, config.fields)
-    fields = replace(found, nodes=np.where(fallback[:, None, None], 0.0, found.nodes))
+    estimated = depth_fields.estimate_fields(fit, by_points, data.keyframe_views, size, config.fields)
+    fields = replace(estimated, nodes=np.where(fallback[:, None, None], 0.0, estimated.nodes))
     return np.where(fields.kept, by_points, agreeing), fields

@@ -40,11 +40,11 @@ SEGMENTS = SegmentConfig()
 
 def numbered(views: Sequence[FrameData]) -> list[FrameData]:
     """Views with consecutive segment numbers; stitched parts count theirs from 0 each."""
-    found, number = [], 0
+    renumbered, number = [], 0
     for k, view in enumerate(views):
         number += k > 0 and view.segment != views[k - 1].segment
-        found.append(view if view.segment == number else replace(view, segment=number))
-    return found
+        renumbered.append(view if view.segment == number else replace(view, segment=number))
+    return renumbered
 
 
 def joined(views: Sequence[FrameData], numbers: Collection[int]) -> list[FrameData]:
@@ -71,31 +71,31 @@ def align(
         edges: relative poses of keyframes in different segments.
         matched: all pairs of keyframes in different segments with verified matches.
     """
-    found = {int(number): (int(number), Similarity.identity()) for number in np.unique(segment)}
-    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges, found, config)
+    alignments = {int(number): (int(number), Similarity.identity()) for number in np.unique(segment)}
+    alignment = _SegmentAlignment(T_world_camera, segment, depths, edges, alignments, config)
     done: set[int] = set()
-    for root in sorted(found):
+    for root in sorted(alignments):
         if root in done:
             continue
         done.add(root)
         group = {root}
         while True:
-            votes = {n: alignment.best_for(n, group) for n in found if n not in done}
+            votes = {n: alignment.best_for(n, group) for n in alignments if n not in done}
             best = max(votes, key=lambda n: votes[n][0], default=None)
             if best is None:
                 break
             if votes[best][0] >= config.min_agreeing:
-                found[best] = (root, votes[best][1])
+                alignments[best] = (root, votes[best][1])
             else:
                 pairs = _pairs_into(segment, matched, group)
-                seen = {n: [inside for inside, outside in pairs if outside == n] for n in votes}
-                best = max(seen, key=lambda n: len(seen[n]))
-                if len(seen[best]) < config.min_agreeing:
+                inside_of = {n: [inside for inside, outside in pairs if outside == n] for n in votes}
+                best = max(inside_of, key=lambda n: len(inside_of[n]))
+                if len(inside_of[best]) < config.min_agreeing:
                     break
-                found[best] = (root, found[seen[best][0]][1])
+                alignments[best] = (root, alignments[inside_of[best][0]][1])
             group.add(best)
             done.add(best)
-    return found
+    return alignments
 
 
 def _pairs_into(segment: Labels, pairs: Collection[tuple[int, int]], group: set[int]) -> list[tuple[int, int]]:
@@ -106,27 +106,27 @@ def _pairs_into(segment: Labels, pairs: Collection[tuple[int, int]], group: set[
 
 @dataclass(frozen=True)
 class _SegmentAlignment:
-    """Poses [N, 4, 4] and relative poses of keyframes, and the alignments ``found`` from them so far."""
+    """Poses [N, 4, 4] and relative poses of keyframes, and the alignments from them so far."""
 
     T: FloatArray
     segment: Labels
     depths: FloatArray
     edges: Mapping[tuple[int, int], Edge]
-    found: Alignments
+    alignments: Alignments
     config: SegmentConfig
 
     def best_for(self, number: int, group: set[int]) -> tuple[int, Similarity]:
         """Number of relative poses that agree on a segment's alignment with an aligned group, and that alignment."""
         votes: list[tuple[int, FloatArray]] = []
         for (i, j), edge in self.edges.items():
-            there, here = int(self.segment[i]), int(self.segment[j])
+            first, second = int(self.segment[i]), int(self.segment[j])
             S = edge.S_first_second
-            if there == number and here in group:
-                i, j, there, S = j, i, here, np.asarray(np.linalg.inv(S), np.float64)
-            elif here != number or there not in group:
+            if first == number and second in group:
+                i, j, first, S = j, i, second, np.asarray(np.linalg.inv(S), np.float64)
+            elif second != number or first not in group:
                 continue
-            votes.append((j, self.found[there][1].matrix @ self.T[i] @ S))
-        best: tuple[int, Similarity] = (0, self.found[number][1])
+            votes.append((j, self.alignments[first][1].matrix @ self.T[i] @ S))
+        best: tuple[int, Similarity] = (0, self.alignments[number][1])
         for j, target in votes:
             candidate = Similarity.of_matrix(target @ np.linalg.inv(self.T[j]))
             agree = sum(_agrees(candidate.matrix @ self.T[k], other, self.depths[k], self.config) for k, other in votes)
@@ -168,20 +168,20 @@ def with_network_layout(
     """
     if len(np.unique(segment)) < 2:
         return fit
-    scene, seen = fit.scene, fit.observations
-    assert scene.log_depth_scale is not None and seen.depth is not None
+    scene, observations = fit.scene, fit.observations
+    assert scene.log_depth_scale is not None and observations.depth is not None
     T, points, log_scale = scene.T_world_camera.copy(), scene.points.copy(), scene.log_depth_scale.copy()
-    sure = (seen.depth > 0) & (fit.depth > 0) & (fit.errors < config.points.good_px)
-    kept = np.ones(len(T), bool) if fallback is None else ~fallback
+    sure = (observations.depth > 0) & (fit.depth > 0) & (fit.errors < config.points.good_px)
+    mapped = np.ones(len(T), bool) if fallback is None else ~fallback
     done = np.zeros(len(T), bool)
     # In the order of their first keyframes.
     for number in segment[np.sort(np.unique(segment, return_index=True)[1])]:
         own = segment == number
-        rows, used = own[seen.camera], own & kept
+        rows, used = own[observations.camera], own & mapped
         if not used.any():
             continue
         measured = rows & sure
-        ratio = np.log(fit.depth[measured] / seen.depth[measured]) if measured.any() else log_scale[used]
+        ratio = np.log(fit.depth[measured] / observations.depth[measured]) if measured.any() else log_scale[used]
         scale = float(np.exp(-np.median(ratio)))
         first = int(np.flatnonzero(used)[0])
         before = np.flatnonzero(done[:first])
@@ -193,7 +193,8 @@ def with_network_layout(
             similarity = align_poses(T[used], T_network[used], scale)
         T[own] = similarity.move_pose(T[own])
         done |= used
-        own_points = np.unique(seen.point[rows])
+        own_points = np.unique(observations.point[rows])
         points[own_points] = similarity.apply(points[own_points])
         log_scale[own] += np.log(similarity.scale)
-    return with_errors(replace(scene, T_world_camera=T, points=points, log_depth_scale=log_scale), seen, fit.feature)
+    scene = replace(scene, T_world_camera=T, points=points, log_depth_scale=log_scale)
+    return with_errors(scene, observations, fit.feature)
