@@ -23,7 +23,7 @@ from stream_recon.app.slam.offline.held_out_test import HeldOutTest, Judgement
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer, initial_state
 from stream_recon.app.slam.offline.keyframe_matching import VideoData, match_unordered
-from stream_recon.app.slam.offline.network_motions import with_network_motions
+from stream_recon.app.slam.offline.motion_errors import with_network_motions
 from stream_recon.app.slam.offline.path_error import PathError, path_error
 from stream_recon.app.slam.offline.report import InitialPoses
 

@@ -1,11 +1,11 @@
 """Errors of the network's motions, as variance components of a map (Foerstner, Z. Vermessungswesen 1979).
 
-The map's motions differ from the network's by the errors of both. Maps from two disjoint halves of the tracks differ by
-twice the map's random error (delete-half jackknife: Shao and Wu, Annals of Statistics 1989). What is left of the first
-difference is the network's error. An adjustment that knows it takes from the network what matches tell less well, where
-they are few or noisy, and follows matches where they are many.
+The map's motions differ from the network's by the errors of both. Of that difference the map's random error is known by
+`half_maps`; what is left is the network's. An adjustment that knows it takes from the network what matches tell less
+well, where they are few or noisy, and follows matches where they are many.
 """
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,10 @@ from stream_recon.app.slam.ba.problem import FloatArray, RelativePoses
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.offline import hierarchical_ba
 from stream_recon.app.slam.offline.half_maps import HALVES, HalvesConfig, half_maps
-from stream_recon.app.slam.offline.initialization import InitialCandidate
+from stream_recon.app.slam.offline.held_out_test import HeldOutTest
+from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,39 @@ def motion_errors(
     known = replace(weak, rotation_sigma=sigmas[0] * every, translation_sigma=sigmas[1] * every)
     share = between[0] / 4 / max(total[0], 1e-18)
     return MotionErrors(known, share, share > config.relevant)
+
+
+def with_network_motions(
+    mapped: InitialCandidate, initializer: Initializer, test: HeldOutTest, config: MotionConfig = MOTIONS
+) -> tuple[InitialCandidate, float]:
+    """The map, or one that weighs the network's motions by their errors, and the network's error of a turn in degrees.
+
+    Where both follow two motions, one of them is that of an object: the scene is the one on whose motion the network
+    agrees. Else the result has to fit no worse.
+    """
+    candidate, turn_deg, sure = mapped, 0.0, test.config.sure
+    try:
+        for _ in range(config.max_adjustments):
+            start = initializer.state_of(candidate.fit.scene)
+            errors = motion_errors(start, candidate, initializer.network_motions(), config)
+            if errors is None:
+                break
+            # The larger the map's own errors, the less its matches agree than their residuals say.
+            other = initializer.with_motions(candidate, errors.motions, float(np.sqrt(errors.share)))
+            has_turned = test.follow_two_motions(other.fit, candidate.fit)
+            if has_turned:
+                # Where the network is blind, little agrees with it.
+                is_kept = other.share >= config.min_turned * candidate.share or test.loses(candidate.fit)
+            else:
+                is_kept = test.is_better(other.fit, candidate.fit, -sure if errors.is_relevant else sure)
+            if is_kept:
+                candidate, turn_deg = other, float(np.degrees(np.sqrt(3) * errors.motions.rotation_sigma[0]))
+            if not (is_kept and has_turned):
+                break
+    except (SingularError, np.linalg.LinAlgError):
+        logger.exception("the network's motions have not been weighed")
+        return mapped, 0.0
+    return candidate, turn_deg
 
 
 _Motions = tuple[FloatArray, FloatArray]

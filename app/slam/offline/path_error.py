@@ -1,9 +1,8 @@
-"""Random error of a map's path, by a delete-half jackknife (Shao and Wu, Annals of Statistics 1989) over its tracks.
+"""Random error of a map's path, by maps from two halves of its tracks.
 
-Maps from two disjoint halves of the tracks, with half of the priors' information, differ by twice the random error of
-the map from all tracks. The network's error is independent of it, so the squared difference between both paths is the
-sum of their squared errors. Evidence from neighbouring keyframes cannot tell this: where matches are few or noisy, a
-map that fits each pair better than the network may drift more over all of them.
+The network's error is independent of it, so the squared difference between both paths is the sum of their squared
+errors. Evidence from neighbouring keyframes cannot tell this: where matches are few or noisy, a map that fits each pair
+better than the network may drift more over all of them.
 """
 
 from dataclasses import dataclass

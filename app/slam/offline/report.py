@@ -55,7 +55,7 @@ class RefinementReport:
     evidence: float | None = None
     evidence_error: float | None = None
     """Share of the image by which held-out matches and depth agree better with the map than with the network, and its
-    standard error; see `model_selection.Evidence`."""
+    standard error; see `judgement.Evidence`."""
     path_error: float | None = None
     """Random error of the map's path, as a share of its length; known where evidence is weak. See `path_error`."""
     network_turn_error_deg: float | None = None

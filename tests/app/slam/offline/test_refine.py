@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import PoseErrors, pose_errors
 from stream_recon.app.slam.matching.features import detect
-from stream_recon.app.slam.offline.refine import RefineOptions, photograph_features, refine
+from stream_recon.app.slam.offline.config import REFINE
+from stream_recon.app.slam.offline.refine import RefineOptions, refine
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, WarmStart
 from tests.app.slam.room import FOCAL, Video, drifting, look_down, walk
 
@@ -252,6 +253,6 @@ def test_intermediate_states_are_closer_to_the_ground_truth() -> None:
 
 
 def test_few_photographs_get_more_features_and_many_no_more_in_all() -> None:
-    counts = [photograph_features(number) for number in (1, 10, 40, 200)]
+    counts = [REFINE.feature_count(number, unordered=True) for number in (1, 10, 40, 200)]
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
-    assert photograph_features(400) == counts[-1]
+    assert REFINE.feature_count(400, unordered=True) == counts[-1]
