@@ -21,6 +21,7 @@ from stream_recon.app.engine.engine import load_engine
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import depth_path
+from stream_recon.app.result.files import temporary_name
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunInfo, RunSummary
@@ -55,7 +56,7 @@ def cut_off(folder: Path, count: int) -> None:
     (folder / "trajectory.txt").write_text("".join(lines[:count]))
     for index in indices[count + 1 :]:
         depth_path(folder, index).unlink()
-    depth_path(folder, 999).with_suffix(".npz.part").write_bytes(b"half")
+    temporary_name(depth_path(folder, 999)).write_bytes(b"half")
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {"interrupted": True}))
 
