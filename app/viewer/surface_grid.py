@@ -88,8 +88,8 @@ def surface_grid(result: FrameResult) -> SurfaceGrid:
         sure &= depth < MAX_MEDIAN_DEPTHS * float(np.median(depth[sure]))
         if result.certainty is None:
             known = result.confidence[depth > 0]
-            unsure = float(np.quantile(known[:: max(1, len(known) // 4096)], UNSURE_SHARE))
-            sure &= result.confidence >= max(MIN_CONFIDENCE, unsure)
+            threshold = float(np.quantile(known[:: max(1, len(known) // 4096)], UNSURE_SHARE))
+            sure &= result.confidence >= max(MIN_CONFIDENCE, threshold)
     # Depth is smoothed before it is sampled: single wrong pixels would become spikes.
     smooth = cv2.medianBlur(np.asarray(depth, np.float32), 5 if result.certainty is None else 3)
     smooth = np.where(sure & (smooth > 0), smooth, np.float32(0))
