@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, MapConfig
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, FeatureMapConfig
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.feature_map import (
     UV_STEPS,
@@ -35,7 +35,7 @@ def build_map(
     features: Sequence[Features],
     camera_model: CameraModel,
     scale: Scale,
-    config: MapConfig = DEFAULT_LOCALIZATION.map,
+    config: FeatureMapConfig = DEFAULT_LOCALIZATION.map,
 ) -> FeatureMap | None:
     """Write the feature map of a refined result.
 
@@ -92,7 +92,7 @@ def camera_model_of(content: FeatureMap) -> CameraModel:
     return CameraModel(focal, cx, cy, k1, k2, bool(fisheye))
 
 
-def _chosen(features: Features, tracked: NDArray[np.bool_], config: MapConfig) -> Features:
+def _chosen(features: Features, tracked: NDArray[np.bool_], config: FeatureMapConfig) -> Features:
     """The features to keep: those that several keyframes share first, else the strongest."""
     order = np.lexsort((np.arange(len(features)), ~tracked))[: config.max_features]
     kept = np.sort(order)
@@ -102,7 +102,9 @@ def _chosen(features: Features, tracked: NDArray[np.bool_], config: MapConfig) -
 class TrackedDepth:
     """Triangulated points of features. ``scale``: of the working images whose pixels are asked for."""
 
-    def __init__(self, tracks: SparseTracks | None, scale: Scale, config: MapConfig = DEFAULT_LOCALIZATION.map) -> None:
+    def __init__(
+        self, tracks: SparseTracks | None, scale: Scale, config: FeatureMapConfig = DEFAULT_LOCALIZATION.map
+    ) -> None:
         self._same_px = config.same_px
         self._rows: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         if tracks is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class MapConfig:
+class FeatureMapConfig:
     """Features of a map's keyframes."""
 
     max_features: int = 650
@@ -42,7 +42,7 @@ class PoseConfig:
 
 
 @dataclass(frozen=True)
-class ImageConfig:
+class QueryConfig:
     """Localization of single images."""
 
     candidates: int = 8
@@ -221,9 +221,9 @@ class ChangeConfig:
 class LocalizationConfig:
     """All of localization and alignment."""
 
-    map: MapConfig = field(default_factory=MapConfig)
+    map: FeatureMapConfig = field(default_factory=FeatureMapConfig)
     pose: PoseConfig = field(default_factory=PoseConfig)
-    image: ImageConfig = field(default_factory=ImageConfig)
+    image: QueryConfig = field(default_factory=QueryConfig)
     film: FilmConfig = field(default_factory=FilmConfig)
     run: RunAlignmentConfig = field(default_factory=RunAlignmentConfig)
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)

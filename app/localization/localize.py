@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.build import TrackedDepth, camera_model_of, features_of
-from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, ImageConfig, LocalizationConfig
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION, LocalizationConfig, QueryConfig
 from stream_recon.app.localization.pose import (
     Correspondences,
     PoseFit,
@@ -79,7 +79,7 @@ class LocatedImage:
     matched: Correspondences
     frames: tuple[int, ...]
 
-    def why_uncertain(self, config: ImageConfig) -> str:
+    def why_uncertain(self, config: QueryConfig) -> str:
         """Why its pose is too uncertain; empty where it is not."""
         fit, matched = self.fit, self.matched
         if len(np.unique(matched.feature)) < config.min_inliers:
