@@ -12,7 +12,7 @@ RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['p
 print(*p['dependencies'], *p['optional-dependencies']['serve'], sep='\n')" > requirements.txt \
     && pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
     --constraint constraints-cpu.txt --requirement requirements.txt
-COPY LICENSE README.md ./
+COPY LICENSE README.md setup.py ./
 COPY .package .package
 COPY configs configs
 COPY cache cache

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.platform import read_at, write_at
+
 BLOCK = 1024
 """Most rows of one read or write; it limits memory to some hundred kilobytes."""
 GAP = 8
@@ -54,21 +56,17 @@ class DiskTable:
     def read(self, first: int, last: int) -> NDArray[np.void]:
         """Read the rows from ``first`` up to, but without, ``last``. Raises OSError."""
         size = self._dtype.itemsize
-        rows = np.empty(last - first, self._dtype)
-        view, offset = memoryview(rows.view(np.uint8).data), first * size
-        while view:
-            count = os.preadv(self._file, [view], offset)
-            if not count:
+        data, offset = bytearray(), first * size
+        while len(data) < (last - first) * size:
+            part = read_at(self._file, (last - first) * size - len(data), offset + len(data))
+            if not part:
                 raise OSError("a temporary table is shorter than its rows")
-            view, offset = view[count:], offset + count
-        return rows
+            data += part
+        return np.frombuffer(data, self._dtype)
 
     def write(self, first: int, rows: NDArray[np.void]) -> None:
         """Replace the rows from ``first`` on. Raises OSError."""
-        view, offset = memoryview(rows.view(np.uint8).data), first * self._dtype.itemsize
-        while view:
-            count = os.pwrite(self._file, view, offset)
-            view, offset = view[count:], offset + count
+        write_at(self._file, memoryview(rows.view(np.uint8).data), first * self._dtype.itemsize)
 
 
 class DiskColumn:

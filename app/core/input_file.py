@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from stream_recon.app.core.platform import NO_WAIT, OPEN_FLAGS
 from stream_recon.configs.errors import InputError
 
 MAX_TEXT_BYTES = 1 << 28
@@ -42,7 +43,7 @@ def open_regular(path: Path, timeout_s: float = READ_SECONDS) -> BinaryIO:
 
 def _open_regular(path: Path) -> BinaryIO:
     # Without O_NONBLOCK, opening a pipe waits for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | OPEN_FLAGS)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.core.platform import NO_FOLLOW, OPEN_FLAGS, read_at, write_at
 from stream_recon.app.core.ply import VERTEX, Vertices, header, vertices_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
@@ -74,7 +75,7 @@ def remove_temporary(folder: Path) -> None:
 
 def open_new(path: Path) -> int:
     """Descriptor of a new file, for reading and writing. Raises OSError where the name exists, also as a link."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | OPEN_FLAGS
     return os.open(path, flags, 0o644)
 
 
@@ -143,10 +144,10 @@ class GrowingFile:
         """Add an entry before the tail, in one write. Raises OutputError; the file is then unchanged."""
         with output_errors(self.path):
             try:
-                _write_all(self._file, b"".join((entry, self._tail)) if self._tail else entry, self._end)
+                write_at(self._file, b"".join((entry, self._tail)) if self._tail else entry, self._end)
             except OSError:
                 # The old tail's blocks are still allocated, so this needs no space on the disk.
-                _write_all(self._file, self._tail, self._end)
+                write_at(self._file, self._tail, self._end)
                 os.ftruncate(self._file, self._end + len(self._tail))
                 raise
         self._end += len(entry)
@@ -159,7 +160,7 @@ class GrowingFile:
     def read(self, offset: int, size: int) -> bytes:
         """Bytes from anywhere before the tail; thread-safe. Raises OutputError."""
         with output_errors(self.path):
-            data = os.pread(self._file, size, offset)
+            data = read_at(self._file, size, offset)
             if len(data) == size:
                 return data
             # A single call gives at most 2 GiB.
@@ -183,7 +184,7 @@ class GrowingFile:
                         copied = number + 1
                     self._copy(file, ends, copied, len(self._ends) - 1)
                     file.write(self._tail)
-                renewed = os.open(part, os.O_RDWR)
+                renewed = os.open(part, os.O_RDWR | OPEN_FLAGS)
                 try:
                     part.replace(self.path)
                 except OSError:
@@ -201,7 +202,7 @@ class GrowingFile:
         difference = ends[-1] - offset
         ends.extend(end + difference for end in self._ends[first + 1 : last + 1])
         while offset < stop:
-            block = os.pread(self._file, min(COPY_BYTES, stop - offset), offset)
+            block = read_at(self._file, min(COPY_BYTES, stop - offset), offset)
             file.write(block)
             offset += len(block)
 
@@ -209,19 +210,12 @@ class GrowingFile:
         """Overwrite existing bytes. Raises OutputError."""
         assert offset + len(data) <= self._end
         with output_errors(self.path):
-            _write_all(self._file, data, offset)
+            write_at(self._file, data, offset)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(file, view, offset)
-        view, offset = view[written:], offset + written
 
 
 class PlyFile:

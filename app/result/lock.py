@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from stream_recon.app.core.platform import NO_FOLLOW, OPEN_FLAGS, lock_file, read_at, write_at
 from stream_recon.app.result.commit import complete_change
 from stream_recon.app.result.files import output_errors, remove_temporary
 from stream_recon.configs.errors import OutputError
@@ -40,13 +41,13 @@ class FolderLock:
             self._made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             while True:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | NO_FOLLOW | OPEN_FLAGS, 0o644)
                 self._take(what)
                 if self._is_current():
                     break
                 os.close(self._file)  # its last holder removed this file in the meantime
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            write_at(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         if name == LOCK_NAME:
             try:
                 complete_change(folder)
@@ -81,12 +82,12 @@ class FolderLock:
 
     def _take(self, what: str) -> None:
         try:
-            _lock(self._file)
+            lock_file(self._file)
         except OSError as error:
             if error.errno in UNLOCKABLE:
                 log.warning("%s is on a file system without locks: start no second %s there", self.folder, what)
                 return
-            holder = os.pread(self._file, 200, 0).decode(errors="replace").strip()
+            holder = read_at(self._file, 200, 0).decode(errors="replace").strip()
             os.close(self._file)
             self._file = -1
             if not isinstance(error, BlockingIOError):
@@ -102,18 +103,3 @@ class FolderLock:
             return os.path.samestat(os.fstat(self._file), self._path.lstat())
         except FileNotFoundError:
             return False
-
-
-def _lock(file: int) -> None:
-    """Raises BlockingIOError where another process, or another opening of the file, holds it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError as error:
-            raise BlockingIOError(errno.EAGAIN, "locked") from error
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,12 +6,10 @@ is, or the process is behind, older keyframes are dropped and keep the network's
 stereo after refinement measures all keyframes again, with better poses.
 """
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cpu_threads import FreeCores
 from stream_recon.app.core.depth_points import confidence_levels
+from stream_recon.app.core.platform import lower_priority
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision
 from stream_recon.app.core.views import RunView
 from stream_recon.app.core.worker import ProcessWorker, StopTest, serve, start_process
@@ -272,7 +271,6 @@ class LiveDense:
 
 def _serve(connection: Connection, device: str) -> None:
     """Main function of the process."""
-    with suppress(OSError, AttributeError):
-        os.nice(NICENESS)
+    lower_priority(NICENESS)
     cv2.setNumThreads(1)
     serve(connection, lambda: GroupStereo(device))

@@ -4,17 +4,16 @@ A job that the server's end interrupts is queued again at the next start and goe
 """
 
 import asyncio
-import ctypes
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.platform import INTERRUPT, KILL, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
@@ -26,8 +25,6 @@ PROGRAM = (sys.executable, "-m", "stream_recon")
 """The command line program."""
 NICENESS = 5
 """Lower priority of jobs, so that pages and scans stay quick."""
-AUTOGROUP = Path("/proc/self/autogroup")
-"""Priority of a session (Linux): where the system has it, that of a process counts only inside its session."""
 STOP_SECONDS = 60.0
 """Time that a stopped job gets to finish its files before it is killed."""
 LOCK_SECONDS = 120.0
@@ -36,8 +33,6 @@ MAX_ERROR = 600
 """Characters of an error line."""
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 """Exit codes of the program."""
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class JobRunner:
@@ -83,8 +78,8 @@ class JobRunner:
             return
         self._stopping[number] = reason
         if process is not None:
-            _send(process, signal.SIGKILL if again else signal.SIGINT)
-            asyncio.get_running_loop().call_later(STOP_SECONDS, _send, process, signal.SIGKILL)
+            _send(process, KILL if again else INTERRUPT)
+            asyncio.get_running_loop().call_later(STOP_SECONDS, _send, process, KILL)
 
     def resume(self, number: int) -> None:
         """Queue a stopped or failed job again. Raises OutputError where its source cannot be read again."""
@@ -129,7 +124,7 @@ class JobRunner:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS / 2)
         for process in self._processes.values():
-            _send(process, signal.SIGKILL)
+            _send(process, KILL)
 
     async def _run(self, job: WebJob) -> None:
         folder = self._data.jobs / str(job.id)
@@ -165,12 +160,11 @@ class JobRunner:
                 stderr=err,
                 cwd=self._data.path,
                 env=environment,
-                start_new_session=True,
-                preexec_fn=partial(prepare_child, NICENESS if job.kind != "scan" else 0),
+                **child_options(NICENESS if job.kind != "scan" else 0),
             )
         self._processes[job.id] = process
         if job.id in self._stopping:
-            _send(process, signal.SIGINT)
+            _send(process, INTERRUPT)
         return await process.wait()
 
     def _file(self, number: int) -> Path:
@@ -199,17 +193,6 @@ class JobRunner:
         raise OutputError(f"another process writes to {job.name}: wait for it, then resume")
 
 
-def prepare_child(niceness: int) -> None:
-    """Let this new process end with the server, even where that is killed, and lower its priority."""
-    if _LIBC is not None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    # A service manager may have started the server with Ctrl-C ignored, which children inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.nice(niceness)
-    with suppress(OSError):
-        AUTOGROUP.write_text(str(niceness))
-
-
 def _send(process: asyncio.subprocess.Process, number: int) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -221,7 +204,7 @@ def _reason(code: int, message: object) -> str:
     if message:
         return str(message)[:MAX_ERROR]
     if code < 0:
-        is_kill = -code == signal.SIGKILL
+        is_kill = -code == KILL
         ended = "it was killed, maybe for want of memory" if is_kill else f"signal {-code} ended it"
         return f"{ended}: resume it"
     return f"the program ended with code {code}: see the job's err.txt"

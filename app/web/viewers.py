@@ -7,15 +7,15 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 
+from stream_recon.app.core.platform import child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
 from stream_recon.app.web.limits import WebLimits
-from stream_recon.app.web.runner import NICENESS, JobRunner, prepare_child
+from stream_recon.app.web.runner import NICENESS, JobRunner
 from stream_recon.configs.errors import OutputError, ResourceError
 
 START_SECONDS = 60.0
@@ -113,8 +113,7 @@ class Viewers:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=partial(prepare_child, NICENESS),
+            **child_options(NICENESS),
             env={**os.environ, VARIABLE: str(file)},
         )
         ends = time.monotonic() + START_SECONDS
