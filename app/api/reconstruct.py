@@ -54,6 +54,7 @@ def reconstruct(
     scale_from: str | None = None,
     onto: str | Path | None = None,
     reconnect: float = 120.0,
+    publish: Sequence[str] = (),
     on_progress: OnProgress | None = None,
     cancel: Cancel | None = None,
     listeners: Sequence[ResultListener] = (),
@@ -64,6 +65,7 @@ def reconstruct(
         source: video, folder of images, ROS recording, camera number or stream address.
         output: the result folder.
         intrinsics: known camera: a `Camera`, or what ``--intrinsics`` takes.
+        publish: addresses of ``--publish``: ``foxglove``, ``zenoh`` or an MCAP file.
         on_progress: called with the step under way and the share of it that is done, None where that is not known; in
             the calling thread.
         cancel: a request ends the run as Ctrl-C does. It ends a camera's or stream's recording, whose stages follow; a
@@ -105,6 +107,7 @@ def reconstruct(
         keep_depth=keep_depth,
         max_disk=max_disk,
         reconnect=reconnect,
+        publish=(publish,) if isinstance(publish, str) else tuple(publish),
     )
     job = RunJob(str(source), options, Path(output), overwrite, resume)
     # No separate process: it would import the user's main module again.

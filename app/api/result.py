@@ -120,7 +120,16 @@ class Result:
 
         self._run(plan_scale(self.folder, what), None, on_progress, cancel)
 
-    def export(self, format: str, path: str | Path | None = None, *, overwrite: bool = False, **options: Any) -> Path:
+    def export(
+        self,
+        format: str,
+        path: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        on_progress: OnProgress | None = None,
+        cancel: Cancel | None = None,
+        **options: Any,
+    ) -> Path:
         """Write the result for other programs; returns the file or folder.
 
         Args:
@@ -131,7 +140,7 @@ class Result:
             options: fields of the command's options: ``frames``, ``max_side``, ``points``, ``faces``, ``up``,
                 ``dense``, ``confidence`` and ``voxel``.
 
-        Raises StreamReconError; nothing is written then.
+        Raises StreamReconError, Cancelled; nothing is written then.
         """
         from stream_recon.app.export.formats import FORMATS, export
         from stream_recon.app.export.job import ExportOptions
@@ -140,8 +149,15 @@ class Result:
         names = {field.name for field in dataclasses.fields(ExportOptions)}
         if unknown := sorted(set(options) - names):
             raise ConfigError(f"export has no option {unknown[0]}: use {', '.join(sorted(names))}")
-        target = None if path is None else Path(path)
-        return export(self.folder, format, target, ExportOptions(**options), overwrite=overwrite)[0]
+        target, observer, cancel = None if path is None else Path(path), ProgressCalls(on_progress), cancel or Cancel()
+
+        def progress(done: int, total: int) -> None:
+            cancel.check()
+            observer.on_step(format, done, total)
+
+        cancel.check()
+        chosen_options = ExportOptions(**options)
+        return export(self.folder, format, target, chosen_options, overwrite=overwrite, progress=progress)[0]
 
     def _run(
         self,

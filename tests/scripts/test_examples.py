@@ -104,3 +104,10 @@ def test_cancel(images: Path, tmp_path: Path) -> None:
 def test_listener(images: Path, tmp_path: Path) -> None:
     lines = example("listener", images, tmp_path / "out").splitlines()
     assert sum(line[0].isdigit() and "[" in line for line in lines) == FRAMES
+
+
+@pytest.mark.slow
+def test_publish(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("foxglove")
+    assert "run.mcap" in example("publish", images, tmp_path / "out", "run.mcap", folder=tmp_path)
+    assert (tmp_path / "run.mcap").read_bytes().startswith(b"\x89MCAP0\r\n")

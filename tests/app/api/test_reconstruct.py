@@ -31,6 +31,13 @@ def test_a_run_is_cancelled_and_resumed(tmp_path: Path) -> None:
     assert (again.trajectory.poses == result.trajectory.poses).all()
     with pytest.raises(sr.OutputError):
         sr.reconstruct(SAMPLE, folder, **options)  # type: ignore[arg-type]
+    stopped, calls = sr.Cancel(), list[tuple[str, float | None]]()
+    stopped.request()
+    with pytest.raises(sr.Cancelled):
+        result.export("colmap", tmp_path / "colmap", cancel=stopped)
+    assert not (tmp_path / "colmap").exists()
+    result.export("colmap", tmp_path / "colmap", on_progress=lambda step, share: calls.append((step, share)))
+    assert calls[-1] == ("colmap", 1.0)
 
 
 @pytest.mark.parametrize(
