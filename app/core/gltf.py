@@ -179,12 +179,7 @@ def _material(document: dict[str, Any], blocks: list[bytes], p: Primitive) -> di
             raise ValueError("a texture needs coordinates at the vertices")
         if not document["samplers"]:
             document["samplers"].append(
-                {
-                    "magFilter": LINEAR,
-                    "minFilter": LINEAR_MIPMAP_LINEAR,
-                    "wrapS": CLAMP_TO_EDGE,
-                    "wrapT": CLAMP_TO_EDGE,
-                }
+                {"magFilter": LINEAR, "minFilter": LINEAR_MIPMAP_LINEAR, "wrapS": CLAMP_TO_EDGE, "wrapT": CLAMP_TO_EDGE}
             )
         view = _buffer_view(document, blocks, p.texture)
         document["images"].append({"bufferView": view, "mimeType": "image/jpeg", "name": p.name})
@@ -210,11 +205,7 @@ def _buffer_view(document: dict[str, Any], blocks: list[bytes], content: bytes, 
 
 
 def _accessor(
-    document: dict[str, Any],
-    blocks: list[bytes],
-    array: NDArray[Any],
-    form: str,
-    target: int = ARRAY_BUFFER,
+    document: dict[str, Any], blocks: list[bytes], array: NDArray[Any], form: str, target: int = ARRAY_BUFFER
 ) -> int:
     """Append an array, whose rows are a multiple of 4 bytes; returns the index of its accessor."""
     view = _buffer_view(document, blocks, array.tobytes(), target)

@@ -41,10 +41,7 @@ def write_scene(job: ExportJob, path: Path) -> ExportReport:
     return ExportReport(
         f"{len(vertices)} points, {len(shown)} camera frusta, the trajectory of {len(poses)} frames; "
         "--format mesh makes triangles.",
-        [
-            gltf_note(axes),
-            "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames).",
-        ],
+        [gltf_note(axes), "Nodes: points (colours at vertices), cameras (lines), path (a line through all frames)."],
     )
 
 

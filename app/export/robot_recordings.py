@@ -26,10 +26,7 @@ def write_ros2_bag(job: ExportJob, folder: Path) -> ExportReport:
     """Write a bag that ``ros2 bag play`` reads. Raises StreamReconError, or OSError for system errors."""
     sink = BagSink(folder / BAG_NAME)
     count = _write(job, sink)
-    return ExportReport(
-        f"{count} frames as a ROS 2 bag.",
-        ["Play it with 'ros2 bag play bag'.", *_notes(job)],
-    )
+    return ExportReport(f"{count} frames as a ROS 2 bag.", ["Play it with 'ros2 bag play bag'.", *_notes(job)])
 
 
 def write_mcap(job: ExportJob, path: Path) -> ExportReport:

@@ -103,10 +103,7 @@ class _Edge:
 
 
 def _loops(
-    placed: Mapping[int, PlacedResult],
-    partners: Sequence[Sequence[int]],
-    similarity: FloatArray,
-    config: PlacingConfig,
+    placed: Mapping[int, PlacedResult], partners: Sequence[Sequence[int]], similarity: FloatArray, config: PlacingConfig
 ) -> list[tuple[int, int]]:
     """Pairs of similar results that were placed by many alignments between them."""
     above = {number: _above(placed, number, config.loop_steps) for number in placed}

@@ -38,10 +38,7 @@ def scale_by_marker_frames(
 
 
 def _detections(
-    result: ResultFolder,
-    open_again: Callable[[], Source],
-    on_progress: Progress,
-    config: MarkerConfig,
+    result: ResultFolder, open_again: Callable[[], Source], on_progress: Progress, config: MarkerConfig
 ) -> Iterator[MarkerDetection]:
     step = -(-len(result.cameras) // config.max_frames)
     searched = {camera.index: camera for camera in result.cameras[::step]}

@@ -92,9 +92,7 @@ class PointCloud:
         self._ends.append(self._ply.count)
 
     def rebuild(
-        self,
-        on_progress: Callable[[int, int], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        self, on_progress: Callable[[int, int], None] | None = None, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
         """Replace the file by one with the poses of ``cameras.json``; the last step before `close`.
 

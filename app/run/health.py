@@ -131,10 +131,7 @@ class HealthMonitor:
         It has no mean: how well consecutive frames agree depends on the scene's texture more than on the errors of a
         path, which drifts or bends while they agree.
         """
-        return {
-            "weak_frames": self._low_frames,
-            "weak": [asdict(interval) for interval in list(self._intervals)],
-        }
+        return {"weak_frames": self._low_frames, "weak": [asdict(interval) for interval in list(self._intervals)]}
 
     def _note(self, result: FrameResult, factors: _Factors) -> None:
         self._recent.append((result, factors))

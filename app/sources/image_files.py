@@ -12,12 +12,7 @@ import numpy as np
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.image_decoding import (
-    HEIF_SUFFIXES,
-    IMAGE_SUFFIXES,
-    read_unconverted,
-    readable_suffixes,
-)
+from stream_recon.app.sources.image_decoding import HEIF_SUFFIXES, IMAGE_SUFFIXES, read_unconverted, readable_suffixes
 from stream_recon.configs.errors import InputError, pip_install
 
 NUMBERED = re.compile(r"%0?(\d*)d")

@@ -25,12 +25,7 @@ from stream_recon.app.sources.colour import tone_curve
 from stream_recon.app.sources.containers import is_cut_off
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.image_decoding import (
-    EXIF_SAMPLES,
-    oriented,
-    read_image,
-    used_bits,
-)
+from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
 from stream_recon.app.sources.matroska import matroska_tracks
 from stream_recon.app.sources.picture_size import SizeWatch
@@ -304,13 +299,7 @@ class ImageReader(Reader):
     """Image files as frames. Unreadable files are skipped and counted."""
 
     def __init__(
-        self,
-        paths: list[Path],
-        name: str,
-        fps: float | None,
-        *,
-        as_stored: bool = False,
-        by_90: Collection[Path] = (),
+        self, paths: list[Path], name: str, fps: float | None, *, as_stored: bool = False, by_90: Collection[Path] = ()
     ) -> None:
         """``as_stored``: read images without their EXIF orientation; ``by_90``: those to turn by 90 degrees."""
         assert paths, "an empty folder is an InputError of the caller"

@@ -61,10 +61,7 @@ class _CheckingObserver(RunObserver):
 
 
 def evaluate_scene(
-    engine: FrameEngine,
-    scene: Scene,
-    options: RunOptions,
-    observer: RunObserver | None = None,
+    engine: FrameEngine, scene: Scene, options: RunOptions, observer: RunObserver | None = None
 ) -> Evaluation:
     """Run the pipeline with these options on a sequence, and compare the results with ground truth.
 

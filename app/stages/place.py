@@ -110,10 +110,7 @@ class OntoStage(Stage):
         report = put_onto(context.result, self.target, progress, context.cancel, context.view)
         changes = record_changes(context.folder, self.target)
         counts = f"{len(changes.added)} frames show something new, {len(changes.gone)} earlier ones what is gone"
-        return [
-            f"in the world of {self.target}: {report.keyframes} keyframes agree",
-            f"{CHANGES_NAME}: {counts}",
-        ]
+        return [f"in the world of {self.target}: {report.keyframes} keyframes agree", f"{CHANGES_NAME}: {counts}"]
 
 
 def put_onto(

@@ -117,11 +117,7 @@ def _draw_triangles(
 
 
 def _draw(
-    canvas: NDArray[np.uint8],
-    top: NDArray[np.float64],
-    frame: PlanFrame,
-    xyz: NDArray[np.float64],
-    rgb: NDArray[Any],
+    canvas: NDArray[np.uint8], top: NDArray[np.float64], frame: PlanFrame, xyz: NDArray[np.float64], rgb: NDArray[Any]
 ) -> None:
     """Draw points below the height; the highest one of each pixel is seen."""
     pixel = np.floor(frame.pixels(xyz)).astype(np.int64)

@@ -70,10 +70,7 @@ def run_many(
 def _report_failures(done: Iterable[Future[Verdict]], seed: int) -> Iterator[Verdict]:
     for verdict in map(Future.result, done):
         if verdict.failed:
-            print(
-                f"{verdict.outcome}: fuzz.py --kind {verdict.kind} --seed {seed} --case {verdict.number}",
-                flush=True,
-            )
+            print(f"{verdict.outcome}: fuzz.py --kind {verdict.kind} --seed {seed} --case {verdict.number}", flush=True)
         yield verdict
 
 

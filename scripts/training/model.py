@@ -121,10 +121,7 @@ class TrainingModel(nn.Module):
 
 
 def build_model(
-    config: NetworkConfig,
-    weights: Path | None = None,
-    auxiliary: Path | None = None,
-    only: Sequence[str] = (),
+    config: NetworkConfig, weights: Path | None = None, auxiliary: Path | None = None, only: Sequence[str] = ()
 ) -> TrainingModel:
     """A model in fp32 on the CPU, fresh or continued from files.
 

@@ -12,12 +12,7 @@ from training.model import TrainingModel
 from training.schedule import ClipShape, Schedule
 from training.synthetic import SceneShares
 from training.synthetic.cameras import MOTIONS
-from training.validation import (
-    HeldOutClips,
-    clip_errors,
-    prediction_from,
-    summarise,
-)
+from training.validation import HeldOutClips, clip_errors, prediction_from, summarise
 
 HARD = {
     "turning": SceneShares(turning=1.0),

@@ -74,10 +74,7 @@ class FakeEngine:
     weights_sha256 = "ab" * 32
 
     def __init__(
-        self,
-        scale_frames: int = 4,
-        seconds: float = 0.0,
-        before_push: Callable[[PreparedFrame], None] | None = None,
+        self, scale_frames: int = 4, seconds: float = 0.0, before_push: Callable[[PreparedFrame], None] | None = None
     ) -> None:
         self.preset = fake_preset()
         self._scale_frames = scale_frames

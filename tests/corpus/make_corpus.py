@@ -181,13 +181,7 @@ def encoded_cases() -> list[dict[str, Any]]:
         case("source", "hlg.h264", "HDR of cameras; no length", frames=10, damaged=0, transfer=18),
         case("film", "av1.mp4", "the codec is named", told="AV01|av01"),
         case("source", "two.mkv", "which track", frames=10, warning="2 video tracks (48x36, 96x72): the first is used"),
-        case(
-            "source",
-            "varying.mp4",
-            "own times",
-            frames=10,
-            times=varying,
-        ),
+        case("source", "varying.mp4", "own times", frames=10, times=varying),
         case("source", "late.mkv", "a film that begins at 5 s", frames=10, hint=10, damaged=0),
         case("source", "narrow.mkv", "pixels are made square", frames=10, size=[96, 72]),
     ]

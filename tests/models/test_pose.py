@@ -2,14 +2,7 @@ import math
 
 import torch
 
-from stream_recon.models.pose import (
-    focal_length,
-    focal_lengths,
-    pose_to_matrix,
-    quaternion_to_matrix,
-    so3_exp,
-    so3_log,
-)
+from stream_recon.models.pose import focal_length, focal_lengths, pose_to_matrix, quaternion_to_matrix, so3_exp, so3_log
 
 
 def test_rotation_matrices_are_orthonormal_whatever_the_quaternions_length() -> None:

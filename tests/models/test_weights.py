@@ -8,13 +8,7 @@ from stream_recon.app.engine.engine import load_engine
 from stream_recon.configs.errors import WeightsError
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.network import StreamingNetwork
-from stream_recon.models.weights import (
-    convert_checkpoint,
-    from_published,
-    load_network,
-    read_tensors,
-    rename_published,
-)
+from stream_recon.models.weights import convert_checkpoint, from_published, load_network, read_tensors, rename_published
 from tests.networks import tiny_network, tiny_preset
 
 GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"

@@ -101,12 +101,7 @@ def verify(
 
 
 def _inliers(
-    first: Features,
-    second: Features,
-    sample: Matches,
-    matches: Matches,
-    least: int,
-    config: DescriptorMatchConfig,
+    first: Features, second: Features, sample: Matches, matches: Matches, least: int, config: DescriptorMatchConfig
 ) -> Matches:
     """Those of ``matches`` that the fundamental matrix of ``sample`` explains."""
     if len(sample) < max(least, 8):

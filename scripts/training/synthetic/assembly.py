@@ -9,13 +9,7 @@ from training.synthetic.draws import Draws
 from training.synthetic.layout import Layout
 from training.synthetic.parts import GROUPS, MAX_PARTS, Catalogue, Objects
 from training.synthetic.primitives import BOX, COLUMNS, FRUSTUM, ROWS, SLOTS
-from training.synthetic.surfaces import (
-    COLUMN,
-    GEOMETRY_COLUMNS,
-    MATERIAL_COLUMNS,
-    draw_materials,
-    index_of,
-)
+from training.synthetic.surfaces import COLUMN, GEOMETRY_COLUMNS, MATERIAL_COLUMNS, draw_materials, index_of
 
 
 @dataclass

@@ -283,9 +283,7 @@ def _room(
             hz = tl.maximum(z0, z1)
             high = tl.minimum(tl.minimum(hx, hy), hz)
             face = tl.where(
-                high == hz,
-                tl.where(dz > 0, 4, 5),
-                tl.where(high == hx, tl.where(dx > 0, 0, 1), tl.where(dy > 0, 2, 3)),
+                high == hz, tl.where(dz > 0, 4, 5), tl.where(high == hx, tl.where(dx > 0, 0, 1), tl.where(dy > 0, 2, 3))
             )
             further = (low <= out + 1e-3) & (high > out + 1e-4) & (low < high)
             wall = tl.where(index == 0, WALL, tl.where(index == 2, WALL + 4, WALL + 3))

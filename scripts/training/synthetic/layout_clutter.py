@@ -7,15 +7,7 @@ import torch
 from stream_recon.models.pose import quaternion_to_matrix
 from training.synthetic.cameras import ORBIT, PAN, SCAN, STAIRS, STATIC, STRAFE, WALK, draw_path
 from training.synthetic.draws import Draws
-from training.synthetic.layout import (
-    MAP,
-    Layout,
-    daylight,
-    make_objects,
-    no_air,
-    pick_materials,
-    sized,
-)
+from training.synthetic.layout import MAP, Layout, daylight, make_objects, no_air, pick_materials, sized
 from training.synthetic.parts import Catalogue
 from training.synthetic.shading import LIGHT
 from training.synthetic.street_props import CLUTTER

@@ -21,16 +21,7 @@ from training.synthetic.cameras import (
 )
 from training.synthetic.draws import Draws
 from training.synthetic.intersect import height_at
-from training.synthetic.layout import (
-    MAP,
-    Layout,
-    daylight,
-    make_objects,
-    no_air,
-    pick_materials,
-    sized,
-    with_height,
-)
+from training.synthetic.layout import MAP, Layout, daylight, make_objects, no_air, pick_materials, sized, with_height
 from training.synthetic.layout_paths import avenue, draw_spacing_factor, walk
 from training.synthetic.layout_trees import bare_trees
 from training.synthetic.parts import Catalogue, Objects, join

@@ -142,10 +142,7 @@ def test_what_a_killed_batch_left_is_cleared(root: Path, out: Path) -> None:
 
 def test_a_second_batch_on_the_same_output_refuses(root: Path, out: Path) -> None:
     batch = batch_of(root, out, [room_scene(root / "a")])
-    with (
-        output_lock(out),
-        pytest.raises(OutputError, match=rf"another batch is writing to .*process {os.getpid()}"),
-    ):
+    with output_lock(out), pytest.raises(OutputError, match=rf"another batch is writing to .*process {os.getpid()}"):
         run(batch)
     assert states(run(batch)) == {"a": ("done", False)}, "the lock ends with its holder"
 

@@ -12,14 +12,7 @@ from plyfile import PlyData
 from scipy.spatial import cKDTree
 
 from stream_recon.app.batch import stitched_files
-from stream_recon.app.batch.chunks import (
-    MAX_OVERLAP,
-    MIN_OVERLAP,
-    AlignedChunks,
-    chunk_jobs,
-    open_job,
-    plan_chunks,
-)
+from stream_recon.app.batch.chunks import MAX_OVERLAP, MIN_OVERLAP, AlignedChunks, chunk_jobs, open_job, plan_chunks
 from stream_recon.app.batch.jobs import ChunkRange, Event, Job, Outcome
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.runner import run_batch

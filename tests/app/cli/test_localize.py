@@ -29,11 +29,7 @@ def photographs(tmp_path: Path) -> Path:
 
 
 def test_photographs_get_poses_or_a_reason(
-    room: Path,
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    room: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = tmp_path / "poses.jsonl"
     command = ("localize", str(room), str(photographs))
@@ -51,11 +47,7 @@ def test_photographs_get_poses_or_a_reason(
 
 
 def test_refusals_are_one_line(
-    room: Path,
-    photographs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    room: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(monkeypatch, "localize", str(photographs), str(photographs)) == 2
     assert exit_code(monkeypatch, "merge", str(room), "-o", str(tmp_path / "all")) == 2

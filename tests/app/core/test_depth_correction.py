@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_recon.app.core.depth_correction import (
-    GRID,
-    correct_depth,
-    depth_factors,
-    depth_factors_at,
-    validated_field,
-)
+from stream_recon.app.core.depth_correction import GRID, correct_depth, depth_factors, depth_factors_at, validated_field
 
 RANDOM = np.random.default_rng(3)
 BUMPY = validated_field(RANDOM.uniform(-0.4, 0.4, (GRID, GRID)))

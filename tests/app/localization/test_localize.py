@@ -9,11 +9,7 @@ import pytest
 from stream_recon.app.core.transforms import Similarity, rotation_angle_deg
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
-from stream_recon.app.localization.localize import (
-    Localization,
-    LocalizationMap,
-    NotLocalized,
-)
+from stream_recon.app.localization.localize import Localization, LocalizationMap, NotLocalized
 from stream_recon.app.localization.tracking import FilmLocalizer
 from stream_recon.app.result.feature_map import MAP_NAME, read_map
 from stream_recon.app.result.folder import read_result

@@ -2,14 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.mesh.rasterizer import (
-    Projection,
-    barycentric,
-    project_vertices,
-    rasterize,
-    sampled,
-    signed_areas,
-)
+from stream_recon.app.mesh.rasterizer import Projection, barycentric, project_vertices, rasterize, sampled, signed_areas
 
 CAMERA = Intrinsics(100.0, 100.0, 60.0, 40.0)
 SIZE = (120, 80)

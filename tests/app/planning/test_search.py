@@ -17,9 +17,7 @@ FULL_TOTAL = run_memory(SMALL, (12, 16)).total
 
 
 def found(
-    budget: int,
-    presets: list[tuple[str, Preset]] = BOTH,
-    caches: tuple[CacheChoice, ...] = CACHE_CHOICES,
+    budget: int, presets: list[tuple[str, Preset]] = BOTH, caches: tuple[CacheChoice, ...] = CACHE_CHOICES
 ) -> list[PlannedRun]:
     return search_configurations(presets, SOURCE, budget, H200, caches)
 

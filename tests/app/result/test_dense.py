@@ -3,14 +3,7 @@ import pytest
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import FrameCamera
-from stream_recon.app.result.dense import (
-    DENSE_FOLDER,
-    IMAGE_SIDE,
-    DenseMap,
-    encoded_image,
-    read_dense,
-    write_dense,
-)
+from stream_recon.app.result.dense import DENSE_FOLDER, IMAGE_SIDE, DenseMap, encoded_image, read_dense, write_dense
 from stream_recon.configs.errors import OutputError
 
 

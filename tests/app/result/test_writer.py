@@ -134,15 +134,7 @@ def test_run_json_says_interrupted_until_the_end(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["interrupted"] is False
     assert record["weights_sha256"] == "ab" * 32 and record["device"] == "cpu" and record["version"]
-    counts = {
-        "read": 5,
-        "reconstructed": 5,
-        "keyframes": 2,
-        "dropped": 0,
-        "damaged": 0,
-        "blank": 0,
-        "without_depth": 0,
-    }
+    counts = {"read": 5, "reconstructed": 5, "keyframes": 2, "dropped": 0, "damaged": 0, "blank": 0, "without_depth": 0}
     assert record["frames"] == counts
     assert record["timings"] == {"seconds": 2.0, "fps": 2.5, "latency_ms": {"p50": 40.0, "p95": None}}
     assert record["preset"]["image"]["max_patches"] == 12

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, PreparedFrame
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.app.run.health import (
-    DEFAULT_HEALTH,
-    HealthMonitor,
-    LowQualityInterval,
-    clock,
-    low_quality_intervals,
-)
+from stream_recon.app.run.health import DEFAULT_HEALTH, HealthMonitor, LowQualityInterval, clock, low_quality_intervals
 from stream_recon.app.run.listeners import Progress, RunObserver
 from stream_recon.app.run.pipeline import reconstruct
 from stream_recon.app.sources.source import open_source

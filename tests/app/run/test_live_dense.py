@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.cpu_threads import FreeCores
-from stream_recon.app.core.types import (
-    Certainty,
-    FrameResult,
-    FrameRevision,
-    ImageTransform,
-    NetworkEstimate,
-    Revision,
-)
+from stream_recon.app.core.types import Certainty, FrameResult, FrameRevision, ImageTransform, NetworkEstimate, Revision
 from stream_recon.app.run.live_dense import DEFAULT_LIVE_DENSE, GroupStereo, LiveDense, StereoProcess
 from stream_recon.app.slam.dense.stereo import DenseDepth
 from stream_recon.app.slam.dense.views import StereoView

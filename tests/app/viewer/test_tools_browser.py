@@ -12,11 +12,7 @@ from tests.app.boxroom import room_result
 from tests.app.viewer.test_viewer_browser import coloured_share, open_folder, page_text, stays, wait_for
 from tests.chromium import needs_browser
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    needs_browser,
-]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, needs_browser]
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 
 

@@ -132,10 +132,7 @@ def test_frames_come_by_post_where_web_sockets_are_blocked(tmp_path: Path) -> No
         chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
         driver.get(server.url)
-        driver.execute_cdp_cmd(
-            "Page.addScriptToEvaluateOnNewDocument",
-            {"source": BLOCKED_SOCKETS},
-        )
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": BLOCKED_SOCKETS})
         begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off")
         until(lambda: stats(driver)["posed"] >= 8, 120, "poses")
         found = end(driver)

@@ -154,10 +154,7 @@ def test_the_page_needs_no_room_beside_it(browser: Any, tmp_path: Path) -> None:
 def test_a_viewer_talks_to_its_own_server_alone(browser: Any, tmp_path: Path) -> None:
     """The viewer's library connects to the server that its address names, and runs what that sends."""
     write_run(tmp_path / "data" / "hall")
-    with (
-        ServerProcess(tmp_path / "data") as server,
-        socket.create_server(("127.0.0.1", 0)) as evil,
-    ):
+    with ServerProcess(tmp_path / "data") as server, socket.create_server(("127.0.0.1", 0)) as evil:
         evil.settimeout(10)
         browser.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
         until(lambda: count(browser, "#root *"), 90, "the viewer")

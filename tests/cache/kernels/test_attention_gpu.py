@@ -8,11 +8,7 @@ from stream_recon.cache.kernels.flashinfer_attention import FlashInferAttention
 
 pytestmark = pytest.mark.gpu
 
-SPANS: list[list[Span]] = [
-    [(0, 198)],
-    [(96, 600), (606, 2400)],
-    [(1998, 2400), (6, 12), (600, 1200)],
-]
+SPANS: list[list[Span]] = [[(0, 198)], [(96, 600), (606, 2400)], [(1998, 2400), (6, 12), (600, 1200)]]
 """Bounds are multiples of a page (6 tokens, which divide special tokens and patches), as those of a cache are."""
 
 

@@ -5,13 +5,7 @@ import torch
 from stream_recon.models.pose import inverse_pose, matrix_to_quaternion
 from tests.scripts.training.planes import plane_clips
 from training.synthetic import ClipBatch
-from training.validation import (
-    FIELDS,
-    ClipPrediction,
-    clip_errors,
-    prediction_from,
-    summarise,
-)
+from training.validation import FIELDS, ClipPrediction, clip_errors, prediction_from, summarise
 
 
 def truth(batch: ClipBatch) -> ClipPrediction:

@@ -6,13 +6,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.evidence import held_out_error
 from stream_recon.app.slam.evidence.held_out_error import HeldOutConfig, HeldOutError, PoseCandidate
-from stream_recon.app.slam.evidence.judgement import (
-    Evidence,
-    beyond_breaks,
-    motion_angle_deg,
-    select,
-    worse_runs,
-)
+from stream_recon.app.slam.evidence.judgement import Evidence, beyond_breaks, motion_angle_deg, select, worse_runs
 from stream_recon.app.slam.matching import matching
 from tests.app.slam.room import FOCAL, SIZE, Video, drifting, walk
 from tests.app.slam.test_pieces import detected

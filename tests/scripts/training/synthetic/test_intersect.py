@@ -7,17 +7,7 @@ import torch
 from torch import Tensor
 
 from training.synthetic import intersect
-from training.synthetic.primitives import (
-    BARS,
-    BLOB,
-    BOX,
-    COLUMNS,
-    ELLIPSOID,
-    FAR,
-    FRUSTUM,
-    LATTICE,
-    LEAVES,
-)
+from training.synthetic.primitives import BARS, BLOB, BOX, COLUMNS, ELLIPSOID, FAR, FRUSTUM, LATTICE, LEAVES
 
 
 def inside(kind: int, k: tuple[float, float], p: Tensor) -> Tensor:

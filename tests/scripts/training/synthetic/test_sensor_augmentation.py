@@ -133,8 +133,7 @@ def test_no_lens_defect_changes_nothing(clean: ClipBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distortion", "readout", "exposure", "shift"),
-    [(0.03, 0, 0, 0), (0, 0.35, 0, 0), (0, 0, 0.7, 0), (0, 0, 0, 0.02)],
+    ("distortion", "readout", "exposure", "shift"), [(0.03, 0, 0, 0), (0, 0.35, 0, 0), (0, 0, 0.7, 0), (0, 0, 0, 0.02)]
 )
 def test_every_lens_defect_changes_the_image(
     clean: ClipBatch, distortion: float, readout: float, exposure: float, shift: float
