@@ -124,12 +124,19 @@ def branch_counts() -> Iterator[Place]:
             yield from ((branches(f), f"{name_of(path)}:{f.lineno} {f.name}") for f in functions(path))
 
 
+def is_kernel(function: Function) -> bool:
+    """Whether Triton compiles a function: its arguments are pointers and strides."""
+    return any("jit" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
 def wide_functions() -> Iterator[Place]:
     """Functions of many parameters, without self and cls, outside kernels and the command line."""
     for path in python_files(*PRODUCT):
-        if "kernels" in path.parts or name_of(path).startswith("app/cli/"):
+        if name_of(path).startswith("app/cli/"):
             continue
         for function in functions(path):
+            if is_kernel(function) or "kernels" in path.parts:
+                continue
             a = function.args
             names = [each.arg for each in (*a.posonlyargs, *a.args, *a.kwonlyargs) if each.arg not in ("self", "cls")]
             if len(names) >= MANY_PARAMETERS:
@@ -281,12 +288,12 @@ def unchecked_scripts() -> Iterator[Place]:
 MEASURES = (
     Measure("README.md, bytes", lambda: bytes_of("README.md"), 12_288),
     Measure("model card, bytes", lambda: bytes_of("models/README.md"), 12_288),
-    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 71_900, 66_500),
+    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 71_950, 66_500),
     Measure("lines of Python in scripts", lambda: line_counts("scripts"), 15_500),
     Measure("lines of the longest file", lambda: line_counts(*PRODUCT), 413, 400, is_largest=True),
     Measure(f"files of {SMALL} lines or fewer", small_files, 8, 6),
     Measure("branches of one function", branch_counts, 15, is_largest=True),
-    Measure(f"functions of {MANY_PARAMETERS} or more parameters", wide_functions, 22, 16),
+    Measure(f"functions of {MANY_PARAMETERS} or more parameters", wide_functions, 16),
     Measure("project imports of one file", import_counts, 19, 16, is_largest=True),
     Measure("files in circles of imports", circles, 0),
     Measure("tuned constants outside options", tuned_constants, 60),
