@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path

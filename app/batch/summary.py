@@ -18,8 +18,7 @@ from stream_recon.app.batch.jobs import ModelIdentity, Seconds
 from stream_recon.app.batch.manifest import checked_result
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.store import Store
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.evaluation.evaluator import LENGTHS, PROTOCOL
 from stream_recon.app.evaluation.metrics import METRIC_NAMES
 from stream_recon.app.result.run_record import PROGRAM, program_version

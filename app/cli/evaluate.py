@@ -10,8 +10,7 @@ import typer
 from stream_recon.app.cli import options as shared
 from stream_recon.app.cli.console import DONE, PlainConsole, reported, wide_console
 from stream_recon.app.cli.options import scene_camera
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ A pipe would block, a device never ends, and a sparse file of many gigabytes fil
 """
 
 import errno
+import json
 import os
 import queue
 import stat
@@ -102,3 +103,14 @@ def _in_time(work: Callable[[Callable[[], None]], T], path: Path, timeout_s: flo
         raise failed[0]
     result: T = answer[1]
     return result
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that another program or a killed process may have written.
+
+    Raises ValueError: not JSON, not UTF-8, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

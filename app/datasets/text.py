@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.input_file import input_errors, read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import input_errors, parse_json, read_file
 from stream_recon.app.core.transforms import FloatArray, rotation_matrix
 from stream_recon.configs.errors import InputError
 

@@ -10,8 +10,7 @@ from stream_recon.app.planning.step_trace import network_size
 from stream_recon.app.sources.preprocess import plan_image
 from stream_recon.cache.cache_dtypes import CACHE_CHOICES
 from stream_recon.configs.errors import ResourceError
-from stream_recon.configs.schema import CacheChoice, Preset
-from stream_recon.configs.sizes import parse_size
+from stream_recon.configs.schema import CacheChoice, Preset, parse_size
 
 SIDES = (1.0, 7 / 8, 3 / 4, 5 / 8)
 """Candidate image sides, as shares of the preset's."""

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import Field, validated_field
 from stream_recon.app.core.disk_table import AscendingColumn
-from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import open_regular, parse_json
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
 from stream_recon.app.result.commit import FolderChange

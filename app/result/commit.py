@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.result.files import is_temporary, new_file, output_errors, replace_file, temporary_name
 
 JOURNAL = ".stream-recon.journal"

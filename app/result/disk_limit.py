@@ -13,7 +13,7 @@ from stream_recon.app.result.cloud import BYTES_PER_FRAME, POINTS_NAME
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import output_errors
 from stream_recon.configs.errors import OutputError
-from stream_recon.configs.sizes import parse_size
+from stream_recon.configs.schema import parse_size
 
 KeepDepth = Literal["all", "keyframes", "none"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_recon.app.core.depth_correction import correct_depth
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.commit import is_changing

@@ -21,8 +21,7 @@ from typing import Literal
 import numpy as np
 
 from stream_recon.app.core.cancel import Cancelled
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, CameraFiles, FrameCamera, listed_frames
 from stream_recon.app.result.cloud import POINTS_NAME, PointCloud

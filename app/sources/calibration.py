@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import cv2
 import numpy as np
 
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json
 from stream_recon.configs.errors import ConfigError, InputError
 
 Distortion = Literal["perspective", "fisheye"]

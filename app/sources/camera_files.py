@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.core.input_file import read_file
-from stream_recon.app.core.json_text import parse_json
+from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.sources.calibration import FORMS, NUMBER, Calibration, Distortion
 from stream_recon.configs.errors import ConfigError, InputError
 

@@ -14,7 +14,7 @@ from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import ConfigError, OutputError
-from stream_recon.configs.sizes import parse_size
+from stream_recon.configs.schema import parse_size
 from tests.app.fake_engine import fake_result, frames, pose_at, prepared, run_info, trajectory_of
 
 COUNT = 30
