@@ -95,11 +95,11 @@ def compare(path: Path, device: str) -> float:
     modes = sorted({name.split(".")[0] for name in reference})
     worst = 0.0
     for mode in modes:
-        outputs = {n.removeprefix(f"{mode}."): t for n, t in reference.items() if n.startswith(f"{mode}.")}
-        preset = preset_of(sizes, mode, point_head="world_points" in outputs)
+        expected_outputs = {n.removeprefix(f"{mode}."): t for n, t in reference.items() if n.startswith(f"{mode}.")}
+        preset = preset_of(sizes, mode, point_head="world_points" in expected_outputs)
         network = load_network(path.with_suffix(".weights.safetensors"), preset.network).to(device)
         outputs = run(network, preset, rgb)
-        for name, expected in sorted(outputs.items()):
+        for name, expected in sorted(expected_outputs.items()):
             if name not in outputs:
                 raise StreamReconError(f"the reference has an output that we do not make: {mode}.{name}")
             error = float((outputs[name] - expected).abs().max() / expected.std())

@@ -29,13 +29,6 @@ def test_better_means_a_lower_mean_and_nothing_much_worse(tmp_path: Path) -> Non
     assert run(before, before)[0] == 1
 
 
-def test_files_of_version_0_1_are_read(tmp_path: Path) -> None:
-    before = write(tmp_path / "before")
-    for path in before.iterdir():
-        path.write_text(path.read_text().replace("rpe_rot_deg", "rot_step_deg"))
-    assert run(before, write(tmp_path / "better", rpe_rot_deg=0.4))[0] == 0
-
-
 def test_folders_of_different_figures_are_not_compared(tmp_path: Path) -> None:
     before = write(tmp_path / "before")
     code, text = run(before, write(tmp_path / "after", absrel=None))

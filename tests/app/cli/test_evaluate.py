@@ -32,7 +32,7 @@ from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.evaluation.metrics import Metrics
 from stream_recon.app.evaluation.scores import SEQUENCE_METRICS, TRIVIAL, Evaluation, summarise
-from stream_recon.app.run import session
+from stream_recon.app.run import back_end
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.stages.evaluate import evaluate_scene
@@ -190,7 +190,7 @@ def test_a_revision_corrects_poses_depth_and_cameras_in_the_figures(
 ) -> None:
     engine = KnowingEngine(sequence, noise=0.2, wider=1.2, by_pixel=False)
     plain = evaluate_scene(engine, sequence, ONLY_FRAMES)
-    monkeypatch.setattr(session, "make_back_end", lambda *_, **__: TruthStage(sequence))
+    monkeypatch.setattr(back_end, "make_back_end", lambda *_, **__: TruthStage(sequence))
     staged = evaluate_scene(engine, sequence, ONLY_FRAMES)
     assert plain.final == plain.network == plain.causal == plain.online_final == staged.network
     assert staged.causal.ate_m is not None and staged.causal.ate_m > plain.final.ate_m

@@ -98,7 +98,7 @@ def test_a_film_that_finds_no_room_is_told_in_a_line(room: Path, tmp_path: Path,
     size = ("--seconds", "0.2", "--size", "160x90")
     path = os.environ["PATH"] if encoder == "ffmpeg" else str(Path(sys.executable).parent)
     done = with_small_files("render", str(room), str(target), *size, PATH=path)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 4, done.stderr
     assert f"error: cannot write {target}: the disk is full" in " ".join(done.stderr.split())
     assert not list(tmp_path.iterdir())
 
