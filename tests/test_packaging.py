@@ -1,7 +1,10 @@
+import runpy
 import tomllib
 from pathlib import Path
+from typing import Any
 
-from setuptools import find_namespace_packages
+import pytest
+import setuptools
 
 import stream_recon
 
@@ -10,11 +13,14 @@ TOP = ("app", "cache", "configs", "models")
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_wheel_has_every_folder_with_code() -> None:
-    find = SETTINGS["tool"]["setuptools"]["packages"]["find"]
-    found = set(find_namespace_packages(str(ROOT / find["where"][0])))
+def test_the_wheel_has_every_folder_with_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
+    monkeypatch.chdir(ROOT)
+    runpy.run_path("setup.py")
     folders = {path.parent.relative_to(ROOT) for top in TOP for path in (ROOT / top).rglob("*.py")}
-    assert {"stream_recon." + ".".join(folder.parts) for folder in folders} <= found
+    assert {"stream_recon." + ".".join(folder.parts) for folder in folders} <= set(given["packages"])
+    assert all((ROOT / folder).is_dir() for folder in given["package_dir"].values())
 
 
 def test_the_package_directory_links_every_top_folder() -> None:
