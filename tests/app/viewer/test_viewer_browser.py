@@ -178,13 +178,14 @@ def test_a_slider_hides_unsure_points_and_a_button_downloads_the_rest(browser: A
     viewer, feeder = fed
     browser.get(viewer.url)
     show_points(browser)
-    wait_for(lambda: feeder.count > 12 and points_on_page(browser))
+    # Of a few frames, which show the same places, nearly all merged points are among the surest.
+    wait_for(lambda: feeder.count > 60 and points_on_page(browser))
     feeder.stop()
     assert viewer.flush()
     before = wait_for(lambda: points_on_page(browser))
     slider = browser.find_elements("css selector", "[role=slider]")[0]
     slider.send_keys("\ue014" * 25)  # arrow right: by 1 % each
-    shown = wait_for(lambda: 0 < (n := points_on_page(browser)) < 0.97 * before and n)
+    shown = wait_for(lambda: 0 < (n := points_on_page(browser)) < 0.9 * before and n)
     assert viewer.flush()
     shown = points_on_page(browser)
     open_folder(browser, "Save")
