@@ -176,7 +176,7 @@ def _read_header(file: BinaryIO) -> tuple[int, dict[str, int]]:
                 count = int(number)
             case ["element", *_]:
                 raise ValueError("it has other elements than splats")
-            case ["property", "float", name]:
+            case ["property", "float", name] if name not in names:
                 names[name] = len(names)
             case ["property", *_]:
                 raise ValueError("it has other values than splats have")

@@ -51,6 +51,7 @@ def test_files_that_have_no_splats_are_refused(tmp_path: Path) -> None:
         b"vertex 50": b"vertex " + b"9" * 30,
         b"binary_": b"",
         b"vertex": b"face",
+        b"float nx": b"float x",
     }
     for content in (b"", b"ply\n", good[:-7], good[:400], *(good.replace(*words) for words in others.items())):
         (tmp_path / "s.ply").write_bytes(content)
