@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from stream_recon.app.result.verdict import Level
+    from stream_recon.app.run.options import RunJob
 
 CONTENT = {
     "trajectory.txt": "camera poses, TUM format",
@@ -77,9 +78,12 @@ def end_code(folder: Path, terminal: Terminal, fail_on: "Level | None") -> int:
     return FAILED if LEVELS.index(verdict.level) >= LEVELS.index(fail_on) else DONE
 
 
-def print_continuation(folder: Path, out: "Console") -> None:
+def print_continuation(job: "RunJob", out: "Console") -> None:
     """Say by which command an interrupted run goes on."""
     arguments = [each for each in sys.argv[1:] if each not in ("--overwrite", "--resume")]
+    if arguments[:1] == ["demo"]:
+        # It does not resume; reconstruct does, and has all its options.
+        arguments[0] = job.spec
     has_output = any(each == "-o" or each.startswith("--output") for each in arguments)
-    output = [] if has_output else ["-o", str(folder)]
+    output = [] if has_output else ["-o", str(job.folder)]
     out.print(f"to continue: {shlex.join(['stream-recon', *arguments, *output, '--resume'])}")

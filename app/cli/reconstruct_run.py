@@ -96,7 +96,7 @@ class TerminalRun(SourceRun):
 
     def on_stopped(self) -> None:
         if not self.source.live:
-            print_continuation(self.job.folder, self.out)
+            print_continuation(self.job, self.out)
 
     def on_complete(self, *, is_new: bool) -> None:
         if is_new:

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -299,6 +300,27 @@ def test_ctrl_c_has_its_own_exit_code(run: Run, tmp_path: Path, monkeypatch: pyt
     assert run("a.mp4", "-o", "out", "--no-viewer") == 130
     assert len(read_result(tmp_path / "out")) == 8
     assert read_result(tmp_path / "out").run["interrupted"] is True
+
+
+@pytest.mark.parametrize(
+    "arguments", [("a.mp4", "-o", "out", "--overwrite"), ("a.mp4",), ("demo", "--max-frames", "40")]
+)
+def test_the_command_that_is_printed_after_ctrl_c_continues_the_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str]
+) -> None:
+    def interrupt(frame: Any) -> None:
+        if frame.index == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    write_video(tmp_path / "a.mp4", 40)
+    monkeypatch.setattr(ModelChoice, "load", lambda *_: FakeEngine(before_push=interrupt))
+    assert run(*arguments, "--no-viewer", "--mapping", "off") == 130
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("to continue: ")]
+    program, *printed = shlex.split(line.removeprefix("to continue: "))
+    monkeypatch.setattr(ModelChoice, "load", lambda *_: FakeEngine())
+    assert program == "stream-recon" and run(*printed) == 0
+    (result,) = (read_result(path.parent) for path in tmp_path.glob("*/run.json"))
+    assert len(result) == 40 and result.run["interrupted"] is False and result.run["resumed"]
 
 
 def test_nothing_can_be_paused_once_all_frames_are_in(
