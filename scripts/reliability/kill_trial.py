@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import plyfile
 import torch  # noqa: F401  # imported once, before forks
 
@@ -36,6 +37,10 @@ from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import StreamReconError
 
 SAMPLE = Path(__file__).resolve().parents[2] / "app" / "sample" / "walkthrough.mp4"
+
+
+# Threads of OpenCV do not live on in a fork, which would wait for them.
+cv2.setNumThreads(1)
 
 
 class Trial:

@@ -71,6 +71,8 @@ function heard(message) {
 function acknowledged(message, at) {
   stats.inFlight -= 1;
   if (message.error) {
+    // A frame that was under way when the person stopped the scan comes after its end.
+    if (!running) return;
     stats.errors.push(message.error);
     if (message.ended !== false) stop(message.error); else note(message.error);
     return;
