@@ -77,9 +77,9 @@ def of_tree(tree: Any, lists: bool = True) -> Iterator[Mutant[Any]]:
 
 
 def of_scalars(tree: Any, values: Sequence[Any] = ("abc", None, [], {}, "nan")) -> Iterator[Mutant[Any]]:
-    """Mutants whose numbers and words are replaced by what they cannot be."""
+    """Mutants whose numbers and words are replaced by what they cannot be; of lists the first one."""
     for path, node in _nodes(tree):
-        if not isinstance(node, dict | list):
+        if not isinstance(node, dict | list) and not any(isinstance(name, int) and name for name in path):
             names = tuple(str(name) for name in reversed(path) if isinstance(name, str))
             for value in values:
                 yield Mutant(f"put {value!r} for", names, _changed(tree, path, value))

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 
 from stream_recon.app.core.input_file import parse_json
+from stream_recon.app.sources.named_values import NUMBER
 from stream_recon.configs.errors import ConfigError, InputError
 
 Distortion = Literal["perspective", "fisheye"]
@@ -47,10 +48,9 @@ MAX_LISTED = 8
 """Cameras listed in a message."""
 EXIF = "exif"
 """Value of ``--intrinsics`` for the camera in the files' metadata."""
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-"""Pattern of a decimal number."""
 FORMS = (
-    "fx,fy,cx,cy[,k1,k2,p1,p2[,k3]], or a file: COLMAP's cameras.txt, transforms.json, YAML of ROS, Kalibr or OpenCV"
+    "fx,fy,cx,cy[,k1,k2,p1,p2[,k3]], or a file: COLMAP's cameras.txt, transforms.json, or that of OpenCV, ROS, Kalibr, "
+    "Metashape, VINS or ORB-SLAM"
 )
 """Accepted forms of a camera, for error messages."""
 
@@ -71,6 +71,8 @@ class Calibration:
 
     others: tuple["Calibration", ...] = ()
     """Further cameras of the same file; `for_size` takes the one whose size fits."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Warnings on what the file does not state."""
 
     def __post_init__(self) -> None:
         numbers = (self.fx, self.fy, self.cx, self.cy, *self.coefficients)
@@ -208,6 +210,7 @@ class Calibration:
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""
         record = {"bending" if name == "distortion" else name: value for name, value in asdict(self).items()}
+        del record["notes"]
         record["others"] = [parse_json(camera.text().encode()) for camera in self.others]
         return json.dumps(record if self.others else {name: v for name, v in record.items() if name != "others"})
 

@@ -1,26 +1,35 @@
-"""Calibration files of other programs: COLMAP, nerfstudio and instant-ngp, OpenCV, ROS, Kalibr.
+"""Calibration files of other programs, with a table for each program that writes them.
 
-What a file states of its camera is applied, or the file is refused with what cannot be applied.
+Every element of a file is applied, stands in its writer's list of harmless ones, or is refused by its name.
 """
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from stream_recon.app.core.input_file import parse_json, read_file
-from stream_recon.app.sources.calibration import FORMS, NUMBER, Calibration, Distortion
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.sources.calibration import FORMS, Calibration
+from stream_recon.app.sources.camera_models import (
+    COLMAP_NUMBERS,
+    COLMAP_PARAMETERS,
+    SKEW,
+    UnsupportedError,
+    absent_notes,
+    colmap_camera,
+    distortion,
+    rolling_shutter,
+)
+from stream_recon.app.sources.named_values import NUMBER, Names, parse_trees
+from stream_recon.app.sources.transforms_json import FOCAL_KEYS, nerfstudio_camera
 from stream_recon.configs.errors import ConfigError, InputError
+
+__all__ = ["FOCAL_KEYS", "SKEW", "UnsupportedError", "colmap_camera", "distortion", "nerfstudio_camera", "read_camera"]
 
 MAX_FILE_BYTES = 1 << 26
 """Bytes of a calibration file that are read: more than the largest transforms.json."""
-SKEW = 1e-6
-"""Skew of a camera matrix, as a share of its focal length, that is not rounding."""
-FISHEYE_NAMES = ("equidistant", "fisheye", "kannala_brandt")
-PERSPECTIVE_NAMES = ("radial-tangential", "plumb_bob", "radtan", "rational_polynomial", "none", "thin_prism", "brown")
-"""Distortion models of ROS, Kalibr and OpenCV that are applied."""
 
 
 def read_camera(path: Path) -> Calibration:
@@ -29,242 +38,331 @@ def read_camera(path: Path) -> Calibration:
     Raises InputError or ConfigError, as `parse_camera`.
     """
     try:
-        text = read_file(path, MAX_FILE_BYTES).decode("utf-8-sig", errors="replace")
+        cameras = _cameras(read_file(path, MAX_FILE_BYTES))
     except OSError as error:
         raise InputError(f"--intrinsics {path} cannot be read ({error.strerror}): use {FORMS}") from error
-    except ValueError as error:  # a name with a zero byte
-        raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
-    try:
-        cameras = _nerfstudio(text) if text.lstrip().startswith("{") else _yaml(text) or _colmap(text)
-    except (ValueError, ArithmeticError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"--intrinsics {path}: {_reason(error)}") from error
+    except UnsupportedError as error:
+        advice = "which is not supported: undistort the images with the program that made the file"
+        raise InputError(f"--intrinsics {path}: {error}, {advice}") from error
+    except (ValueError, ArithmeticError, struct.error) as error:
+        if "\0" in str(path):
+            raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
+        raise InputError(f"--intrinsics {path}: damaged numbers or a missing entry ({error})") from error
     except (ConfigError, InputError) as error:
         raise InputError(f"--intrinsics {path}: {error}") from error
     if not cameras:
         raise InputError(f"--intrinsics {path} has an unknown format: use {FORMS}")
     distinct = list(dict.fromkeys(cameras))
-    return replace(distinct[0], others=tuple(distinct[1:]))
+    notes = tuple(f"--intrinsics {path.name}: {note}" for camera in distinct for note in camera.notes)
+    return replace(distinct[0], others=tuple(distinct[1:]), notes=tuple(dict.fromkeys(notes)))
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnsupportedError):
-        return f"{error}, which is not supported: undistort the images with the program that made the file"
-    return f"damaged numbers or a missing entry ({error})"
-
-
-class UnsupportedError(ValueError):
-    """A camera that is described completely, but cannot be applied. Its text names what."""
-
-
-def _colmap(text: str) -> list[Calibration]:
-    """Cameras of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
-    ``intrinsics.txt``: fx fy cx cy width height."""
+def _cameras(data: bytes) -> list[Calibration]:
+    is_wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if b"\0" in data[:8] and not is_wide:
+        return _colmap_binary(data)
+    text = data.decode("utf-16" if is_wide else "utf-8-sig")
+    lines = [words for line in text.splitlines() if (words := line.partition("#")[0].split())]
+    if lines and (all(re.fullmatch(NUMBER, word) for word in lines[0]) or (lines[0][0].isdecimal() and lines[0][1:])):
+        return _colmap_text(lines)
     cameras = []
-    for line in text.splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) == 6 and all(re.fullmatch(NUMBER, word) for word in words):
-            fx, fy, cx, cy, width, height = (float(word) for word in words)
-            return [Calibration(fx, fy, cx, cy, size=(int(width), int(height)))]
-        if len(words) < 7 or not words[0].isdecimal():
-            return []
-        size = int(words[2]), int(words[3])
-        cameras.append(colmap_camera(words[1], [float(word) for word in words[4:]], size))
+    for tree in parse_trees(text):
+        names = Names(tree.get("opencv_storage", tree) if isinstance(tree, dict) else tree)
+        writer = next((w for w in WRITERS if any(re.fullmatch(w.mark, name) for name in names)), None)
+        if writer is None:
+            raise InputError(f"unknown format ({', '.join([*names][:4])}): use {FORMS}")
+        cameras += writer.read(names)
+        names.end(writer.harmless)
     return cameras
 
 
-COLMAP_PARAMETERS = {
-    "SIMPLE_PINHOLE": 3,
-    "PINHOLE": 4,
-    "SIMPLE_RADIAL": 4,
-    "RADIAL": 5,
-    "OPENCV": 8,
-    "FULL_OPENCV": 12,
-    "SIMPLE_RADIAL_FISHEYE": 4,
-    "RADIAL_FISHEYE": 5,
-    "OPENCV_FISHEYE": 8,
-}
-"""Number of parameters of the models that are applied, see https://colmap.github.io/cameras.html."""
+def _colmap_text(lines: list[list[str]]) -> list[Calibration]:
+    """Cameras of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
+    ``intrinsics.txt``: fx fy cx cy width height."""
+    if len(lines) == 1 and len(lines[0]) == 6 and all(re.fullmatch(NUMBER, word) for word in lines[0]):
+        fx, fy, cx, cy, width, height = (float(word) for word in lines[0])
+        return [Calibration(fx, fy, cx, cy, size=(int(width), int(height)))]
+    cameras: dict[str, Calibration] = {}
+    for number, model, *words in lines:
+        if number in cameras:
+            raise InputError(f"camera {number} stands there twice")
+        width, height, *values = [float(word) if re.fullmatch(NUMBER, word) else math.nan for word in words]
+        if width != int(width) or height != int(height):
+            raise InputError(f"camera {number} has {words[0]}x{words[1]} pixels")
+        cameras[number] = colmap_camera(model, values, (int(width), int(height)))
+    return list(cameras.values())
 
 
-def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
-    """Camera of a COLMAP model.
-
-    Raises UnsupportedError: a model without an equivalent in OpenCV; ValueError: a wrong number of parameters.
-    """
-    if model not in COLMAP_PARAMETERS:
-        raise UnsupportedError(f"camera model {model}")
-    if len(p) != COLMAP_PARAMETERS[model]:
-        raise ValueError(f"{len(p)} parameters for {model}")
-    if model == "SIMPLE_PINHOLE":
-        return Calibration(p[0], p[0], p[1], p[2], size=size)
-    if model == "PINHOLE":
-        return Calibration(p[0], p[1], p[2], p[3], size=size)
-    kind: Distortion = "fisheye" if model.endswith("FISHEYE") else "perspective"
-    if "RADIAL" in model:
-        k2 = p[4] if model.startswith("RADIAL") else 0.0
-        return Calibration(p[0], p[0], p[1], p[2], kind, (p[3], k2, 0.0, 0.0), size)
-    return Calibration(p[0], p[1], p[2], p[3], kind, tuple(p[4:]), size)
+def _colmap_binary(data: bytes) -> list[Calibration]:
+    """Cameras of a ``cameras.bin``."""
+    (count,), at, cameras = struct.unpack_from("<Q", data), 8, []
+    while at < len(data):
+        _, kind, width, height = struct.unpack_from("<iiQQ", data, at)
+        model = COLMAP_NUMBERS.get(kind)
+        if model is None:
+            raise UnsupportedError(f"camera model {kind} of COLMAP")
+        values = struct.unpack_from(f"<{COLMAP_PARAMETERS[model]}d", data, at + 24)
+        at += 24 + 8 * len(values)
+        cameras.append(colmap_camera(model, list(values), (width, height)))
+    if len(cameras) != count:
+        raise ValueError(f"{len(cameras)} of {count} cameras")
+    return cameras
 
 
-def _nerfstudio(text: str) -> list[Calibration]:
-    content = parse_json(text.encode())
-    if not isinstance(content, dict):
-        return []
-    frames = content.get("frames")
-    tables = [content | f for f in frames if isinstance(f, dict)] if isinstance(frames, list) and frames else [content]
-    if not all(FOCAL_KEYS & table.keys() for table in tables):
-        return []
-    return list(dict.fromkeys(nerfstudio_camera(table) for table in tables))
+def _transforms(names: Names) -> list[Calibration]:
+    frames = names.take("frames") if "frames" in names else []
+    if not isinstance(frames, list):
+        raise InputError("frames is no list")
+    table = {name: names.take(name) for name in [*names]}
+    tables = [table | dict(Names(frame, "a frame").items()) for frame in frames]
+    return list(dict.fromkeys(nerfstudio_camera(each) for each in tables or [table]))
 
 
-FOCAL_KEYS = {"fl_x", "camera_angle_x"}
-"""Keys of a transforms.json that state a focal length."""
-_FISHEYE_KEYS, _KEYS = ("k1", "k2", "k3", "k4"), ("k1", "k2", "p1", "p2", "k3")
+def _matrix(names: Names) -> list[Calibration]:
+    """Camera matrix and coefficients of OpenCV and ROS."""
+    K = names.numbers("camera_matrix", "Camera_Matrix", "cameraMatrix", "K", "k", shape=(3, 3))
+    if K is None:
+        raise InputError("camera_matrix (K) is missing")
+    if abs(K[1]) > SKEW * abs(K[0]):
+        raise UnsupportedError(f"a camera matrix with skew {K[1]:g}")
+    if [K[3], *K[6:]] != [0, 0, 0, 1]:
+        raise InputError("camera_matrix is not [fx, 0, cx, 0, fy, cy, 0, 0, 1]")
+    bends = names.named("distortion_coefficients", "Distortion_Coefficients", *_OTHER_COEFFICIENTS)
+    if names.number("binning_x") not in (None, 0, 1) or names.number("binning_y") not in (None, 0, 1):
+        raise UnsupportedError("binning_x or binning_y above 1")
+    if "roi" in names:
+        roi = Names(names.take("roi"), "roi")
+        roi.zero("x_offset", "y_offset", "width", "height")
+        roi.end("do_rectify")
+    size = names.numbers("cameraResolution", "resolution", "image_size", shape=(1, 2))
+    if size is None:
+        size = _size(names, ("image_width", "image_Width", "width"), ("image_height", "image_Height", "height"))
+    model, camera = names.word("distortion_model"), names.word("camera_model")
+    if camera not in (None, "pinhole", model):
+        if model is not None:
+            raise UnsupportedError(f"camera_model {camera} with distortion_model {model}")
+        model = camera
+    return [_opencv(names, [K[0], K[4], K[2], K[5]], model, bends, size, names.flag("fisheye_model"))]
 
 
-def nerfstudio_camera(content: Mapping[str, Any], image_size: tuple[int, int] | None = None) -> Calibration:
-    """Camera of a transforms.json, or of one of its frames.
+_OTHER_COEFFICIENTS = ("distortion_coeffs", "distCoeffs", "dist_coeffs", "dist_coeff", "D", "d")
 
-    Args:
-        image_size: width and height of the images, where the file does not state them.
 
-    Raises UnsupportedError: a camera that cannot be applied; ValueError, KeyError, TypeError or ConfigError: damage.
-    """
-    fisheye = bool(content.get("is_fisheye", False))
-    model = str(content.get("camera_model") or ("OPENCV_FISHEYE" if fisheye else "OPENCV")).upper()
-    if model not in ("OPENCV", "PINHOLE", "SIMPLE_PINHOLE", "PERSPECTIVE", "OPENCV_FISHEYE", "SIMPLE_RADIAL", "RADIAL"):
-        raise UnsupportedError(f"camera_model {model}")
-    fisheye = fisheye or model == "OPENCV_FISHEYE"
-    used = _FISHEYE_KEYS if fisheye else _KEYS
-    for name in ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2"):
-        if name not in used and float(content.get(name) or 0.0):
-            raise UnsupportedError(f"distortion {name} of {model}")
-    if image_size is not None and not {"w", "h"} <= content.keys():
-        size = image_size
-    else:
-        size = int(content["w"]), int(content["h"])
-    return Calibration(
-        *_nerfstudio_focals(content, size),
-        float(content.get("cx", size[0] / 2)),
-        float(content.get("cy", size[1] / 2)),
-        "fisheye" if fisheye else "perspective",
-        tuple(float(content.get(name) or 0.0) for name in used),
-        size,
+def _opencv(
+    names: Names,
+    intrinsics: list[float],
+    model: str | None,
+    bends: tuple[str, list[float] | None],
+    size: list[float] | None,
+    fisheye: bool | None = None,
+) -> Calibration:
+    """Camera whose (0, 0) is the centre of the first pixel, as in OpenCV, ROS, Kalibr, VINS and ORB-SLAM."""
+    key, D = bends
+    if D is None and model != "none":
+        names.absent.append(key)
+    notes = []
+    if D is not None and len(D) == 4 and any(D):
+        if model is None and fisheye is None:
+            notes.append(f"no distortion_model or fisheye_model is stated: the 4 {key} are taken as k1 k2 p1 p2")
+        elif model == "plumb_bob":
+            notes.append(f"{key}: 4 where plumb_bob has 5: k3 is taken as 0")
+    if size is None:
+        notes.append("no image size (image_width, image_height or resolution) is stated: that of the source is taken")
+    try:
+        kind, used = distortion(model, D or [], bool(fisheye))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{error} (distortion_model, {key})") from None
+    fx, fy, cx, cy = intrinsics
+    pixels = None if size is None else (int(size[0]), int(size[1]))
+    return Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, pixels, notes=(*notes, *absent_notes(names)))
+
+
+def _kalibr(names: Names) -> list[Calibration]:
+    """Cameras of a camchain of Kalibr, or of a sensor.yaml of EuRoC."""
+    blocks = [key for key in names if re.fullmatch(r"cam\d+", key)]
+    if not blocks:
+        return [_kalibr_camera(names)]
+    return [_kalibr_camera(Names(names.take(key), key)) for key in blocks]
+
+
+def _kalibr_camera(names: Names) -> Calibration:
+    model = names.word("camera_model")
+    values = names.numbers("intrinsics")
+    if model is None or values is None:
+        raise InputError(f"{'camera_model' if model is None else 'intrinsics'} is missing")
+    if model != "pinhole" or len(values) != 4:
+        raise UnsupportedError(f"camera_model {model} with {len(values)} intrinsics")
+    bends = names.named("distortion_coeffs", "distortion_coefficients")
+    kind, size = names.word("distortion_model"), names.numbers("resolution", shape=(1, 2))
+    if kind is None and bends[1] is not None:
+        raise InputError("distortion_model is missing")
+    notes = rolling_shutter(names, "line_delay")
+    names.end(_KALIBR_HARMLESS)
+    camera = _opencv(names, values, kind, bends, size)
+    return replace(camera, notes=(*camera.notes, *notes))
+
+
+def _vins(names: Names) -> list[Calibration]:
+    """Camera of VINS (camodocal): PINHOLE, PINHOLE_FULL or KANNALA_BRANDT."""
+    model = names.word("model_type")
+    if model is None:
+        raise InputError("model_type is missing: give the file of one camera, such as that in cam0_calib")
+    if model not in _VINS:
+        raise UnsupportedError(f"model_type {model.upper()}")
+    keys, centre, bends = _VINS[model]
+    at = Names(names.take("projection_parameters") or {}, "projection_parameters")
+    bent = (
+        at if model == "kannala_brandt" else Names(names.take("distortion_parameters") or {}, "distortion_parameters")
     )
+    intrinsics = [at.needed(key) for key in (*keys, *centre)]
+    D = [bent.needed(key) for key in bends]
+    at.end("")
+    bent.end("")
+    notes = rolling_shutter(names, "rolling_shutter")
+    kind = "fisheye" if model == "kannala_brandt" else ""
+    camera = _opencv(names, intrinsics, kind, ("distortion_parameters", D), _size(names))
+    return [replace(camera, notes=(*camera.notes, *notes))]
 
 
-def _nerfstudio_focals(content: Mapping[str, Any], size: tuple[int, int]) -> tuple[float, float]:
-    """Focal lengths in pixels, from themselves or from the angles of view."""
-    if "fl_x" in content:
-        fx = float(content["fl_x"])
-        return fx, float(content.get("fl_y", fx))
-    fx = _focal(content["camera_angle_x"], size[0])
-    fy = _focal(content["camera_angle_y"], size[1]) if "camera_angle_y" in content else fx
-    return fx, float(content.get("fl_y", fy))
+_VINS = {
+    "pinhole": (("fx", "fy"), ("cx", "cy"), ("k1", "k2", "p1", "p2")),
+    "pinhole_full": (("fx", "fy"), ("cx", "cy"), ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")),
+    "kannala_brandt": (("mu", "mv"), ("u0", "v0"), ("k2", "k3", "k4", "k5")),
+}
 
 
-def _focal(angle: Any, side: int) -> float:
-    if not 0 < float(angle) < math.pi:
-        raise ValueError(f"a camera angle of {angle}")
-    return side / 2 / math.tan(float(angle) / 2)
+def _orb_slam(names: Names) -> list[Calibration]:
+    """Cameras of settings of ORB-SLAM2, which has no type, and ORB-SLAM3."""
+    model = names.word("Camera.type")
+    if model not in (None, "pinhole", "kannalabrandt8", "rectified"):
+        raise UnsupportedError(f"Camera.type {model}")
+    if names.number("Camera.imageScale") not in (None, 1):
+        raise UnsupportedError("Camera.imageScale")
+    size = _size(names, ("Camera.width", "Camera.cols"), ("Camera.height", "Camera.rows"))
+    cameras = []
+    for prefix in ("Camera.", "Camera1.", "Camera2."):
+        if any(prefix + key in names for key in ("fx", "fy", "cx", "cy")):
+            intrinsics = [names.needed(prefix + key) for key in ("fx", "fy", "cx", "cy")]
+            bends = f"{prefix}k1", _orb_coefficients(names, prefix, model)
+            kind = "fisheye" if model == "kannalabrandt8" else "none" if model == "rectified" else ""
+            cameras.append(_opencv(names, intrinsics, kind, bends, size))
+    if not cameras:
+        raise InputError("Camera.fx (Camera1.fx) is missing")
+    return cameras
 
 
-def _yaml(text: str) -> list[Calibration]:
-    """Cameras of a ROS camera_info, a Kalibr camchain or an OpenCV calibration; none for other text.
-
-    Only lists and words of YAML are parsed. These formats use nothing else, so no library is needed.
-    """
-    heads = list(re.finditer(r"^cam\d+\s*:", text, re.M))
-    ends = [*(head.start() for head in heads[1:]), len(text)]
-    blocks = [text[head.end() : end] for head, end in zip(heads, ends, strict=True)] if heads else [text]
-    cameras = [_yaml_camera(block) for block in blocks]
-    return [camera for camera in cameras if camera is not None]
+def _orb_coefficients(names: Names, prefix: str, model: str | None) -> list[float] | None:
+    fisheye = model == "kannalabrandt8"
+    keys = [prefix + key for key in (("k1", "k2", "k3", "k4") if fisheye else ("k1", "k2", "p1", "p2"))]
+    if model == "rectified" or not any(key in names for key in keys):
+        return None
+    if model is None and f"{prefix}k4" in names:
+        raise InputError("Camera.type is missing")
+    return [*(names.needed(key) for key in keys), *([] if fisheye else [names.or_zero(f"{prefix}k3")])]
 
 
-def _yaml_camera(text: str) -> Calibration | None:
-    matrix = _data(text, "camera_matrix", "K", "Camera_Matrix")
-    if matrix is not None and len(matrix) == 9:
-        fx, fy, cx, cy = matrix[0], matrix[4], matrix[2], matrix[5]
-        if abs(matrix[1]) > SKEW * abs(fx):
-            raise UnsupportedError(f"a camera matrix with skew {matrix[1]:g}")
-        coefficients = _data(text, "distortion_coefficients", "D", "Distortion_Coefficients")
-        width, height = (_number(text, rf"(?:image_)?{name}|image_{name.title()}") for name in ("width", "height"))
+def _metashape(names: Names) -> list[Calibration]:
+    """Cameras of Metashape (Agisoft): a calibration, or the sensors of a document."""
+    if "calibration" in names:
+        return [_metashape_camera(Names(names.take("calibration"), "calibration"))]
+    document = Names(names.take("document"), "document")
+    chunk = Names(document.take("chunk"), "chunk")
+    sensors = Names(chunk.take("sensors"), "sensors").take("sensor")
+    chunk.end(_METASHAPE_HARMLESS)
+    document.end("version")
+    cameras = []
+    for table in sensors if isinstance(sensors, list) else [sensors]:
+        sensor = Names(table, "sensor")
+        found = sensor.take("calibration")
+        choices = {str(each.get("class")): each for each in (found if isinstance(found, list) else [found]) if each}
+        notes = rolling_shutter(sensor, "rolling_shutter")
+        sensor.end(_METASHAPE_HARMLESS)
+        if not {"adjusted", "initial"} & choices.keys():
+            raise InputError("sensor has no adjusted calibration")
+        camera = _metashape_camera(Names(choices.get("adjusted") or choices["initial"], "calibration"))
+        cameras.append(replace(camera, notes=(*camera.notes, *notes)))
+    return cameras
+
+
+def _metashape_camera(names: Names) -> Calibration:
+    """Frame or fisheye camera; its p1 and p2 are OpenCV's p2 and p1, and cx, cy are offsets from the centre."""
+    projection = names.word("projection", "type")
+    if projection not in ("frame", "fisheye", "equidistant_fisheye"):
+        raise UnsupportedError(f"projection {projection or '(missing)'}")
+    at = Names(names.take("resolution"), "resolution") if "resolution" in names else names
+    width, height = at.needed("width"), at.needed("height")
+    f = names.needed("f")
+    cx, cy, b1 = names.or_zero("cx"), names.or_zero("cy"), names.or_zero("b1")
+    k1, k2, k3 = (names.or_zero(key) for key in ("k1", "k2", "k3"))
+    names.zero("b2", "skew", "p3", "p4")
+    if projection == "frame":
+        p2, p1 = names.or_zero("p1"), names.or_zero("p2")
+        names.zero("k4")
+        kind, coefficients = distortion("plumb_bob", [k1, k2, p1, p2, k3])
     else:
-        values = _list(text, "intrinsics")
-        if values is None:
-            return None
-        model = _word(text, "camera_model") or "pinhole"
-        if model != "pinhole" or len(values) != 4:
-            raise UnsupportedError(f"camera_model {model} with {len(values)} intrinsics")
-        fx, fy, cx, cy = values
-        coefficients = _list(text, "distortion_coeffs", "distortion_coefficients")
-        width, height = _list(text, "resolution") or (None, None)
-    size = None if width is None or height is None else (int(width), int(height))
-    kind, used = distortion(_word(text, "distortion_model"), coefficients or [], bool(_number(text, "fisheye_model")))
-    return Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, size)
+        names.zero("p1", "p2")
+        kind, coefficients = "fisheye", (k1, k2, k3, names.or_zero("k4"))
+    names.end("class|date|software|text|covariance|params|vars|coeffs")
+    size, centre = (int(width), int(height)), (width / 2 + cx, height / 2 + cy)
+    return Calibration(f + b1, f, *centre, kind, coefficients, size, notes=absent_notes(names))
 
 
-def distortion(
-    model: str | None, coefficients: list[float], fisheye: bool = False
-) -> tuple[Distortion, tuple[float, ...]]:
-    """Kind and coefficients of a distortion model of ROS, Kalibr or OpenCV.
-
-    Args:
-        model: None or empty: OpenCV's, by the number of coefficients.
-        fisheye: whether the file says so in another way.
-
-    Raises UnsupportedError: a model or number of coefficients that cannot be applied.
-    """
-    name = (model or "").lower()
-    if name in FISHEYE_NAMES or fisheye:
-        if not coefficients:
-            raise UnsupportedError(f"distortion model {name or 'fisheye'} without coefficients")
-        if any(coefficients[4:]) or len(coefficients) < 4:
-            raise UnsupportedError(f"distortion model {name or 'fisheye'} with {len(coefficients)} coefficients")
-        return "fisheye", tuple(coefficients[:4])
-    if name and name not in PERSPECTIVE_NAMES and any(coefficients):
-        raise UnsupportedError(f"distortion model {name}")
-    if not any(coefficients):
-        return "perspective", tuple(coefficients) if len(coefficients) in (4, 5, 8, 12, 14) else ()
-    if len(coefficients) not in (4, 5, 8, 12, 14):
-        raise UnsupportedError(f"distortion with {len(coefficients)} coefficients")
-    return "perspective", tuple(coefficients)
+def _size(
+    names: Names, width: tuple[str, ...] = ("image_width",), height: tuple[str, ...] = ("image_height",)
+) -> list[float] | None:
+    """Width and height, both or none."""
+    sides = names.whole(*width), names.whole(*height)
+    if sides[0] is None and sides[1] is None:
+        return None
+    if sides[0] is None or sides[1] is None:
+        raise InputError(f"{width[0] if sides[0] is None else height[0]} is missing")
+    return [float(sides[0]), float(sides[1])]
 
 
-def _data(text: str, *names: str) -> list[float] | None:
-    """Numbers of the matrix with the first of these names: ``name:`` and later ``data: [...]``, or as for `_list`."""
-    for name in names:
-        match = re.search(
-            rf"^\s*{name}\s*:(?P<gap>.*?)\bdata\s*:\s*(?P<list>\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M | re.S
-        )
-        near = match is not None and len(match["gap"]) < 200
-        if values := _numbers(match["list"]) if match is not None and near else _list(text, name):
-            return values
-    return None
+@dataclass(frozen=True)
+class Writer:
+    """A program that writes cameras: how its files are known, what in them is harmless, and the reader of the rest."""
+
+    mark: str
+    """Pattern of a name by which its files are known."""
+    harmless: str
+    """Pattern of names that say nothing of how a ray meets the image."""
+    read: Callable[[Names], list[Calibration]]
 
 
-def _list(text: str, *names: str) -> list[float] | None:
-    """Numbers of the list directly after the first of these names that has any; empty where no such list has."""
-    values = None
-    for name in names:
-        match = re.search(rf"^\s*{name}\s*:\s*(\[[^\]]*\]|(?:\s*-\s*{NUMBER})+)", text, re.M)
-        values = values or (None if match is None else _numbers(match[1]))
-    return values
-
-
-def _numbers(text: str) -> list[float]:
-    if text.startswith("["):
-        return [float(part) for part in text.strip("[]").split(",") if part.strip()]
-    return [float(part) for part in re.findall(rf"-\s+({NUMBER})", text)]
-
-
-def _word(text: str, name: str) -> str | None:
-    match = re.search(rf"^\s*{name}\s*:\s*[\"']?(\w+)", text, re.M)
-    return None if match is None else match[1]
-
-
-def _number(text: str, name: str) -> float | None:
-    match = re.search(rf"^\s*(?:{name})\s*:\s*({NUMBER})\s*$", text, re.M)
-    return None if match is None else float(match[1])
+_KALIBR_HARMLESS = r"rostopic|T_\w+|timeshift_\w+|cam_overlaps|sensor_type|comment|rate_hz"
+_METASHAPE_HARMLESS = (
+    r"id|label|type|class|next_id|enabled|active_id|resolution|property|bands|data_type|black_level|sensitivity|"
+    r"vignetting|covariance|components|cameras|markers|scalebars|reference|region|settings|meta|frames|transform|"
+    r"pixel_(width|height|size)|focal_length|layer_index|images|date|software|date_time"
+)
+_MATRIX_HARMLESS = (
+    r"(?i)calibration_?time|calibration_?date|(nr_?of_?)?frames(_?count)?|nframes|board_(width|height)|square_size|"
+    r"marker_(size|length)|aspect_?ratio|fix_?aspect_?ratio|flag(s|value)|(avg|per_view)_reprojection_errors?|"
+    r"extrinsic_parameters|(image|grid)_points|\w+_std_dev|camera_name|rectification_matrix|projection_matrix|header|"
+    r"R|P|rms|reprojection_error|comment"
+)
+_VINS_HARMLESS = (
+    r"camera_name|imu|imu_topic|image\d?_topic|num_of_cam|output_path|cam\d_calib|body_T_cam\d|extrinsic\w+|"
+    r"estimate_(extrinsic|td)|ex_calib_result_path|max_\w+|min_dist|freq|F_threshold|show_track|flow_back|equalize|"
+    r"fisheye(_mask)?|keyframe_parallax|(acc|gyr)_[nw]|g_norm|loop_closure|load_previous_pose_graph|save_image|td|"
+    r"fast_relocalization|pose_graph_save_path|rolling_shutter_tr|visualize_\w+|multiple_thread|use_gpu\w*"
+)
+_ORB_SLAM_HARMLESS = (
+    r"File\.version|Camera\d?\.(name|fps|RGB|bf|newWidth|newHeight|(over)?lapping(Begin|End))|(Stereo|RGBD)\.\w+|"
+    r"ThDepth|DepthMapFactor|(ORBextractor|Viewer|IMU|System)\.\w+|Tbc|loopClosing"
+)
+WRITERS = (
+    Writer(r"frames|fl_[xy]|camera_angle_[xy]|is_fisheye|transform_matrix", "", _transforms),
+    Writer(r"Camera\d?\.\w+|ORBextractor\.\w+", _ORB_SLAM_HARMLESS, _orb_slam),
+    Writer(r"model_type|projection_parameters|distortion_parameters|cam\d_calib", _VINS_HARMLESS, _vins),
+    Writer(r"calibration|document", "", _metashape),
+    Writer(r"cam\d+|intrinsics|T_BS|rostopic", _KALIBR_HARMLESS, _kalibr),
+    Writer(
+        r"(?i).*camera_?matrix|.*dist\w*_?coeff\w*|K|D|distortion_model|image_(width|height)|rectification_matrix|"
+        r"fisheye_model",
+        _MATRIX_HARMLESS,
+        _matrix,
+    ),
+)
+"""In the order in which they are tried."""

@@ -47,6 +47,7 @@ class Source:
         self._exif = choice.camera == EXIF
         known = parse_camera(choice.camera) if choice.camera and not self._exif else None
         self._calibration = known or reader.calibration
+        reader.warnings += known.notes if known is not None else ()
         self._undistorter: Undistorter | None = None
         self._is_checked = False
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None

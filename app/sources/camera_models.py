@@ -1,0 +1,100 @@
+"""Camera models of other programs as this program's: COLMAP's by name, OpenCV's by the number of coefficients."""
+
+from stream_recon.app.sources.calibration import Calibration, Distortion
+from stream_recon.app.sources.named_values import Names
+
+SKEW = 1e-6
+"""Skew of a camera matrix, as a share of its focal length, that is not rounding."""
+FISHEYE_NAMES = ("equidistant", "fisheye", "kannala_brandt", "kannalabrandt8")
+PERSPECTIVE_NAMES = {
+    "": (4, 5, 8, 12, 14),
+    "plumb_bob": (4, 5, 8, 12, 14),
+    "rational_polynomial": (8, 12, 14),
+    "thin_prism": (12, 14),
+    "brown": (4, 5),
+    "radtan": (4,),
+    "radial-tangential": (4,),
+    "none": (),
+}
+"""Numbers of coefficients, in OpenCV's order, by the name of the distortion model in ROS, Kalibr and OpenCV."""
+
+
+class UnsupportedError(ValueError):
+    """A camera that is described completely, but cannot be applied. Its text names what."""
+
+
+COLMAP_PARAMETERS = {
+    "SIMPLE_PINHOLE": 3,
+    "PINHOLE": 4,
+    "SIMPLE_RADIAL": 4,
+    "RADIAL": 5,
+    "OPENCV": 8,
+    "FULL_OPENCV": 12,
+    "SIMPLE_RADIAL_FISHEYE": 4,
+    "RADIAL_FISHEYE": 5,
+    "OPENCV_FISHEYE": 8,
+}
+"""Number of parameters of the models that are applied, see https://colmap.github.io/cameras.html."""
+_COLMAP_ORDER = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV")
+COLMAP_NUMBERS = dict(enumerate(_COLMAP_ORDER)) | {8: "SIMPLE_RADIAL_FISHEYE", 9: "RADIAL_FISHEYE"}
+"""Models that are applied by their numbers in binary files."""
+
+
+def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
+    """Camera of a COLMAP model.
+
+    Raises UnsupportedError: a model without an equivalent in OpenCV; ValueError: a wrong number of parameters.
+    """
+    if model not in COLMAP_PARAMETERS:
+        raise UnsupportedError(f"camera model {model}")
+    if len(p) != COLMAP_PARAMETERS[model]:
+        raise ValueError(f"{len(p)} parameters for {model}")
+    if model == "SIMPLE_PINHOLE":
+        return Calibration(p[0], p[0], p[1], p[2], size=size)
+    if model == "PINHOLE":
+        return Calibration(p[0], p[1], p[2], p[3], size=size)
+    kind: Distortion = "fisheye" if model.endswith("FISHEYE") else "perspective"
+    if "RADIAL" in model:
+        k2 = p[4] if model.startswith("RADIAL") else 0.0
+        return Calibration(p[0], p[0], p[1], p[2], kind, (p[3], k2, 0.0, 0.0), size)
+    return Calibration(p[0], p[1], p[2], p[3], kind, tuple(p[4:]), size)
+
+
+def distortion(
+    model: str | None, coefficients: list[float], fisheye: bool = False
+) -> tuple[Distortion, tuple[float, ...]]:
+    """Kind and coefficients of a distortion model of ROS, Kalibr or OpenCV.
+
+    Args:
+        model: None or empty: OpenCV's, by the number of coefficients.
+        fisheye: whether the file says so in another way.
+
+    Raises UnsupportedError: a model or number of coefficients that cannot be applied.
+    """
+    name = (model or "").lower()
+    if name in FISHEYE_NAMES or fisheye:
+        if name not in (*FISHEYE_NAMES, ""):
+            raise UnsupportedError(f"distortion model {name} with fisheye_model")
+        if not coefficients:
+            raise UnsupportedError(f"distortion model {name or 'fisheye'} without coefficients")
+        if any(coefficients[4:]) or len(coefficients) < 4:
+            raise UnsupportedError(f"distortion model {name or 'fisheye'} with {len(coefficients)} coefficients")
+        return "fisheye", tuple(coefficients[:4])
+    is_none = not any(coefficients)
+    if name not in PERSPECTIVE_NAMES and not (is_none and "brown" in name):
+        raise UnsupportedError(f"distortion model {name}")
+    if is_none:
+        return "perspective", tuple(coefficients) if len(coefficients) in PERSPECTIVE_NAMES[""] else ()
+    if len(coefficients) not in PERSPECTIVE_NAMES[name]:
+        raise UnsupportedError(f"distortion model {name or 'of OpenCV'} with {len(coefficients)} coefficients")
+    return "perspective", tuple(coefficients)
+
+
+def absent_notes(names: Names) -> tuple[str, ...]:
+    """Note on what the file leaves to its program's rules: 0, the centre of the image, no distortion."""
+    return (f"{', '.join(names.absent)} not stated: the usual value is taken",) if names.absent else ()
+
+
+def rolling_shutter(names: Names, name: str) -> tuple[str, ...]:
+    """Warning on a rolling shutter, whose rows are taken as of one time."""
+    return (f"{name}: all rows of an image are taken as of one time",) if any(names.numbers(name) or ()) else ()
