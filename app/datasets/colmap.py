@@ -4,6 +4,7 @@ Schönberger and Frahm, CVPR 2016; colmap.github.io/format.html. Poses there are
 [0, 1) x [0, 1).
 """
 
+import re
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,8 +44,6 @@ MODELS = {
 """Name and number of parameters of camera models by their id in binary files."""
 MAX_MODEL_BYTES = 1 << 33
 """Bytes of a model's file that are read: points of a hundred thousand images."""
-ONE_FOCAL_LENGTH = ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
-TWO_FOCAL_LENGTHS = ("PINHOLE", "OPENCV", "FULL_OPENCV")
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,13 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
     for number, line in content_lines(model / "cameras.txt"):
         where, words = f"{model / 'cameras.txt'} line {number}", line.split()
         if len(words) < 5:
-            raise InputError(f"{where}: the line must be 'number MODEL width height parameters'")
+            raise InputError(f"{where}: the line must be 'number MODEL width height parameters', not {line[:60]!r}")
         camera, width_, height_, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
+        needed = dict(MODELS.values()).get(words[1])
+        if needed is None:
+            raise InputError(f"{where}: unknown camera model {words[1]}")
+        if len(values) != needed:
+            raise InputError(f"{where}: too {'few' if len(values) < needed else 'many'} parameters for {words[1]}")
         yield integer(camera, where), words[1], (integer(width_, where), integer(height_, where)), values
 
 
@@ -108,7 +112,13 @@ def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
 
     Raises InputError: a malformed file.
     """
-    return {key: _camera(name, size, values, str(model)) for key, name, size, values in _camera_rows(model)}
+    cameras: dict[int, PinholeCamera | None] = {}
+    for key, name, size, (fx, fy, *centre) in _camera_rows(model):
+        if name not in ("PINHOLE", "OPENCV", "FULL_OPENCV"):  # of one focal length
+            fy, centre = fx, [fy, *centre]
+        is_fisheye = name == "FOV" or "FISHEYE" in name
+        cameras[key] = None if is_fisheye else PinholeCamera(Intrinsics(fx, fy, centre[0], centre[1]), size)
+    return cameras
 
 
 def read_images(model: Path) -> list[PosedImage]:
@@ -187,18 +197,6 @@ class _Bytes:
         return text.decode("utf-8", errors="surrogateescape")
 
 
-def _camera(model: str, size: tuple[int, int], values: list[float], where: str) -> PinholeCamera | None:
-    if model not in {name for name, _ in MODELS.values()}:
-        raise InputError(f"{where}: unknown camera model {model}")
-    if len(values) < dict(MODELS.values())[model]:
-        raise InputError(f"{where}: too few parameters for {model}")
-    if model in ONE_FOCAL_LENGTH:
-        return PinholeCamera(Intrinsics(values[0], values[0], values[1], values[2]), size)
-    if model in TWO_FOCAL_LENGTHS:
-        return PinholeCamera(Intrinsics(values[0], values[1], values[2], values[3]), size)
-    return None
-
-
 def _binary_images(file: _Bytes) -> list[PosedImage]:
     images = []
     for _ in range(int(file.unpack("Q")[0])):
@@ -213,8 +211,9 @@ def _binary_images(file: _Bytes) -> list[PosedImage]:
 
 def _text_images(path: Path) -> Iterator[PosedImage]:
     """Images of images.txt: two lines each, of which the second, with keypoints, may be blank."""
-    lines = [line for line in read_text(path).splitlines() if not line.startswith("#")]
-    position = 0
+    text = read_text(path)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    position = count = 0
     while position < len(lines):
         words = lines[position].split(maxsplit=9)
         if not words:
@@ -222,7 +221,8 @@ def _text_images(path: Path) -> Iterator[PosedImage]:
             continue
         where = f"{path}, image {words[0]}"
         if len(words) < 10:
-            raise InputError(f"{where}: the line must be 'number qw qx qy qz tx ty tz camera name'")
+            line = lines[position][:60]
+            raise InputError(f"{where}: the line must be 'number qw qx qy qz tx ty tz camera name', not {line!r}")
         values = numbers(" ".join(words[:9]), where, 9)
         keypoints = numbers(lines[position + 1], where, 0) if position + 1 < len(lines) else []
         if len(keypoints) % 3:
@@ -230,7 +230,10 @@ def _text_images(path: Path) -> Iterator[PosedImage]:
         rows = np.array(keypoints, dtype=np.float64).reshape(-1, 3)
         points = rows[:, 2].astype(np.int64)
         yield _posed(words[9].strip(), integer(values[8], where), values[1:8], rows[:, :2], points, where)
-        position += 2
+        position, count = position + 2, count + 1
+    stated = re.search(r"^# *Number of images: *(\d+)", text, re.MULTILINE)
+    if stated is not None and int(stated[1]) != count:
+        raise InputError(f"{path} says that it has {stated[1]} images, and has {count}")
 
 
 def _posed(
@@ -251,11 +254,12 @@ def _binary_points(file: _Bytes) -> SparsePoints:
     return SparsePoints.from_rows(keys, np.array(xyz).reshape(-1, 3))
 
 
-MODEL_FOLDERS = ("sparse/0", "sparse", "colmap/sparse/0")
+MODEL_FOLDERS = ("sparse/[0-9]*", "sparse", "colmap/sparse/[0-9]*", "colmap/sparse")
+"""Where models are, the places that are looked at first in front."""
 
 
 def is_colmap(path: Path) -> bool:
-    return (path / "images").is_dir() and _model(path) is not None
+    return (path / "images").is_dir() and bool(_models(path))
 
 
 def colmap_images(path: Path) -> tuple[Path, ...]:
@@ -270,8 +274,9 @@ def colmap_images(path: Path) -> tuple[Path, ...]:
 
 def load_colmap(path: Path) -> Recording:
     """All images with the poses of registered ones, and the model's points as sparse depth."""
-    images, model = colmap_images(path), _model(path)
-    assert model is not None, "the folder was recognised by it"
+    images, models = colmap_images(path), _models(path)
+    sizes = {model: len(read_images(model)) for model in models} if models[1:] else {}
+    model = max(models, key=sizes.__getitem__) if sizes else models[0]
     registered, missing = _registered(model, path / "images", images)
     cameras, calibrations = read_cameras(model), read_calibrations(model)
     for image in registered.values():
@@ -286,12 +291,15 @@ def load_colmap(path: Path) -> Recording:
         unusable=unusable,
         read_depth=_SparseDepth(model, images, registered, cameras) if has_points(model) else None,
         metric=False,
-        warnings=(f"{missing} images of the COLMAP model are not in images/",) if missing else (),
+        warnings=(
+            *([f"{len(missing)} images of the COLMAP model are not in images/: {missing[0]!r}"] if missing else []),
+            *([_choice(sizes, model)] if sizes else []),
+        ),
     )
 
 
-def _registered(model: Path, folder: Path, images: Sequence[Path]) -> tuple[dict[int, PosedImage], int]:
-    """The model's images by their positions in ``images``, and how many it has that are not among these."""
+def _registered(model: Path, folder: Path, images: Sequence[Path]) -> tuple[dict[int, PosedImage], list[str]]:
+    """The model's images by their positions in ``images``, and the names of those that are not among these."""
     posed = {image.name: image for image in read_images(model)}
     names = [image.relative_to(folder).as_posix() for image in images]
     if not posed.keys() & set(names):
@@ -301,7 +309,7 @@ def _registered(model: Path, folder: Path, images: Sequence[Path]) -> tuple[dict
     registered = {i: posed[name] for i, name in enumerate(names) if name in posed}
     if posed and not registered:
         raise InputError(f"none of the {len(posed)} images of {model} is in {folder}")
-    return registered, len(posed) - len(registered)
+    return registered, [name for name in posed if name not in names]
 
 
 class _SparseDepth:
@@ -342,9 +350,22 @@ class _SparseDepth:
         return self._size
 
 
-def _model(path: Path) -> Path | None:
-    for name in MODEL_FOLDERS:
-        for suffix in (".bin", ".txt"):
-            if all((path / name / f"{part}{suffix}").is_file() for part in ("cameras", "images")):
-                return path / name
-    return None
+def _choice(sizes: dict[Path, int], chosen: Path) -> str:
+    """Warning on several models, of which each has its own world."""
+    others = ", ".join(f"{model.name} ({count})" for model, count in sizes.items() if model != chosen)
+    return f"of {len(sizes)} COLMAP models {chosen.name}, of {sizes[chosen]} images, is used, not {others}"
+
+
+def _models(path: Path) -> list[Path]:
+    """Models of the first place that has any, by their numbers."""
+    for pattern in MODEL_FOLDERS:
+        folders = sorted(path.glob(pattern), key=lambda folder: natural_key(folder.name))
+        if found := [folder for folder in folders if _is_model(folder)]:
+            return found
+    return []
+
+
+def _is_model(folder: Path) -> bool:
+    return any(
+        all((folder / f"{part}{suffix}").is_file() for part in ("cameras", "images")) for suffix in (".bin", ".txt")
+    )

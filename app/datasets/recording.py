@@ -17,6 +17,7 @@ from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
+from stream_recon.app.datasets.trajectories import FEW_MATCHES
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -25,6 +26,9 @@ from stream_recon.app.sources.image_files import OTHER_WORDS, is_map, list_image
 from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS, ImageReader
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
+
+MIN_STEP_S, MAX_STEP_S = 1e-4, 60.0
+"""Time between images beyond which the unit of their times is doubted."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
     warnings = []
     if (np.diff(times) < 0).any():
         warnings.append(f"timestamps in {where.name} are out of order: the frames were sorted by them")
+    step = float(np.median(np.diff(times[positions]))) if len(positions) > 1 else 1.0
+    if not MIN_STEP_S <= step <= MAX_STEP_S:
+        warnings.append(f"images in {where.name} are {step:g} s apart: its times may be of another unit")
     if not unique.all():
         count = int((~unique).sum())
         warnings.append(f"{count} images in {where.name} repeat another's timestamp and were left out")
@@ -185,6 +192,8 @@ class Recording:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
         reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored)
         reader.warnings.extend(self.warnings)
+        if 0 < len(self.poses) < FEW_MATCHES * len(self.images) and not any("have a pose" in w for w in self.warnings):
+            reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose")
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:

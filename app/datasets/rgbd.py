@@ -13,16 +13,8 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, TimedImages, in_time_order
-from stream_recon.app.datasets.text import (
-    associate,
-    content_lines,
-    listed_file,
-    matched_poses,
-    number_rows,
-    numbers,
-    rigid,
-    timed_files,
-)
+from stream_recon.app.datasets.text import content_lines, listed_file, number_rows, numbers, rigid, timed_files
+from stream_recon.app.datasets.trajectories import associate, in_seconds, matched_poses
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.image_decoding import read_depth_image
 from stream_recon.app.sources.readers import IMAGE_FOLDER_FPS
@@ -181,6 +173,7 @@ def _freiburg(path: Path) -> str | None:
 
 def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | None = VGA) -> Recording:
     times, files = timed_files(path / "rgb.txt")
+    times = in_seconds(times)
     timed = in_time_order(files, times, path / "rgb.txt")
     poses, warnings = matched_poses(path / "groundtruth.txt", timed.times)
     return Recording(
@@ -197,5 +190,5 @@ def _timed_depth(table: Path, times: FloatArray) -> DepthImages | None:
     if not table.is_file():
         return None
     depth_times, files = timed_files(table)
-    matches = associate(times, depth_times)
+    matches = associate(times, in_seconds(depth_times))
     return DepthImages({i: files[m] for i, m in enumerate(matches) if m >= 0}, DEPTH_UNITS_PER_METRE)

@@ -21,11 +21,9 @@ from stream_recon.app.datasets.recording import (
 )
 from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.text import (
-    TimedPoses,
     content_lines,
     integer,
     listed_file,
-    matched_poses,
     number_rows,
     numbers,
     pose_from_quaternion,
@@ -33,6 +31,7 @@ from stream_recon.app.datasets.text import (
     read_text,
     rigid,
 )
+from stream_recon.app.datasets.trajectories import matched_poses, read_euroc_trajectory
 from stream_recon.app.sources.calibration import Calibration, same_aspect
 from stream_recon.app.sources.camera_files import UnsupportedError, distortion
 from stream_recon.configs.errors import InputError
@@ -119,7 +118,7 @@ def load_euroc(path: Path) -> Recording:
             raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
     times = np.array([int(row[0]) * NANOSECONDS for _, row in rows])
     timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
-    truth = base / "state_groundtruth_estimate0" / "data.csv"
+    truth, T_tracked_body, warnings = _euroc_truth(base)
     sensor = table.with_name("sensor.yaml")
     camera, calibration, unusable, T_body_camera = None, None, None, np.eye(4)
     if sensor.is_file():
@@ -127,17 +126,17 @@ def load_euroc(path: Path) -> Recording:
         T_body_camera = _euroc_extrinsics(text, sensor)
         camera, calibration, unusable = _euroc_cameras(text, sensor)
         camera = _if_resized(camera, timed.images)
-    elif truth.is_file():
+    elif truth is not None:
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
-    poses, warnings = matched_poses(truth, timed.times, _euroc_truth)
+    poses, unmatched = matched_poses(truth, timed.times, read_euroc_trajectory)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
-        poses={i: pose @ T_body_camera for i, pose in poses.items()},
+        poses={i: pose @ T_tracked_body @ T_body_camera for i, pose in poses.items()},
         camera=camera,
         calibration=calibration,
         unusable=unusable,
-        warnings=(*timed.warnings, *warnings),
+        warnings=(*timed.warnings, *warnings, *unmatched),
     )
 
 
@@ -195,12 +194,22 @@ def _euroc_base(path: Path) -> Path:
     return path / "mav0" if (path / "mav0").is_dir() else path
 
 
-def _euroc_truth(table: Path) -> TimedPoses:
-    """Body poses of lines ``nanoseconds, px, py, pz, qw, qx, qy, qz, ..``."""
-    rows = number_rows(table, 8)
-    rows = rows[np.isfinite(rows).all(axis=1)]
-    poses = [pose_from_quaternion(r[1:4], r[[5, 6, 7, 4]], f"{table}, timestamp {r[0]:.0f}") for r in rows]
-    return TimedPoses(rows[:, 0] * NANOSECONDS, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+def _euroc_truth(base: Path) -> tuple[Path | None, FloatArray, list[str]]:
+    """Table of poses (the estimate's, else of motion capture or any other sensor), the body in the axes of the sensor
+    that was tracked, and a warning where there are several."""
+    found = []
+    for table in sorted(base.glob("*/data.csv")):
+        header = next(iter(read_text(table).splitlines()), "").lower()
+        if table.parent.name.startswith("state_groundtruth") or re.search(r"(^|[\s,#_.])q(_\w*)?_?w\b", header):
+            found.append(table)
+    found.sort(key=lambda table: not table.parent.name.startswith("state_groundtruth"))
+    names = [table.parent.name for table in found]
+    T_tracked_body: FloatArray = np.eye(4)
+    sensor = found[0].with_name("sensor.yaml") if found else base
+    if sensor.is_file() and "T_BS" in (text := read_text(sensor)):
+        T_tracked_body = np.asarray(np.linalg.inv(_euroc_extrinsics(text, sensor)), np.float64)
+    several = [f"true poses are those of {names[0]}, not of {', '.join(names[1:])}"] if names[1:] else []
+    return (found[0] if found else None), T_tracked_body, several
 
 
 def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:

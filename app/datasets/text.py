@@ -3,9 +3,8 @@
 Poses are camera-to-world with axes right, down, forward.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -130,8 +129,6 @@ def _inner(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
-ASSOCIATION_SECONDS = 0.02
-"""Largest difference of associated timestamps, as in the tools of the TUM benchmark."""
 ROTATION_TOLERANCE = 0.02
 """Largest deviation of singular values of a rotation from 1: files round their numbers."""
 OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
@@ -164,65 +161,6 @@ def pose_from_quaternion(translation: FloatArray, xyzw: FloatArray, where: str) 
     return pose
 
 
-def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION_SECONDS) -> NDArray[np.intp]:
-    """Positions [N] in ``others`` [M] (in any order) nearest to ``times`` [N]; -1 beyond ``within`` seconds."""
-    if not len(others):
-        return np.full(len(times), -1, dtype=np.intp)
-    order = np.argsort(others, kind="stable")
-    ordered = others[order]
-    after = np.clip(np.searchsorted(ordered, times), 0, len(others) - 1)
-    before = np.maximum(after - 1, 0)
-    nearest = np.where(np.abs(ordered[before] - times) <= np.abs(ordered[after] - times), before, after)
-    return np.where(np.abs(ordered[nearest] - times) < within, order[nearest], -1).astype(np.intp)
-
-
-@dataclass(frozen=True)
-class TimedPoses:
-    """Poses with timestamps in any order."""
-
-    times: FloatArray  # [N] seconds
-    poses: FloatArray  # [N, 4, 4]
-
-    def nearest(self, times: FloatArray) -> dict[int, FloatArray]:
-        """The nearest pose to each of ``times`` within `ASSOCIATION_SECONDS`, if any, by position in ``times``."""
-        matches = associate(times, self.times)
-        return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
-
-
-def read_tum_trajectory(path: Path) -> TimedPoses:
-    """A trajectory of lines ``timestamp tx ty tz qx qy qz qw``; lines with inf or nan are lost frames, left out."""
-    rows = number_rows(path, 8)
-    rows = rows[np.isfinite(rows).all(axis=1)]
-    poses = [pose_from_quaternion(row[1:4], row[4:8], f"{path}, timestamp {row[0]:.6f}") for row in rows]
-    return TimedPoses(rows[:, 0], np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
-
-
-FEW_MATCHES = 0.5
-"""Share of images with a pose below which a data set's ground truth is doubted."""
-
-
-def matched_poses(
-    path: Path | None, times: FloatArray, read: Callable[[Path], TimedPoses] = read_tum_trajectory
-) -> tuple[dict[int, FloatArray], list[str]]:
-    """`TimedPoses.nearest` of a file, and a warning where most images have no pose, as for times in another unit.
-
-    None without a file. ``read``: its reader.
-    """
-    if path is None or not path.is_file():
-        return {}, []
-    truth = read(path)
-    poses = truth.nearest(times)
-    if not len(times) or len(poses) >= FEW_MATCHES * len(times):
-        return poses, []
-    if not len(truth.times):
-        return poses, [f"{path.name} has no pose with finite numbers"]
-    spans = [f"{t.min():.2f} to {t.max():.2f} s" for t in (truth.times, times)]
-    return poses, [
-        f"{len(poses)} of {len(times)} images have a pose in {path.name}: its times are {spans[0]}, those of the "
-        f"images {spans[1]}"
-    ]
-
-
 def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:
     """Poses of lines with row-major matrices (12 or 16 numbers), by line number from 0.
 
@@ -233,7 +171,9 @@ def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:
         where = f"{path} line {index + 1}"
         if not line.strip():
             continue
-        values = np.array(numbers(line, where, columns)[:columns], dtype=np.float64)
+        values = np.array(numbers(line, where, columns), dtype=np.float64)
+        if len(values) not in (columns, 16):
+            raise InputError(f"{where}: {len(values)} numbers instead of {columns}")
         if np.isfinite(values).all():
             poses[index] = rigid(values.reshape(-1, 4), where)
     return poses

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.datasets.tables import ANGLES, LENGTHS, Column, epoch_unit, read_table
 from stream_recon.app.metric_scale.nmea import is_nmea, read_nmea
-from stream_recon.app.metric_scale.track_tables import ANGLES, LENGTHS, Column, epoch_unit, read_table
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
 EQUATOR = 6_378_137.0

@@ -18,7 +18,7 @@ from stream_recon.app.metric_scale.scale_source import Distance, GpsTrack, Heigh
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale
-from stream_recon.app.sources.containers import creation_time
+from stream_recon.app.sources.containers import film
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -66,7 +66,7 @@ def _recorded(result: ResultFolder) -> float | None:
     """Seconds since 1970 at which the result's video was recorded, where its file says so."""
     options = result.run.get("options")
     spec = options.get("source") if isinstance(options, dict) else None
-    return creation_time(Path(spec).expanduser()) if isinstance(spec, str) and "\0" not in spec else None
+    return film(Path(spec).expanduser()).recorded if isinstance(spec, str) and "\0" not in spec else None
 
 
 def _longest_segment(cameras: Sequence[FrameCamera]) -> list[FrameCamera]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import are_limited, usable_cores
-from stream_recon.app.sources.containers import video_tracks
+from stream_recon.app.sources.containers import film
 from stream_recon.configs.errors import InputError
 
 EDIT_TOLERANCE_MS = 2.0
@@ -112,7 +112,7 @@ def capture_rate(capture: cv2.VideoCapture) -> float:
 
 def shown_frame_count(capture: cv2.VideoCapture, path: Path) -> int | None:
     """`capture_frame_count` of a file, without the frames that its edit list hides."""
-    count, tracks = capture_frame_count(capture), video_tracks(path)
+    count, tracks = capture_frame_count(capture), film(path).tracks
     if count is None or len(tracks) != 1 or tracks[0].end is None:
         return count
     return max(1, min(count, round((tracks[0].end - tracks[0].begin) * capture_rate(capture))))
@@ -134,7 +134,7 @@ def packet_times(path: Path, name: str) -> list[float]:
     finally:
         capture.release()
     times.sort()
-    tracks = video_tracks(path)
+    tracks = film(path).tracks
     if len(tracks) != 1 or tracks[0].end is None or not times:
         return times
     # OpenCV gives times from the first packet on, whether it is shown or not.
@@ -147,7 +147,7 @@ def packet_times(path: Path, name: str) -> list[float]:
 def frame_times(path: Path, name: str) -> list[float] | None:
     """`packet_times`; None if they do not identify frames."""
     times = packet_times(path, name)
-    tracks = video_tracks(path)
+    tracks = film(path).tracks
     several = len(tracks) > 1 or any(track.edits > 1 for track in tracks)
     ascending = all(earlier < later for earlier, later in pairwise(times))
     return times if times and ascending and not several else None
@@ -158,19 +158,14 @@ class PixelShape:
     """Shape of a video's pixels, which old formats and anamorphic cameras do not make square."""
 
     aspect: float = 1.0
-    """Width over height of a pixel of the frame as it is shown."""
-    turned: bool = False
-    """Whether frames are turned by 90 degrees for display."""
+    """Width over height of a pixel as stored."""
 
     @classmethod
     def of(cls, capture: cv2.VideoCapture) -> "PixelShape":
         """The shape that the container states; square where it is not plausible."""
         over, under = (capture.get(key) for key in (cv2.CAP_PROP_SAR_NUM, cv2.CAP_PROP_SAR_DEN))
-        turned = round(capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 180 == 90
         aspect = over / under if over > 0 and under > 0 else 1.0
-        if not 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT:
-            aspect = 1.0
-        return cls(1 / aspect if turned else aspect, turned)
+        return cls(aspect if 1 / MAX_PIXEL_ASPECT <= aspect <= MAX_PIXEL_ASPECT else 1.0)
 
     def squared(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Image [H, W, 3] with square pixels. The shorter side is enlarged, so that no detail is lost."""

@@ -1,38 +1,35 @@
-"""Tone mapping of HDR video, and the transfer function that a film's container or its stream states."""
+"""Tone mapping of HDR video, and colours that are not converted."""
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.capture import open_capture
-from stream_recon.app.sources.matroska import film_tracks
-from stream_recon.app.sources.picture_size import MAX_HEAD_BYTES, codec_of
-from stream_recon.app.sources.stream_heads import transfer_of
-from stream_recon.configs.errors import InputError
+from stream_recon.app.sources.containers import VideoTrack, film
 
-PQ, HLG = 16, 18
-"""Numbers of the transfer functions of HDR video in ITU-T H.273: SMPTE ST 2084, and hybrid log-gamma."""
+PQ, HLG = "PQ", "HLG"
+"""Transfer functions of HDR video: SMPTE ST 2084, and hybrid log-gamma."""
+STANDARD = ("", "BT.", "SMPTE 240M", "sRGB", "xvYCC", "IEC 61966", "display gamma", "Unspecified")
+"""Beginnings of the names of other transfer functions, whose tones differ little from those of sRGB."""
 REFERENCE_WHITE, BRIGHTEST = 203.0, 5.0
 """Reference white in cd/m2 (ITU-R BT.2408), and light that becomes white, as a multiple of it."""
 HLG_PEAK, HLG_GAMMA = 1000.0, 1.2
 """Brightest light of a display for HLG in cd/m2, and its system gamma (ITU-R BT.2100)."""
 
 
-def tone_curve(path: Path, name: str) -> NDArray[np.uint8] | None:
+def tone_curve(path: Path) -> NDArray[np.uint8] | None:
     """Table [256] that maps the tones of an HDR video to those of sRGB; None for other videos.
 
     Reference white becomes 80 %, and brighter light is compressed.
     """
-    signal = np.arange(256) / 255
-    match stated_transfer(path, name):
-        case 16:
+    signal: NDArray[np.float64] = np.arange(256) / 255
+    match next((track.transfer for track in film(path).tracks), ""):
+        case "PQ":
             root = np.power(signal, 1 / 78.84375)
             light = 10_000 * np.power(
                 np.maximum(root - 0.8359375, 0) / (18.8515625 - 18.6875 * root), 1 / 0.1593017578125
             )
-        case 18:
+        case "HLG":
             high = (np.exp((signal - 0.55991073) / 0.17883277) + 0.28466892) / 12
             light = HLG_PEAK * np.power(np.where(signal <= 0.5, signal**2 / 3, high), HLG_GAMMA)
         case _:
@@ -44,20 +41,8 @@ def tone_curve(path: Path, name: str) -> NDArray[np.uint8] | None:
     return np.asarray(np.rint(255 * srgb), np.uint8)
 
 
-def stated_transfer(path: Path, name: str) -> int:
-    """Transfer characteristics (ITU-T H.273) of a film's first video track; 0 where nothing states them."""
-    for track in film_tracks(path)[:1]:
-        if track.transfer not in (0, 2):
-            return track.transfer
-    try:
-        capture = open_capture(path, name)
-    except InputError:
-        return 0
-    try:
-        codec = codec_of(int(capture.get(cv2.CAP_PROP_FOURCC)))
-        if codec not in ("h264", "hevc") or not capture.set(cv2.CAP_PROP_FORMAT, -1) or not capture.grab():
-            return 0
-        ok, data = capture.retrieve()
-        return transfer_of(codec, data.ravel()[:MAX_HEAD_BYTES].tobytes()) if ok and data is not None else 0
-    finally:
-        capture.release()
+def colour_warnings(name: str, track: VideoTrack) -> list[str]:
+    """Colours of a track that are neither those of sRGB nor converted to it."""
+    if track.transfer in (PQ, HLG) or not track.transfer or track.transfer.startswith(STANDARD[1:]):
+        return []
+    return [f"the tones of {name} are {track.transfer}, which are not converted to those of sRGB"]

@@ -1,15 +1,25 @@
-"""What containers of video state beyond OpenCV: edit lists, several tracks, panoramas, and whether a file is cut off.
+"""What containers of video state beyond OpenCV: tracks, edit lists, turns, panoramas, colours, and missing bytes.
 
-MP4 and QuickTime (ISO 14496-12), Matroska and WebM (RFC 9559), AVI.
+Boxes of MP4 and QuickTime (ISO 14496-12) are read here, since MediaInfo, the library that reads all else, does not tell
+edit lists, mirrored pictures and panoramas.
 """
 
+import math
+import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.sources.calibration import ORIENTATIONS
 
 MAX_BOXES = 10_000
 """Boxes of a level that are read, against damaged files; videos have fewer than 100."""
@@ -17,228 +27,291 @@ MAX_TABLE_BYTES = 1 << 20
 """Bytes of a box that are read: edit lists and sample descriptions have some kilobytes."""
 FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
-SECONDS_TO_1970 = 2_082_844_800
-"""Seconds from 1904, from which QuickTime counts, to 1970."""
-SPHERICAL = (b"sv3d", bytes.fromhex("ffcc8263f8554a938814587a02521fdd"))
-"""Box of Spherical Video V2, and id of the box of V1, by Google."""
-EBML, SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
-OTHER_CONTAINERS = (b"FLV", b"OggS", bytes.fromhex("3026b2758e66cf11"))
-"""Heads of containers that state a length, in a form that is not read here: Flash, Ogg and Windows Media."""
+SPHERICAL = bytes.fromhex("ffcc8263f8554a938814587a02521fdd")
+"""Id of the box of Spherical Video V1, by Google."""
+ROUND = "a panorama of 360 degrees"
+"""Name of equirectangular pictures."""
+PROJECTIONS = {
+    b"equi": ROUND,
+    b"cbmp": "a cube map of 360 degrees",
+    b"mshp": "a picture for a dome or headset (VR180)",
+    b"hequ": "a picture for a headset (VR180)",
+    b"fish": "a fish-eye picture for a headset",
+    b"prim": "an immersive picture for a headset",
+    b"rect": "",
+    b"prhd": "",
+}
+"""Kinds of pictures by their box in Spherical Video V2, or name in Apple's ``proj``; empty: a pinhole camera's."""
+LAYOUTS = ("", "two views one above the other", "two views side by side", "two views", "two views side by side")
+"""Kinds of stereo pictures by their number in Spherical Video V2."""
+MATROSKA_PROJECTION = re.compile(rb"\x76\x71\x81([\x01-\x03])")
+"""Element of the projection of a Matroska track: equirectangular, cube map, mesh."""
+TURNS = {(1, 0, 0, 1): 1} | {
+    (0, 1 - 2 * y, 1 - 2 * x, 0) if swap else (1 - 2 * x, 0, 0, 1 - 2 * y): number
+    for number, (swap, x, y) in ORIENTATIONS.items()
+}
+"""EXIF orientation by the signs of a display matrix."""
+SAME_AXIS = 0.01
+"""Share of a display matrix's row up to which its smaller number is rounding."""
 
 
 @dataclass(frozen=True)
 class VideoTrack:
-    """A video track of an MP4."""
+    """A video track."""
 
-    samples: int
-    """Number of frames that are stored."""
+    size: tuple[int, int] = (0, 0)
+    """Width and height in pixels as stored."""
+    samples: int = 0
+    """Number of frames that are stored; 0: not stated."""
     begin: float = 0.0
     """Seconds after the first stored frame at which the edit list begins."""
     end: float | None = None
     """Seconds after the first stored frame at which it ends; None: no edit list."""
     edits: int = 0
     """Number of parts that are shown; more than one are joined in any order."""
-    spherical: bool = False
-    """Whether it is marked as a panorama of 360 degrees."""
-    transfer: int = 0
-    """Transfer characteristics (ITU-T H.273) of its colours; 16 is PQ. 0: not stated."""
-    size: tuple[int, int] = (0, 0)
-    """Width and height in pixels as stored."""
+    orientation: int | None = None
+    """EXIF orientation (1 to 8) by which frames are turned for display; None: not stated."""
+    refused: str = ""
+    """What frames are that no pinhole camera shows, or why they cannot be decoded."""
+    notes: tuple[str, ...] = ()
+    """What it states that is not applied."""
+    transfer: str = ""
+    """MediaInfo's name of the transfer characteristics of its colours."""
     interlaced: bool = False
 
 
-def video_tracks(path: Path) -> list[VideoTrack]:
-    """Video tracks of an MP4 or QuickTime file, in the order of the file; none for other or damaged files."""
+@dataclass(frozen=True)
+class Film:
+    """What a file of video states of itself."""
+
+    tracks: tuple[VideoTrack, ...] = ()
+    container: str = ""
+    """MediaInfo's name of the container."""
+    cut_off: bool = False
+    """Whether it lacks bytes that its head promises."""
+    recorded: float | None = None
+    """Seconds since 1970 at which it was recorded."""
+    others: tuple[str, ...] = ()
+    """Kinds of its tracks that are no video."""
+
+
+@dataclass(frozen=True)
+class FileBox:
+    """Content of a box, or a whole file."""
+
+    file: BinaryIO
+    name: bytes
+    begin: int
+    end: int
+
+    def inside(self, *path: bytes, skip: int = 0) -> "Iterator[FileBox]":
+        """Boxes at a path of names below this one; an empty name is any. ``skip``: bytes before the first."""
+        at = self.begin + skip
+        for _ in range(MAX_BOXES):
+            if at + 8 > self.end:
+                return
+            self.file.seek(at)
+            head = self.file.read(16)
+            size, name, first = int.from_bytes(head[:4], "big"), head[4:8], 8
+            if size == 1:
+                size, first = int.from_bytes(head[8:16], "big"), 16
+            elif size == 0:
+                size = self.end - at
+            if size < first or at + size > self.end:
+                return
+            if path[0] in (b"", name):
+                box = FileBox(self.file, name, at + first, at + size)
+                yield from box.inside(*path[1:]) if path[1:] else [box]
+            at += size
+
+    @property
+    def content(self) -> bytes:
+        self.file.seek(self.begin)
+        return self.file.read(min(self.end - self.begin, MAX_TABLE_BYTES))
+
+    def table(self, *path: bytes) -> bytes:
+        """Content of the first box at a path below this one; empty without one."""
+        return next((box.content for box in self.inside(*path)), b"")
+
+
+def whole_file(file: BinaryIO) -> FileBox:
+    return FileBox(file, b"", 0, file.seek(0, 2))
+
+
+def film(path: Path) -> Film:
+    """What a file states; an empty `Film` for what is no video, or not readable."""
+    try:
+        stat = path.stat()
+    except (OSError, ValueError):
+        return Film()
+    return _film(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(64)
+def _film(path: Path, _size: int, _changed: int) -> Film:
     try:
         with open_regular(path) as file:
-            videos = []
-            for _, first, last in boxes(file, 0, file.seek(0, 2), {b"moov"}):
-                scale = _time_scale(file, first, last, b"mvhd")
-                tracks = boxes(file, first, last, {b"trak"})
-                videos += [track for _, a, b in tracks if (track := _track(file, a, b, scale)) is not None]
-            return videos
-    except (OSError, ValueError, struct.error, ArithmeticError):
+            found = _by_library(path, file)
+            try:
+                tracks = _iso_tracks(whole_file(file), found.tracks)
+            except (ValueError, struct.error, ArithmeticError, IndexError):
+                tracks = []
+            if found.container in ("Matroska", "WebM"):
+                file.seek(0)
+                kind = MATROSKA_PROJECTION.search(file.read(MAX_TABLE_BYTES).split(b"\x1f\x43\xb6\x75")[0])
+                refused = "" if kind is None else list(PROJECTIONS.values())[kind[1][0] - 1]
+                tracks = [replace(track, refused=refused or track.refused) for track in found.tracks]
+            return replace(found, tracks=tuple(tracks) or found.tracks)
+    except (OSError, ValueError):
+        return Film()
+
+
+def media_tracks(file: str | BinaryIO) -> list[Any]:
+    """Tracks of a file, by its absolute name, or of a packet, by MediaInfo; the first describes the file."""
+    try:
+        from pymediainfo import MediaInfo
+
+        return list(MediaInfo.parse(file).tracks)
+    except Exception:  # noqa: BLE001  # a library's XML of a damaged file may be none
         return []
 
 
-def creation_time(path: Path) -> float | None:
-    """Seconds since 1970 at which an MP4 says that it was recorded; None where it does not."""
-    try:
-        with open_regular(path) as file:
-            for _, first, last in boxes(file, 0, file.seek(0, 2), {b"moov"}):
-                for _, a, b in boxes(file, first, last, {b"mvhd"}):
-                    data = _content(file, a, b)
-                    (seconds,) = struct.unpack_from(">Q" if data[0] == 1 else ">I", data, 4)
-                    return float(seconds - SECONDS_TO_1970) if seconds > SECONDS_TO_1970 else None
-    except (OSError, ValueError, IndexError, struct.error):
-        pass
+def _by_library(path: Path, file: BinaryIO) -> Film:
+    name = str(path.absolute())
+    # A name that is not UTF-8 cannot be passed. By the file itself it does not look at the frames before an index.
+    general, *tracks = media_tracks(name if name.isprintable() else file) or [None]
+    if general is None:
+        return Film()
+    videos = [track for track in tracks if track.track_type in ("Video", "Image")]
+    return Film(
+        tracks=tuple(_stated(track) for track in videos),
+        container=str(general.format or ""),
+        cut_off=general.istruncated == "Yes",
+        recorded=_seconds(general.encoded_date),
+        others=tuple(sorted({str(track.track_type).lower() for track in tracks if track not in videos})),
+    )
+
+
+def _stated(track: Any) -> VideoTrack:
+    layout = str(track.multiview_layout or "").lower()
+    packed = LAYOUTS[2] if "side" in layout else LAYOUTS[1] if "top" in layout or "bottom" in layout else ""
+    is_dolby = ".05" in str(track.hdr_format_profile or "")  # the one profile without another form of the colours
+    return VideoTrack(
+        size=(int(track.width or 0), int(track.height or 0)),
+        samples=int(track.source_frame_count or track.frame_count or 0),
+        refused="encrypted" if track.encryption else packed,
+        notes=("its colours are Dolby Vision's, which are not converted",) if is_dolby else (),
+        transfer=str(track.transfer_characteristics or ""),
+        interlaced=(track.scan_type or "Progressive") != "Progressive",
+    )
+
+
+def _seconds(date: str | None) -> float | None:
+    """Time of a date by MediaInfo; None for none, or the first one of QuickTime's clock."""
+    with suppress(ValueError):
+        moment = datetime.fromisoformat((date or "").replace("UTC", "").strip()).replace(tzinfo=UTC)
+        return moment.timestamp() if moment.timestamp() > 0 else None
     return None
 
 
-def is_cut_off(path: Path) -> bool:
-    """Whether a file may lack bytes that its head promises; False for raw streams, which promise none."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            head = file.read(64)
-            if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"):
-                return not _boxes_fill(file, size)
-            if head[:4] == b"RIFF":
-                return int.from_bytes(head[4:8], "little") + 8 > size
-            if head[:4] == EBML:
-                return _segment_end(head, file) > size
-            return head.startswith(OTHER_CONTAINERS)
-    except (OSError, ValueError, struct.error):
-        return True
+def _iso_tracks(file: FileBox, stated: tuple[VideoTrack, ...]) -> list[VideoTrack]:
+    """Tracks of an MP4 or QuickTime file in its order; those ``stated`` tell what is not in boxes."""
+    tracks = []
+    for movie in file.inside(b"moov"):
+        head = movie.table(b"mvhd")
+        turn = _matrix(head[-64:-28])
+        videos = [box for box in movie.inside(b"trak") if box.table(b"mdia", b"hdlr")[8:12] == b"vide"]
+        for number, box in enumerate(videos):
+            # A picture of the film alone may be no video of the library's.
+            known = stated[number] if len(stated) == len(videos) else VideoTrack()
+            tracks.append(_track(box, known, _scale(head), turn))
+    return tracks
 
 
-def boxes(file: BinaryIO, begin: int, end: int, names: set[bytes]) -> Iterator[tuple[bytes, int, int]]:
-    """Boxes (ISO 14496-12) of these names: name, and begin and end of the content."""
-    for name, first, last in _all_boxes(file, begin, end):
-        if name in names:
-            yield name, first, last
+def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.float64]) -> VideoTrack:
+    scale = _scale(box.table(b"mdia", b"mdhd"))
+    tables = next(box.inside(b"mdia", b"minf", b"stbl"), None)
+    if tables is None:
+        return stated
+    entries = [entry for table in tables.inside(b"stsd") for entry in table.inside(b"", skip=8)]
+    kind = next(filter(None, map(_kind, entries)), "")
+    if any(mark.content[:16] == SPHERICAL for mark in box.inside(b"uuid")):
+        kind = ROUND
+    orientation, notes = _turn(_matrix(box.table(b"tkhd")[-44:-8]) @ turn)
+    (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
+    track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
+    notes += stated.notes
+    edits = _edits(box.table(b"edts", b"elst"), movie_scale, scale)
+    if not edits:
+        return replace(track, notes=notes)
+    begin = edits[0][0] - _earliest(tables.table(b"stts"), tables.table(b"ctts")) / scale
+    slowed = (
+        ()
+        if all(rate in (0, 1 << 16) for *_, rate in edits)
+        else ("its edit list changes the speed, which is not applied",)
+    )
+    end = begin + sum(duration for _, duration, _ in edits)
+    return replace(track, begin=begin, end=end, edits=len(edits), notes=notes + slowed)
 
 
-def _all_boxes(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    for _ in range(MAX_BOXES):
-        if begin + 8 > end:
-            return
-        file.seek(begin)
-        head = file.read(16)
-        size, name, skip = int.from_bytes(head[:4], "big"), head[4:8], 8
-        if size == 1:
-            size, skip = int.from_bytes(head[8:16], "big"), 16
-        elif size == 0:
-            size = end - begin
-        if size < skip or begin + size > end:
-            return
-        yield name, begin + skip, begin + size
-        begin += size
+def _scale(head: bytes) -> int:
+    """Time units a second of a movie's or track's head."""
+    return max(1, struct.unpack_from(">I", head, 20 if head[0] == 1 else 12)[0]) if head else 1
 
 
-def _boxes_fill(file: BinaryIO, size: int) -> bool:
-    last, names = 0, set()
-    for name, _, end in _all_boxes(file, 0, size):
-        last = end
-        names.add(name)
-    return last == size and {b"moov", b"mdat"} <= names
+def _kind(entry: FileBox) -> str:
+    """What the frames of a sample description are that no pinhole camera shows, or why they cannot be decoded."""
+    if entry.name == b"encv":
+        return "encrypted"
+    for box in entry.inside(b"", skip=78):
+        if box.name == b"st3d" and (number := box.content[4]):
+            return LAYOUTS[number] if number < len(LAYOUTS) else LAYOUTS[3]
+        shapes = [shape.name for shape in box.inside(b"proj", b"")] if box.name == b"sv3d" else []
+        shapes += [shape.content[4:8] for shape in box.inside(b"proj", b"prji")] if box.name == b"vexu" else []
+        for name in shapes:
+            if kind := PROJECTIONS.get(name, f"of projection {name.decode('latin-1')}"):
+                return kind
+        if box.name == b"vexu" and any(True for _ in box.inside(b"pack")):
+            return LAYOUTS[2]
+    return ""
 
 
-def _segment_end(head: bytes, file: BinaryIO) -> float:
-    """End of a Matroska segment; infinite where its size is not stated."""
-    length, width = _vint(head, 4)
-    at = 4 + width + length
-    file.seek(at)
-    data = file.read(16)
-    if data[:4] != SEGMENT:
-        return float("inf")
-    length, width = _vint(data, 4)
-    if length == (1 << 7 * width) - 1:
-        return float("inf")
-    return at + 4 + width + length
+def _matrix(data: bytes) -> NDArray[np.float64]:
+    """Numbers [[a, b], [c, d]] of a display matrix; those of no change where it is missing or zero."""
+    matrix = np.frombuffer(data, ">i4").reshape(-1, 3)[:2, :2].astype(np.float64)
+    return matrix / (1 << 16) if matrix.shape == (2, 2) and matrix.any() else np.eye(2)
 
 
-def _vint(data: bytes, at: int) -> tuple[int, int]:
-    """Number with variable length of EBML, and its length. Raises ValueError."""
-    first = data[at] if at < len(data) else 0
-    if not first:
-        raise ValueError("no length")
-    width = 9 - first.bit_length()
-    return int.from_bytes(data[at : at + width], "big") & ((1 << 7 * width) - 1), width
+def _turn(matrix: NDArray[np.float64]) -> tuple[int, tuple[str, ...]]:
+    """EXIF orientation of a display matrix, and what cannot be applied."""
+    largest = np.abs(matrix).max(axis=1, keepdims=True)
+    signs = np.where(np.abs(matrix) <= SAME_AXIS * largest, 0, np.sign(matrix)).astype(int).ravel()
+    if (orientation := TURNS.get(tuple(signs.tolist()))) is not None:
+        return orientation, ()
+    angle = math.degrees(math.atan2(matrix[0, 1], matrix[0, 0]))
+    return 1, (f"its display matrix turns it by {angle:.0f} degrees, which is not applied",)
 
 
-def _time_scale(file: BinaryIO, begin: int, end: int, name: bytes) -> int:
-    for _, first, last in boxes(file, begin, end, {name}):
-        data = _content(file, first, last)
-        (scale,) = struct.unpack_from(">I", data, 20 if data[0] == 1 else 12)
-        return max(1, int(scale))
-    return 1
-
-
-def _track(file: BinaryIO, begin: int, end: int, movie_scale: int) -> VideoTrack | None:
-    inner = {name: (a, b) for name, a, b in boxes(file, begin, end, {b"mdia", b"edts"})}
-    if b"mdia" not in inner:
-        return None
-    media = inner[b"mdia"]
-    kinds = [_content(file, a, b)[8:12] for _, a, b in boxes(file, *media, {b"hdlr"})]
-    if kinds != [b"vide"]:
-        return None
-    scale = _time_scale(file, *media, b"mdhd")
-    for _, a, b in boxes(file, *media, {b"minf"}):
-        for _, c, d in boxes(file, a, b, {b"stbl"}):
-            tables = {name: _content(file, e, f) for name, e, f in boxes(file, c, d, _TABLES)}
-            (samples,) = struct.unpack_from(">I", tables[b"stsz"], 8) if b"stsz" in tables else (0,)
-            spherical = any(mark in tables.get(b"stsd", b"") for mark in SPHERICAL) or _has_uuid(file, begin, end)
-            description = tables.get(b"stsd", b"")
-            transfer, size = _transfer(description), (_short(description, 40), _short(description, 42))
-            at = description.find(b"fiel")
-            interlaced = at >= 0 and description[at + 4 : at + 5] == b"\2"
-            edits = _edits(file, inner[b"edts"], movie_scale, scale) if b"edts" in inner else []
-            if not edits:
-                return VideoTrack(int(samples), 0.0, None, 0, spherical, transfer, size, interlaced)
-            first = _earliest(tables.get(b"stts", b""), tables.get(b"ctts", b"")) / scale
-            span = sum(duration for _, duration in edits)
-            begin_s = edits[0][0] - first
-            return VideoTrack(int(samples), begin_s, begin_s + span, len(edits), spherical, transfer, size, interlaced)
-    return None
-
-
-_TABLES = {b"stts", b"ctts", b"stsz", b"stsd"}
-
-
-def _transfer(description: bytes) -> int:
-    """Transfer characteristics in the colour box of a sample description."""
-    at = max(description.find(b"colrnclx"), description.find(b"colrnclc"))
-    return int.from_bytes(description[at + 10 : at + 12], "big") if at >= 0 else 0
-
-
-def _short(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 2], "big")
-
-
-def _has_uuid(file: BinaryIO, begin: int, end: int) -> bool:
-    uuids = boxes(file, begin, end, {b"uuid"})
-    return any(_content(file, a, min(b, a + 16)) == SPHERICAL[1] for _, a, b in uuids)
-
-
-def _content(file: BinaryIO, begin: int, end: int) -> bytes:
-    file.seek(begin)
-    return file.read(min(end - begin, MAX_TABLE_BYTES))
-
-
-def _edits(file: BinaryIO, part: tuple[int, int], movie_scale: int, scale: int) -> list[tuple[float, float]]:
-    """Begin in the media and duration in seconds of each part that is shown."""
-    edits = []
-    for _, a, b in boxes(file, *part, {b"elst"}):
-        data = _content(file, a, b)
-        layout = ">Qqi" if data[0] == 1 else ">Iii"
-        (count,) = struct.unpack_from(">I", data, 4)
-        for number in range(min(int(count), MAX_BOXES)):
-            duration, begin, _ = struct.unpack_from(layout, data, 8 + number * struct.calcsize(layout))
-            # A negative begin is a pause before the video; a duration of 0 means up to the end.
-            if begin >= 0 and duration > 0:
-                edits.append((begin / scale, duration / movie_scale))
-    return edits
+def _edits(data: bytes, movie_scale: int, scale: int) -> list[tuple[float, float, int]]:
+    """Begin in the media and duration in seconds, and speed, of each part that is shown."""
+    layout = ">Qqi" if data[:1] == b"\1" else ">Iii"
+    rows = struct.iter_unpack(
+        layout, data[8 : 8 + (len(data) - 8) // struct.calcsize(layout) * struct.calcsize(layout)]
+    )
+    # A negative begin is a pause before the video; a duration of 0 means up to the end.
+    return [(at / scale, duration / movie_scale, rate) for duration, at, rate in rows if at >= 0 and duration > 0]
 
 
 def _earliest(stts: bytes, ctts: bytes) -> int:
     """Earliest time of the first samples, in units of the media."""
-    durations = _runs(stts, ">II")
-    offsets = _runs(ctts, ">Ii") or [0] * len(durations)
-    times, at = [], 0
-    for duration, offset in zip(durations, offsets, strict=False):
-        times.append(at + offset)
-        at += duration
-    return min(times, default=0)
+    durations = _runs(stts)
+    starts = np.cumsum(durations) - durations
+    offsets = _runs(ctts)
+    count = min(len(starts), len(offsets)) if len(offsets) else 0
+    return int(min(starts[:count] + offsets[:count])) if count else 0
 
 
-def _runs(data: bytes, layout: str) -> list[int]:
+def _runs(table: bytes) -> NDArray[np.int64]:
     """First values of a table of runs (count, value)."""
-    values: list[int] = []
-    for number in range((len(data) - 8) // 8):
-        count, value = struct.unpack_from(layout, data, 8 + 8 * number)
-        values += [value] * min(int(count), FIRST_SAMPLES)
-        if len(values) >= FIRST_SAMPLES:
-            break
-    return values[:FIRST_SAMPLES]
+    rows = np.frombuffer(table[8 : 8 + 8 * FIRST_SAMPLES], ">i4").reshape(-1, 2).astype(np.int64)
+    return np.repeat(rows[:, 1], np.clip(rows[:, 0], 0, FIRST_SAMPLES))[:FIRST_SAMPLES]

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.capture import open_capture
-from stream_recon.app.sources.matroska import film_tracks
 from stream_recon.configs.errors import InputError
 
 COLUMN_STEP = 4
@@ -29,15 +28,6 @@ SAME_FRAMES = 8
 """Equal frames at the start of a film after which its packets are looked at."""
 REPEATED_BYTES = 200
 """Size up to which a packet may say that its picture is the one before."""
-ALWAYS_INTERLACED = ("dvsd", "dvc ", "dvcp", "dvhd", "dvpp", "dv5p", "dv5n", "dvvi", "cdvc", "cdvp")
-"""Codes of DV."""
-
-
-def states_fields(path: Path, capture: cv2.VideoCapture) -> bool:
-    """Whether a film's container, or its codec, says that pictures are two fields."""
-    fourcc = int(capture.get(cv2.CAP_PROP_FOURCC))
-    code = fourcc.to_bytes(4, "little").decode("latin-1").lower() if fourcc > 0 else ""
-    return code in ALWAYS_INTERLACED or any(track.interlaced for track in film_tracks(path)[:1])
 
 
 class DecodingCheck:
@@ -92,12 +82,8 @@ class DecodingCheck:
         return len(sizes) > 1 and min(sizes[-2:]) > REPEATED_BYTES
 
 
-def is_combed(image: NDArray[np.uint8], *, turned: bool = False) -> bool:
-    """Whether moving edges of an image [H, W, 3] are combs, as in a picture of two fields.
-
-    ``turned``: the image was turned by 90 degrees, so that its lines are columns.
-    """
-    lines = image.swapaxes(0, 1) if turned else image
+def is_combed(lines: NDArray[np.uint8]) -> bool:
+    """Whether moving edges of an image [H, W, 3] as stored are combs, as in a picture of two fields."""
     if min(lines.shape[:2]) < 8:
         return False
     top, left = (max(0, (side - most) // 2) for side, most in zip(lines.shape, LOOKED_AT, strict=False))
@@ -122,12 +108,11 @@ def _combs(grey: NDArray[np.uint8]) -> tuple[float, float]:
     return float(np.count_nonzero(combed)) / combed.size, differences / max(1.0, of_fields)
 
 
-def deinterlaced(image: NDArray[np.uint8], *, turned: bool = False) -> NDArray[np.uint8]:
+def deinterlaced(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The first field of an image [H, W, 3] at full size; lines between are the means of their neighbours."""
-    out = image.copy()
-    lines = out.swapaxes(0, 1) if turned else out
+    lines = image.copy()
     above, below = np.ascontiguousarray(lines[0:-2:2]), np.ascontiguousarray(lines[2::2])
     lines[1:-1:2] = cv2.addWeighted(above, 0.5, below, 0.5, 0)
     if len(lines) % 2 == 0:
         lines[-1] = lines[-2]
-    return out
+    return lines

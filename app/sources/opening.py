@@ -1,13 +1,14 @@
 """Choice of the reader for what a user names as a source: a file, a pattern, a folder, a camera or an address."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
-from stream_recon.app.sources.exif import is_panorama
+from stream_recon.app.sources.containers import VideoTrack, film
 from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
 from stream_recon.app.sources.image_files import (
@@ -20,8 +21,7 @@ from stream_recon.app.sources.image_files import (
     unreadable_images,
 )
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
-from stream_recon.app.sources.matroska import film_tracks
-from stream_recon.app.sources.panorama import PANORAMA
+from stream_recon.app.sources.panorama import kind_by_file, refusal
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
@@ -59,6 +59,8 @@ def open_reader(
         return _open_folder(path, fps)
     if path.is_char_device():
         return _open_live(path, str(path), reconnect, limits)
+    if kind := kind_by_file(path):
+        raise InputError(refusal(path.name, kind))
     if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
         return ImageReader([path], path.name, fps)
     return _open_video(spec, path)
@@ -81,9 +83,12 @@ def _open_video(spec: str, path: Path) -> VideoReader:
     with input_errors(spec), path.open("rb") as file:
         if not file.read(1):
             raise InputError(f"{spec} is an empty file")
-    tracks = film_tracks(path)
-    if any(track.spherical for track in tracks):
-        raise InputError(PANORAMA.format(path.name))
+    stated = film(path)
+    tracks = stated.tracks
+    if stated.container and not tracks and stated.others:
+        raise InputError(f"{path.name} has no video track, only {', '.join(stated.others)}")
+    if tracks and tracks[0].refused:
+        raise InputError(refusal(path.name, tracks[0].refused))
     if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
         longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
         raise InputError(
@@ -93,14 +98,15 @@ def _open_video(spec: str, path: Path) -> VideoReader:
     if is_growing(path):
         return GrowingVideoReader(path)
     reader = VideoReader(open_capture(path, path.name), path.name, path)
-    reader.warnings += _track_choice(path.name, [track.size for track in tracks])
+    reader.warnings += _track_choice(path.name, tracks)
     return reader
 
 
-def _track_choice(name: str, sizes: list[tuple[int, int]]) -> list[str]:
-    """Warning on a film with several video tracks of these sizes, of which OpenCV reads the first."""
-    if len(sizes) < 2:
+def _track_choice(name: str, tracks: Sequence[VideoTrack]) -> list[str]:
+    """Warning on a film with several video tracks, of which OpenCV reads the first."""
+    if len(tracks) < 2:
         return []
+    sizes = [track.size for track in tracks]
     listed = ", ".join(f"{width}x{height}" for width, height in sizes)
     largest = max(range(len(sizes)), key=lambda number: sizes[number][0] * sizes[number][1])
     line = f"{name} has {len(sizes)} video tracks ({listed}): the first is used"
@@ -149,8 +155,8 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
 
 
 def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
-    if is_panorama(images[0]):
-        raise InputError(PANORAMA.format(images[0]))
+    if kind := kind_by_file(images[0]):
+        raise InputError(refusal(str(images[0]), kind))
     turns = turns_to_one_size(images)
     reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
     if turns.as_stored:

@@ -1,37 +1,96 @@
-"""Frames that are no pinhole images though nothing marks them: panoramas of 360 degrees, and two views side by side."""
+"""Frames that are no pinhole images: panoramas, cube maps, dual fish-eyes and stereo pairs, by file name, metadata or
+content, and what to do with each."""
+
+import re
+from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-PANORAMA = (
-    "{} is a panorama of 360 degrees, which no pinhole camera shows: cut perspective views from it first, such as with "
-    "ffmpeg -vf v360=e:flat:h_fov=90:v_fov=90:yaw=0"
-)
-"""Refusal of equirectangular images."""
+from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.sources.containers import LAYOUTS, ROUND
+
+ABOVE, BESIDE = LAYOUTS[1:3]
+CUBE, FISHEYES = "a cube map of 360 degrees", "two fish-eye pictures"
+SUFFIXES = {
+    ".360": ("the two lenses of a GoPro MAX", "export it as a film of 360 degrees with GoPro Player"),
+    ".insv": ("the lenses of an Insta360", "export it as a flat film with Insta360 Studio"),
+    ".insp": ("the lenses of an Insta360", "export it as a flat picture with Insta360 Studio"),
+    ".osv": ("the lenses of a DJI Osmo 360", "export it as a flat film with DJI Studio"),
+}
+"""What files of cameras for all directions hold, by suffix, and what to do."""
+ADVICE = {
+    ROUND: "v360=e:flat:h_fov=90:v_fov=90:yaw=0",
+    CUBE: "v360=c3x2:flat:h_fov=90:v_fov=90 (or eac, c6x1, c1x6 for c3x2)",
+    FISHEYES: "v360=dfisheye:flat:ih_fov=190:iv_fov=190:h_fov=90:v_fov=90",
+    ABOVE: "crop=iw:ih/2:0:0",
+    BESIDE: "crop=iw/2:ih:0:0 (of VR180: v360=hequirect:flat:in_stereo=sbs:h_fov=90:v_fov=90)",
+}
+"""Filter of FFmpeg that makes perspective images of each kind."""
+MAX_XMP_BYTES = 1 << 18
+"""Bytes of a photograph in which XMP is looked for: it stands at the front."""
 ASPECT = 0.01
-"""Relative difference from 2:1 up to which an image may be an equirectangular panorama."""
+"""Relative difference from an aspect ratio such as 2:1 up to which an image may have the layout."""
 ROWS = 256
 """Height to which larger images are reduced."""
 TEXTURE = 6.0
 """Least standard deviation of an edge in grey levels: a border of one colour fits any other."""
 SEAM = 2.0
-"""Difference across the seam, as a multiple of that of neighbouring columns at the edges."""
+"""Difference across a seam that fits, as a multiple of that of neighbouring columns at the edges."""
 DISTANT = 0.4
 """The same as a share of the difference of columns a quarter of the width apart."""
 POLE = 0.35
 """Variation along the first and last row, each a single point, as a share of that along the middle row."""
 
 
+def kind_by_file(path: Path) -> str:
+    """What an image is by its suffix or XMP metadata (Photo Sphere, by Google); empty for an ordinary one."""
+    if path.suffix.lower() in SUFFIXES:
+        return SUFFIXES[path.suffix.lower()][0]
+    try:
+        with open_regular(path) as file:
+            head = file.read(MAX_XMP_BYTES)
+    except (OSError, ValueError):
+        return ""
+    found = re.search(rb"GPano:ProjectionType(?:=[\"']|>)\s*(\w+)", head)
+    word = found[1].decode() if found is not None else "rectilinear"
+    kinds = {"equirectangular": ROUND, "cubemap": CUBE, "rectilinear": "", "perspective": ""}
+    return kinds.get(word, f"a {word} panorama")
+
+
+def refusal(name: str, kind: str, *, is_seen: bool = False) -> str:
+    """Message on frames of a kind that no pinhole camera shows. ``is_seen``: it was judged by their content."""
+    if kind == "encrypted":
+        return f"{name} is encrypted: it can be played only by whom it was sold to"
+    advice = next((advice for what, advice in SUFFIXES.values() if what == kind), "")
+    views = f", such as with ffmpeg -vf {ADVICE[kind]}" if kind in ADVICE else ""
+    shown = f"{advice}, then cut perspective views from it" if advice else f"cut perspective views from it first{views}"
+    if kind in (ABOVE, BESIDE):
+        shown = f"cut one out first{views}"
+    otherwise = "; if it is not so, give the camera with --intrinsics" if is_seen else ""
+    return f"{name} shows {kind}, which no pinhole camera does: {shown}{otherwise}"
+
+
+def kind_of_picture(rgb: NDArray[np.uint8]) -> str:
+    """What an image [H, W, 3] is, by its content, that no pinhole camera shows; empty for an ordinary picture."""
+    checks = (
+        (is_equirectangular, ROUND),
+        (is_dual_fisheye, FISHEYES),
+        (is_cube_map, CUBE),
+        (is_side_by_side, BESIDE),
+        (is_one_above_the_other, ABOVE),
+    )
+    return next((kind for is_kind, kind in checks if min(rgb.shape[:2]) >= 64 and is_kind(rgb)), "")
+
+
 def is_equirectangular(rgb: NDArray[np.uint8]) -> bool:
     """Whether an image [H, W, 3] is an equirectangular panorama: its left edge continues its right one, and its first
     and last row are almost one colour each."""
-    height, width = rgb.shape[:2]
-    if height < 64 or abs(width / (2 * height) - 1) > ASPECT:
+    if len(rgb) < 64 or not _has_aspect(rgb, 2):
         return False
-    rows = min(ROWS, height)
-    small = cv2.resize(rgb, (2 * rows, rows), interpolation=cv2.INTER_AREA)
-    grey = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.float32)
+    rows = min(ROWS, len(rgb))
+    grey = _grey(rgb, (2 * rows, rows))
     left, right = grey[:, 0], grey[:, -1]
     if min(left.std(), right.std()) < TEXTURE:
         return False
@@ -42,6 +101,106 @@ def is_equirectangular(rgb: NDArray[np.uint8]) -> bool:
     return seam <= SEAM * max(neighbours, 1.0) and seam < DISTANT * distant and max(along) < POLE * distant
 
 
+def _has_aspect(rgb: NDArray[np.uint8], aspect: float) -> bool:
+    return bool(abs(rgb.shape[1] / (aspect * rgb.shape[0]) - 1) <= ASPECT)
+
+
+def _grey(rgb: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Grey levels at a size (width, height)."""
+    small = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.float32)
+
+
+DISK = 128
+"""Side in pixels to which each half is reduced that may hold a circular image."""
+DARK, EVEN = 24.0, 5.0
+"""Largest level, and largest standard deviation, of the corners outside a circular image."""
+FILLED = 0.8
+"""Least share of the circle that is brighter than its corners."""
+
+
+def is_dual_fisheye(rgb: NDArray[np.uint8]) -> bool:
+    """Whether both halves of an image [H, W, 3] of 2:1 or 1:2 are circles on black."""
+    if not _has_aspect(rgb, 2) and not _has_aspect(rgb, 0.5):
+        return False
+    is_wide = rgb.shape[1] > rgb.shape[0]
+    grey = _grey(rgb, (2 * DISK, DISK) if is_wide else (DISK, 2 * DISK))
+    away = np.hypot(*np.meshgrid(*[np.linspace(-1, 1, DISK)] * 2))
+    for half in np.split(grey, 2, axis=int(is_wide)):
+        corners = half[away > 1.12]
+        if corners.max() > DARK + EVEN or corners.std() > EVEN or (half[away < 0.8] > DARK).mean() < FILLED:
+            return False
+    return True
+
+
+FACE = 64
+"""Side in pixels to which the faces of a cube map are reduced."""
+JOINED, LONELY = 4, 2
+"""Fewest edges of faces that continue one that is elsewhere in the image, and most textured edges that continue none.
+Of the squares of an ordinary picture, no outer edges continue each other."""
+
+
+def is_cube_map(rgb: NDArray[np.uint8]) -> bool:
+    """Whether an image [H, W, 3] is six faces of a cube, in a cross, or in rows of any order, each turned as it may."""
+    if _is_cross(rgb) or _is_cross(rgb.swapaxes(0, 1)):
+        return True
+    for rows, columns in ((2, 3), (3, 2), (1, 6), (6, 1)):
+        if _has_aspect(rgb, columns / rows):
+            grey = _grey(rgb, (columns * FACE, rows * FACE))
+            cells = grey.reshape(rows, FACE, columns, FACE).swapaxes(1, 2).reshape(6, FACE, FACE)
+            return _is_cube(cells, columns)
+    return False
+
+
+def _is_cube(faces: NDArray[np.float32], columns: int) -> bool:
+    """Whether edges of faces [6, N, N], in rows of so many, continue each other as those of a cube do."""
+    turned = np.stack([np.rot90(faces, k, axes=(1, 2)) for k in range(4)], axis=1)  # right, bottom, left edge on top
+    edges, inner = turned[:, :, 0].reshape(24, FACE), turned[:, :, 1].reshape(24, FACE)
+    apart = np.minimum(*(np.abs(edges[:, None] - other).mean(axis=2) for other in (edges[None], edges[None, :, ::-1])))
+    own = np.arange(24) // 4
+    apart[own[:, None] == own] = np.inf
+    nearest = apart.argmin(axis=1)
+    neighbours = np.abs(edges - inner).mean(axis=1)
+    textured = edges.std(axis=1) >= TEXTURE
+    distant = float(np.median(apart[np.isfinite(apart)]))
+    pairs, joined = set(), 0
+    lonely = int(textured.sum())
+    for edge, other in enumerate(nearest):
+        limit = min(SEAM * max(1.0, float(neighbours[edge] + neighbours[other]) / 2), DISTANT * distant)
+        if edge > other or nearest[other] != edge or not (textured[edge] and textured[other]):
+            continue
+        if apart[edge, other] <= limit:
+            pair = (int(own[edge]), int(own[other]))
+            if pair in pairs:
+                return False  # two faces of a cube have one edge in common; of a symmetrical picture, several
+            pairs.add(pair)
+            lonely -= 2
+            joined += not _touch(pair, columns)
+    return joined >= JOINED and lonely <= LONELY
+
+
+def _touch(pair: tuple[int, int], columns: int) -> bool:
+    """Whether two faces lie next to each other in the image."""
+    (y, x), (v, u) = (divmod(face, columns) for face in pair)
+    return abs(y - v) + abs(x - u) == 1
+
+
+def _is_cross(rgb: NDArray[np.uint8]) -> bool:
+    """Whether a row of four faces has one above and one below, and all else is of one colour."""
+    if not _has_aspect(rgb, 4 / 3):
+        return False
+    cells = _grey(rgb, (128, 96)).reshape(3, 32, 4, 32).swapaxes(1, 2)[:, :, 1:-1, 1:-1]
+    means, spread = cells.mean(axis=(2, 3)), cells.std(axis=(2, 3))
+    for column in range(4):
+        blank = np.ones((3, 4), bool)
+        blank[1], blank[:, column] = False, False
+        is_even = spread[blank].max() < EVEN / 2 and np.ptp(means[blank]) < EVEN
+        differ = np.abs(means[~blank] - means[blank].mean()) > EVEN
+        if is_even and differ.all() and (spread[~blank] > TEXTURE).sum() >= 4:
+            return True
+    return False
+
+
 HALF_ROWS = 72
 """Height to which the halves of a frame are reduced."""
 BLUR = 4.0
@@ -50,30 +209,63 @@ MAX_SHIFT = 0.12
 """Shift of one half against the other that is tried, as a share of its width: stereo cameras have less."""
 MIN_CORRELATION = 0.45
 """Correlation from which halves are two views of one place; of halves of wide pictures it is below 0.25."""
-WIDE = 2.2
-"""Aspect ratio from which two views may lie side by side."""
+ALIKE, OTHERWISE = 0.7, 0.6
+"""The same where no edge divides the frame, and the share of it up to which a half may be like its own mirror image, or
+itself at another place, as in symmetrical scenes and rows of windows."""
+DETAILED, DETAIL = 0.5, 2.0
+"""Share of pixels that must have detail, and grey levels that are detail: few edges fit each other by chance."""
+EDGE_PX = 5
+"""Distance over which the middle is compared with its surroundings: more than a codec smooths."""
 
 
 def is_side_by_side(rgb: NDArray[np.uint8]) -> bool:
-    """Whether the left and right half of a wide frame [H, W, 3] show the same place, as films of stereo cameras do."""
-    height, width = rgb.shape[:2]
-    if height < 64 or width < WIDE * height:
+    """Whether the left and right half of a frame [H, W, 3] show the same place, as films of stereo cameras do."""
+    half = rgb.shape[1] // 2
+    return min(len(rgb), half) >= 32 and _are_views(rgb[:, :half], rgb[:, -half:], rgb)
+
+
+def is_one_above_the_other(rgb: NDArray[np.uint8]) -> bool:
+    """Whether the upper and lower half of a frame [H, W, 3] show the same place."""
+    half = len(rgb) // 2
+    return min(half, rgb.shape[1]) >= 32 and _are_views(rgb[:half], rgb[-half:], rgb.swapaxes(0, 1))
+
+
+def _are_views(first: NDArray[np.uint8], second: NDArray[np.uint8], across: NDArray[np.uint8]) -> bool:
+    """Whether halves show one place; ``across``: the whole, whose middle column would be between them."""
+    a, b = _details(first), _details(second)
+    if (np.abs(a) > DETAIL).mean() < DETAILED:
         return False
-    return _largest_correlation(rgb[:, : width // 2], rgb[:, -(width // 2) :]) > MIN_CORRELATION
+    alike = _correlation(a, b)
+    if alike < MIN_CORRELATION or _has_edge(across):
+        return alike >= MIN_CORRELATION
+    width = a.shape[1]
+    itself = max(_correlation(a[:, at:], a[:, : width - at], 0.0) for at in range(width // 4, width // 2 + 1))
+    return alike > ALIKE and max(itself, _correlation(a[:, ::-1], b)) < OTHERWISE * alike
 
 
-def _largest_correlation(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> float:
-    """Largest correlation of the details of two images of one size, over horizontal shifts."""
-    size = (max(32, round(first.shape[1] * HALF_ROWS / first.shape[0])), HALF_ROWS)
-    details = []
-    for image in (first, second):
-        small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-        grey = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.float32)
-        details.append(grey - cv2.GaussianBlur(grey, (0, 0), BLUR))
-    best = 0.0
-    for shift in range(-round(MAX_SHIFT * size[0]), round(MAX_SHIFT * size[0]) + 1):
-        a = details[0][:, max(0, shift) : size[0] + min(0, shift)]
-        b = details[1][:, max(0, -shift) : size[0] + min(0, -shift)]
+def _has_edge(rgb: NDArray[np.uint8]) -> bool:
+    """Whether an edge from top to bottom divides an image in its middle."""
+    middle = rgb.shape[1] // 2 - EDGE_PX // 2 - 1
+    at = middle + np.array([0, *(sign * far for sign in (-1, 1) for far in range(2 * EDGE_PX, 5 * EDGE_PX, 3))])
+    green = rgb[..., 1].astype(np.float32)
+    steps = np.abs(green[:, at + EDGE_PX] - green[:, at])
+    # All along, so that no thing in the picture makes it.
+    is_long = (steps[:, 0] > SEAM * np.median(steps, axis=1) + 2).mean() > 0.4
+    return bool(is_long and steps[:, 0].mean() > SEAM * max(1.0, float(np.median(steps.mean(axis=0)))))
+
+
+def _details(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Grey levels at a low resolution, without light and shade."""
+    grey = _grey(image, (max(32, round(image.shape[1] * HALF_ROWS / image.shape[0])), HALF_ROWS))
+    return np.asarray(grey - cv2.GaussianBlur(grey, (0, 0), BLUR), np.float32)
+
+
+def _correlation(first: NDArray[np.float32], second: NDArray[np.float32], max_shift: float = MAX_SHIFT) -> float:
+    """Largest correlation of two images of one size, over horizontal shifts up to a share of their width."""
+    width, best = first.shape[1], 0.0
+    for shift in range(-round(max_shift * width), round(max_shift * width) + 1):
+        a = first[:, max(0, shift) : width + min(0, shift)]
+        b = second[:, max(0, -shift) : width + min(0, -shift)]
         scale = float(np.sqrt((a**2).mean() * (b**2).mean()))
         best = max(best, float((a * b).mean()) / scale if scale > 1.0 else 0.0)
     return best

@@ -1,15 +1,22 @@
 """Size of the pictures in a video stream by its packets, since OpenCV resizes all frames to the size of the first."""
 
+from io import BytesIO
 from pathlib import Path
 
 import cv2
 
 from stream_recon.app.sources.capture import open_capture
-from stream_recon.app.sources.stream_heads import Size, has_fields, picture_size
+from stream_recon.app.sources.containers import media_tracks
 from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096
 """Bytes of a packet that are searched: parameter sets stand before the picture."""
+CODECS = (
+    *("h264", "avc1", "avc3", "x264", "hevc", "hvc1", "hev1", "h265", "mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
+    *("mp4v", "fmp4", "xvid", "divx", "mjpg", "jpeg", "vp80", "vp90"),
+)
+"""Codes of codecs whose packets are understood."""
+Size = tuple[int, int]
 
 
 class SizeWatch:
@@ -22,14 +29,13 @@ class SizeWatch:
         """Width and height as stored of the pictures at the packet read last; None where it is not known."""
         self.first: Size | None = None
         """The same at the first packet."""
-        self.interlaced = False
-        """Whether the first packet says that the video is interlaced."""
         try:
             capture = open_capture(path, name)
         except InputError:
             return
-        self._codec = codec_of(int(capture.get(cv2.CAP_PROP_FOURCC)))
-        if not self._codec or not capture.set(cv2.CAP_PROP_FORMAT, -1):
+        fourcc = int(capture.get(cv2.CAP_PROP_FOURCC))
+        self._codec = fourcc.to_bytes(4, "little").decode("latin-1").lower() if fourcc > 0 else ""
+        if self._codec not in CODECS or not capture.set(cv2.CAP_PROP_FORMAT, -1):
             capture.release()
             return
         self._capture = capture
@@ -46,9 +52,7 @@ class SizeWatch:
             if self._packet == 0 or self._capture.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
                 ok, data = self._capture.retrieve()
                 if ok and data is not None:
-                    head = data.ravel()[:MAX_HEAD_BYTES].tobytes()
-                    self.size = picture_size(self._codec, head) or self.size
-                    self.interlaced = self.interlaced or (self._packet == 0 and has_fields(self._codec, head))
+                    self.size = picture_size(self._codec, data.ravel()[:MAX_HEAD_BYTES].tobytes()) or self.size
 
     def close(self) -> None:
         if self._capture is not None:
@@ -56,16 +60,30 @@ class SizeWatch:
             self._capture = None
 
 
-def codec_of(fourcc: int) -> str:
-    """Name of a codec whose packets are understood, by its code; empty for others."""
-    code = fourcc.to_bytes(4, "little", signed=False).decode("latin-1").lower() if fourcc > 0 else ""
-    names = {
-        "h264": ("h264", "avc1", "avc3", "x264"),
-        "hevc": ("hevc", "hvc1", "hev1", "h265"),
-        "mpeg2": ("mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
-        "mpeg4": ("mp4v", "fmp4", "xvid", "divx"),
-        "vp8": ("vp80",),
-        "vp9": ("vp90",),
-        "mjpeg": ("mjpg", "jpeg"),
-    }
-    return next((name for name, codes in names.items() if code in codes), "")
+def picture_size(code: str, data: bytes) -> Size | None:
+    """Width and height in a packet with a keyframe; None where it does not state them, or is damaged.
+
+    ``code``: the codec's, in lower case.
+    """
+    if code == "vp80":
+        is_key = len(data) > 9 and not data[0] & 1 and data[3:6] == b"\x9d\x01\x2a"
+        size = tuple(int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (6, 8)) if is_key else (0, 0)
+    elif code == "vp90":
+        size = _vp9(data)
+    else:
+        tracks = [track for track in media_tracks(BytesIO(data)) if track.track_type in ("Video", "Image")]
+        size = (int(tracks[0].width or 0), int(tracks[0].height or 0)) if tracks else (0, 0)
+    return (size[0], size[1]) if min(size) > 0 and max(size) < 1 << 16 else None
+
+
+def _vp9(data: bytes) -> Size:
+    """Of the uncompressed header of a keyframe (VP9 bitstream specification, 6.2); zeros in others."""
+    bits = f"{int.from_bytes(data[:16].ljust(16, bytes(1)), 'big'):0128b}"
+    profile = int(bits[3] + bits[2], 2)
+    at = 5 if profile == 3 else 4
+    if bits[:2] != "10" or bits[at : at + 2] != "00" or int(bits[at + 4 : at + 28], 2) != 0x498342:
+        return 0, 0
+    at += 29 if profile >= 2 else 28
+    is_rgb = bits[at : at + 3] == "111"
+    at += 3 + (not is_rgb) + (profile in (1, 3)) * (1 if is_rgb else 3)
+    return int(bits[at : at + 16], 2) + 1, int(bits[at + 16 : at + 32], 2) + 1

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import TURNED_BY_90, Calibration
 from stream_recon.app.sources.capture import (
     PixelShape,
     capture_frame_count,
@@ -21,13 +21,12 @@ from stream_recon.app.sources.capture import (
     resized,
     shown_frame_count,
 )
-from stream_recon.app.sources.colour import tone_curve
-from stream_recon.app.sources.containers import is_cut_off
+from stream_recon.app.sources.colour import colour_warnings, tone_curve
+from stream_recon.app.sources.containers import film
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
-from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed, states_fields
-from stream_recon.app.sources.matroska import matroska_tracks
+from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -141,7 +140,10 @@ class VideoReader(Reader):
         self._path = path
         self._watch = SizeWatch(path, name) if path is not None else None
         self._pixels = PixelShape.of(capture)
-        self._tones = None if path is None else tone_curve(path, name)
+        self._tones = None if path is None else tone_curve(path)
+        capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+        turned = round(capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 360
+        self._orientation = {90: 6, 180: 3, 270: 8}.get(turned, 1)
         self._decoding: DecodingCheck | None = None
         self._is_combed = False
         self._index = -1
@@ -153,13 +155,17 @@ class VideoReader(Reader):
         self._first = self._step()
         if self._first is None:
             raise InputError(f"no frame of {name} can be decoded{_codec_hint(capture, name)}")
-        if path is not None and count is not None and matroska_tracks(path):
+        if path is None:
+            return
+        stated = film(path)
+        for track in stated.tracks[:1]:
+            self._orientation = track.orientation or self._orientation
+            self.warnings += [f"{name}: {note}" for note in track.notes] + colour_warnings(name, track)
+        if count is not None and stated.container in ("Matroska", "WebM"):
             # Matroska states the time of its end, also where its first frame is late.
             late = capture.get(cv2.CAP_PROP_PTS)
             self.frame_hint = max(1, count - round(late)) if 0 < late < count else count
-        if path is not None:
-            interlaced = states_fields(path, capture) or (self._watch is not None and self._watch.interlaced)
-            self._decoding = DecodingCheck(path, name, interlaced=interlaced)
+        self._decoding = DecodingCheck(path, name, interlaced=any(track.interlaced for track in stated.tracks[:1]))
 
     def grab(self) -> tuple[int, float] | None:
         if self._first is not None:
@@ -174,6 +180,7 @@ class VideoReader(Reader):
             return False
         assert self._path is not None, "it has times"
         capture = open_capture(self._path, self.name)
+        capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
         capture.set(cv2.CAP_PROP_POS_MSEC, times[index])
         if not capture.grab() or capture.get(cv2.CAP_PROP_POS_MSEC) != times[index]:
             capture.release()
@@ -191,7 +198,9 @@ class VideoReader(Reader):
         if self._decoding is not None:
             self._decoding.add(self._index, bgr)
         bgr = self._pixels.squared(self._unstretched(self._deinterlaced(bgr)))
-        self.stored_size = self._pixels.stored(bgr)
+        stored = self._pixels.stored(bgr)
+        self.stored_size = stored[::-1] if stored is not None and self._orientation in TURNED_BY_90 else stored
+        bgr = oriented(bgr, self._orientation)
         size = (bgr.shape[1], bgr.shape[0])
         self._size = self._size or size
         if size != self._size:
@@ -204,7 +213,7 @@ class VideoReader(Reader):
 
     @property
     def orientation(self) -> int:
-        return {90: 6, 180: 3, 270: 8}.get(round(self._capture.get(cv2.CAP_PROP_ORIENTATION_META) or 0.0) % 360, 1)
+        return self._orientation
 
     def exif_camera(self, size: tuple[int, int]) -> Calibration:
         if self._path is None:
@@ -218,7 +227,7 @@ class VideoReader(Reader):
 
     def _deinterlaced(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The image, or its first field where its moving edges are combs."""
-        if not is_combed(bgr, turned=self._pixels.turned):
+        if not is_combed(bgr):
             return bgr
         if not self._is_combed:
             self._is_combed = True
@@ -226,7 +235,7 @@ class VideoReader(Reader):
                 f"{self.name} is interlaced: one field of each frame is used, with half the detail; deinterlace it "
                 "first for more, for example with ffmpeg -vf bwdif"
             )
-        return deinterlaced(bgr, turned=self._pixels.turned)
+        return deinterlaced(bgr)
 
     def _unstretched(self, bgr: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Image at the aspect ratio of its packet: OpenCV stretches all frames to the size of the first."""
@@ -236,8 +245,7 @@ class VideoReader(Reader):
         first, current = self._watch.first, self._watch.size
         if first is None or current is None or first == current:
             return bgr
-        sides = (current[0] / first[0], current[1] / first[1])
-        return resized(bgr, sides[::-1] if self._pixels.turned else sides)
+        return resized(bgr, (current[0] / first[0], current[1] / first[1]))
 
     def _step(self) -> tuple[int, float] | None:
         for attempt in range(GRAB_ATTEMPTS):
@@ -272,7 +280,7 @@ class VideoReader(Reader):
             return 0
         # Some containers count from a time before their first frame, and the length of a raw stream is a guess. A
         # file that is not cut off misses only what cannot be decoded.
-        if self._path is not None and not is_cut_off(self._path):
+        if self._path is not None and not film(self._path).cut_off:
             last = 1000 * (self._time + END_TOLERANCE_FRAMES / self.rate)
             return sum(time > last for time in packet_times(self._path, self.name))
         return round(short)

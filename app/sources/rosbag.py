@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,13 +12,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app import MAX_PIXELS
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
 from stream_recon.app.sources.camera_files import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
-from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of, is_truncated_png
+from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of
+from stream_recon.app.sources.mcap_file import McapFile, alike
 from stream_recon.app.sources.readers import Reader
+from stream_recon.app.sources.ros_images import ENCODINGS, STILLS, decoded, unsupported, used_bits
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
@@ -26,6 +28,12 @@ SIGNATURES = {".bag": b"#ROSBAG V2.0", ".mcap": b"\x89MCAP0\r\n", ".db3": b"SQLi
 """First bytes of recordings."""
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
 """Message types of images, compressed images and camera calibrations."""
+VIDEO = re.compile(r"CompressedVideo$|FFMPEGPacket$|theora_image_transport|H264|H265|HEVC", re.IGNORECASE)
+"""Message types of video streams."""
+MAX_DISAGREEMENT_S = 1.0
+"""Time by which a stamp may advance otherwise than the clock of the recording since the image before."""
+MAX_RATIO = 2.0
+"""Ratio of the clocks up to which that of the recording is the time of the images, and not that of a conversion."""
 RATE_FRAMES = 30
 """First frames whose median interval gives the rate: about a second, read in a moment."""
 DAMAGE = (
@@ -33,30 +41,6 @@ DAMAGE = (
     RecursionError, MemoryError, NotImplementedError, StopIteration, RuntimeError, struct.error, cv2.error,
 )  # fmt: skip
 """Exceptions that the library raises for damaged files, in addition to its own."""
-_GREY = {"mono8": np.uint8, "8UC1": np.uint8, "mono16": np.uint16, "16UC1": np.uint16}
-"""Data type of grey images by ROS encoding."""
-_COLOURS = {
-    "rgb8": (3, None),
-    "bgr8": (3, cv2.COLOR_BGR2RGB),
-    "8UC3": (3, cv2.COLOR_BGR2RGB),
-    "rgba8": (4, cv2.COLOR_RGBA2RGB),
-    "bgra8": (4, cv2.COLOR_BGRA2RGB),
-    "8UC4": (4, cv2.COLOR_BGRA2RGB),
-    "yuv422": (2, cv2.COLOR_YUV2RGB_UYVY),
-    "uyvy": (2, cv2.COLOR_YUV2RGB_UYVY),
-    "yuv422_yuy2": (2, cv2.COLOR_YUV2RGB_YUY2),
-    "yuyv": (2, cv2.COLOR_YUV2RGB_YUY2),
-    # OpenCV names a Bayer pattern by its second row and column.
-    "bayer_rggb8": (1, cv2.COLOR_BayerBG2RGB),
-    "bayer_bggr8": (1, cv2.COLOR_BayerRG2RGB),
-    "bayer_gbrg8": (1, cv2.COLOR_BayerGR2RGB),
-    "bayer_grbg8": (1, cv2.COLOR_BayerGB2RGB),
-}
-"""Number of 8-bit channels by ROS encoding, and OpenCV's conversion to RGB."""
-_WIDE = {"rgb16": None, "16UC3": cv2.COLOR_BGR2RGB, "bgr16": cv2.COLOR_BGR2RGB}
-"""OpenCV's conversion to RGB of images of three 16-bit channels, by ROS encoding."""
-_PLANAR = {"nv12": cv2.COLOR_YUV2RGB_NV12, "nv21": cv2.COLOR_YUV2RGB_NV21}
-"""OpenCV's conversion of images with a plane of colour in half resolution below the grey one."""
 _RECTIFIED = re.compile(r"(^|_)(rect|rectified)(_|$)")
 """Pattern of a rectified topic's last name: image_rect, image_rect_color (image_proc)."""
 
@@ -85,40 +69,32 @@ class RecordingReader(Reader):
             ResourceError: the library is not installed.
         """
         library = _library()
-        self._errors = (
-            *DAMAGE,
-            library.highlevel.AnyReaderError,
-            library.rosbag1.ReaderError,
-            library.rosbag2.ReaderError,
-            library.serde.SerdeError,
-            library.typesys.TypesysError,
-            *_database_errors(),
-        )
+        self._errors = _errors(library)
         self._closed = True
         self._bits = 16
         _check_signatures(path)
         try:
-            store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
-            self._bag = library.highlevel.AnyReader([path], default_typestore=store)
-            self._bag.open()
+            self._bag = _open(path, library)
             self._closed = False
-            topics = {name: info for name, info in self._bag.topics.items() if info.msgtype in (RAW, COMPRESSED)}
+            infos = dict(self._bag.topics)
         except StreamReconError:
             raise
         except self._errors as error:
             raise InputError(f"{path.name} is not a readable recording: {_line(error)}") from error
         try:
-            self._topic = _choose_topic(topics, topic, path.name)
+            self._topic = _choose_topic(infos, topic, path.name)
             self._connections = [c for c in self._bag.connections if c.topic == self._topic]
             stamps, logged = self._first_times()
-            # A driver without a clock writes the same stamp into every header.
-            self._by_log = len(stamps) > 1 and stamps[-1] == stamps[0]
-            times = logged if self._by_log else stamps
-            super().__init__(path.name, _rate(times), topics[self._topic].msgcount)
-            self.origin_ns = round(times[0] * 1e9) if self._by_log else self._first_ns
-            if self._by_log:
+            self._clock = _Clock(stamps, logged)
+            super().__init__(
+                path.name, _rate(logged if self._clock.is_stopped else stamps), infos[self._topic].msgcount
+            )
+            begin = logged[0] if self._clock.is_stopped else self._clock.begin
+            self.origin_ns = round(begin * 1e9) + (0 if self._clock.is_stopped else self._first_ns)
+            if self._clock.is_stopped:
                 self.warnings.append(
-                    f"all stamps of {self._topic} are {stamps[0]:g}: the times at which images were recorded are used"
+                    f"all stamps of {self._topic} are {self._first_ns * 1e-9:g}: the times at which images were "
+                    "recorded are used"
                 )
             if self._bits < 16:
                 self.warnings.append(f"{self._topic} has images of 16 bits that use {self._bits}: read as such")
@@ -127,7 +103,7 @@ class RecordingReader(Reader):
             self.close()
             raise
         self._messages = self._read(self._connections)
-        self._index, self._origin, self._time = -1, times[0], -1.0
+        self._index, self._time = -1, -1.0
         self._message: Any = None
         self._first: tuple[str, tuple[int, int]] | None = None
 
@@ -140,10 +116,18 @@ class RecordingReader(Reader):
                 self.damaged += 1
                 self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
             if self._message is None:
+                if self._clock.replaced > 1:
+                    self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
                 return None
             self._index += 1
-            since_ns = stamp_ns(self._message) - self._first_ns
-            time = logged - self._origin if self._by_log else since_ns * 1e-9
+            stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
+            time = self._clock.time(stamp, logged)
+            if self._clock.replaced > before == 0:
+                off = abs(stamp - self._clock.begin - time)
+                self.warnings.append(
+                    f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off: such stamps are "
+                    "replaced by the times of recording"
+                )
             # A clock may be set back; timestamps must increase.
             self._time = time if time > self._time else self._time + 1 / self.rate
             return self._index, self._time
@@ -175,7 +159,10 @@ class RecordingReader(Reader):
             yield self._bag.deserialize(data, connection.msgtype), logged * 1e-9
 
     def _first_times(self) -> tuple[list[float], list[float]]:
-        """Times of the headers and of recording, of the first images. Raises InputError: an unknown encoding."""
+        """Times of the headers since the first one, and of recording, of the first images.
+
+        Raises InputError: an unknown encoding.
+        """
         times: list[tuple[float, float]] = []
         used = 0
         try:
@@ -184,8 +171,8 @@ class RecordingReader(Reader):
                     self._check_encoding(message)
                     self._first_ns = stamp_ns(message)
                 if len(times) < BIT_SAMPLES:
-                    used |= _used_bits(message)
-                times.append((stamp_ns(message) * 1e-9, logged))
+                    used |= used_bits(message)
+                times.append(((stamp_ns(message) - self._first_ns) * 1e-9, logged))
                 if len(times) == RATE_FRAMES:
                     break
         except StreamReconError:
@@ -199,92 +186,79 @@ class RecordingReader(Reader):
         return [stamp for stamp, _ in times], [logged for _, logged in times]
 
     def _check_encoding(self, message: Any) -> None:
-        encoding = getattr(message, "encoding", None)
-        known = (*_GREY, *_COLOURS, *_WIDE, *_PLANAR)
-        if encoding is not None and encoding not in known:
+        if what := unsupported(message):
+            known = ENCODINGS if hasattr(message, "encoding") else STILLS
             raise InputError(
-                f"the images of {self._topic} have the encoding {str(encoding)[:40]!r}, which is not supported: "
-                f"convert them to one of {', '.join(known)}"
+                f"the images of {self._topic} have {what}, which is not supported: convert them to one of "
+                f"{', '.join(known)}"
             )
 
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
         names = info_topics(self._topic)
-        connections = [c for c in self._bag.connections if c.msgtype == CAMERA and c.topic in names]
+        connections = [c for c in self._bag.connections if alike(str(c.msgtype)) == CAMERA and c.topic in names]
+        unusable: tuple[type[Exception], ...] = (*self._errors, StreamReconError)
         try:
             for message, _ in self._read(connections) if connections else ():
                 return camera_of(message, rectified=is_rectified(self._topic))
-        except (*self._errors, StreamReconError) as error:
+        except unusable as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
 
 
-def _used_bits(message: Any) -> int:
-    """Bits that the values of an image of 16 bits use, as a mask; 0 for others."""
-    encoding = getattr(message, "encoding", "")
-    if encoding not in _WIDE and _GREY.get(encoding) is not np.uint16:
-        return 0
-    kind = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
-    data = np.frombuffer(message.data, np.uint8)
-    return int(np.bitwise_or.reduce(data[: len(data) // 2 * 2].view(kind).astype(np.uint16), initial=0))
+class _Clock:
+    """Times of images by their stamps, and by the clock of the recording where a stamp contradicts it."""
+
+    def __init__(self, stamps: list[float], logged: list[float]) -> None:
+        """Stamps and times of recording of the first images, in seconds."""
+        self.is_stopped = len(stamps) > 1 and stamps[-1] == stamps[0]
+        """Whether a driver without a clock writes the same stamp into every header."""
+        step = float(np.median(np.diff(logged))) if len(logged) > 1 else 0.0
+        ratio = float(np.median(np.diff(stamps))) / step if step > 0 else 0.0
+        self._ratio = ratio if 1 / MAX_RATIO <= ratio <= MAX_RATIO else None
+        self.begin = 0.0
+        """Time of the first image since its stamp, which may be wrong itself."""
+        self.replaced = 0
+        """Number of stamps so far that were not believed."""
+        if self._ratio is not None:
+            at = float(np.median(np.subtract(stamps, ratio * np.subtract(logged, logged[0]))))
+            self.begin = at if abs(at) > MAX_DISAGREEMENT_S else 0.0
+        self._last, self._origin = (self.begin, logged[0]), logged[0]
+
+    def time(self, stamp: float, logged: float) -> float:
+        """Seconds since the first image."""
+        if self.is_stopped:
+            return logged - self._origin
+        expected = stamp if self._ratio is None else self._last[0] + self._ratio * (logged - self._last[1])
+        if abs(stamp - expected) > MAX_DISAGREEMENT_S:
+            self.replaced += 1
+            return expected - self.begin
+        self._last = stamp, logged
+        return stamp - self.begin
 
 
-def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:
-    """RGB image [H, W, 3] of a raw or compressed message; None for an unknown encoding. May raise `DAMAGE`.
-
-    ``bits``: those that values of 16-bit images use.
-    """
-    data = np.frombuffer(message.data, np.uint8)
-    if not hasattr(message, "encoding"):
-        bgr = None if is_truncated_png(data) else cv2.imdecode(data, cv2.IMREAD_COLOR)
-        return None if bgr is None else np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
-    height, width, step = int(message.height), int(message.width), int(message.step)
-    if not 0 < height * width <= MAX_PIXELS:
-        return None
-    if message.encoding in _GREY:
-        kind = np.dtype(_GREY[message.encoding]).newbyteorder(">" if message.is_bigendian else "<")
-        grey = _rows(data, height, width * kind.itemsize, step).copy().view(kind)
-        if kind.itemsize == 2:
-            grey = np.minimum(grey >> (bits - 8), 255).astype(np.uint8)
-        return np.asarray(cv2.cvtColor(grey.astype(np.uint8, copy=False), cv2.COLOR_GRAY2RGB), np.uint8)
-    if message.encoding in _WIDE:
-        wide = np.dtype(np.uint16).newbyteorder(">" if message.is_bigendian else "<")
-        pixels = _rows(data, height, width * 6, step).copy().view(wide).reshape(height, width, 3)
-        narrow, order = np.minimum(pixels >> (bits - 8), 255).astype(np.uint8), _WIDE[message.encoding]
-        return narrow if order is None else np.asarray(cv2.cvtColor(narrow, order), np.uint8)
-    if message.encoding in _PLANAR:
-        planes = np.ascontiguousarray(_rows(data, height + height // 2, width, step))
-        return np.asarray(cv2.cvtColor(planes, _PLANAR[message.encoding]), np.uint8)
-    if message.encoding not in _COLOURS:
-        return None
-    channels, conversion = _COLOURS[message.encoding]
-    image = np.ascontiguousarray(_rows(data, height, width * channels, step).reshape(height, width, channels))
-    return image if conversion is None else np.asarray(cv2.cvtColor(image, conversion), np.uint8)
-
-
-def _rows(data: NDArray[np.uint8], height: int, used: int, step: int) -> NDArray[np.uint8]:
-    """First ``used`` bytes of each row of an image whose rows are ``step`` bytes long."""
-    return data[: height * step].reshape(height, step)[:, :used]
-
-
-def _choose_topic(topics: dict[str, Any], chosen: str | None, name: str) -> str:
+def _choose_topic(infos: dict[str, Any], chosen: str | None, name: str) -> str:
+    kinds = {topic: alike(str(info.msgtype)) for topic, info in infos.items()}
+    topics = {topic: infos[topic] for topic, kind in kinds.items() if kind in (RAW, COMPRESSED)}
+    for video in (topic for topic, kind in kinds.items() if VIDEO.search(kind)):
+        if chosen == video or not topics:
+            raise InputError(f"{video} of {name} is a video stream, which is not read: convert it to images")
     if chosen is not None:
         if chosen not in topics:
             raise ConfigError(f"--topic {chosen}: the image topics of {name} are {_listed(topics)}")
         return chosen
-    # A raw topic is preferred to its compressed copy. Depth images are not pictures.
-    pictures = {
-        topic: info
-        for topic, info in topics.items()
-        if info.msgcount
-        and "depth" not in topic.lower()
-        and not (topic.endswith("/compressed") and topic.removesuffix("/compressed") in topics)
-    }
+    pictures = {topic: info for topic, info in topics.items() if info.msgcount and _is_picture(topic, topics)}
     if not pictures:
         raise InputError(f"{name} has no image topic" + (f"; it has {_listed(topics)}" if topics else ""))
     if len(pictures) > 1:
         raise ConfigError(f"{name} has several image topics; choose one with --topic: {_listed(pictures)}")
     return next(iter(pictures))
+
+
+def _is_picture(topic: str, topics: dict[str, Any]) -> bool:
+    """Depth images are not pictures, and a raw topic is preferred to its compressed copy."""
+    is_copy = topic.endswith("/compressed") and topic.removesuffix("/compressed") in topics
+    return "depth" not in topic.lower() and not is_copy
 
 
 def _listed(topics: dict[str, Any]) -> str:
@@ -302,8 +276,8 @@ def is_rectified(topic: str) -> bool:
 
 
 def stamp_ns(message: Any) -> int:
-    """Time of the message header in nanoseconds."""
-    stamp = message.header.stamp
+    """Time in the header of a message of ROS, or in one of Foxglove, in nanoseconds."""
+    stamp = message.header.stamp if hasattr(message, "header") else message.timestamp
     return int(stamp.sec) * 10**9 + int(stamp.nanosec)
 
 
@@ -337,9 +311,10 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     if abs(skew) > SKEW * fx:
         raise InputError(f"its camera matrix has skew {skew:g}")
     # The matrix is for the whole sensor. Images may be a part of it (roi), of which pixels were joined (binning).
-    region, across, down = message.roi, max(1, int(message.binning_x)), max(1, int(message.binning_y))
-    left, top = int(region.x_offset), int(region.y_offset)
-    width, height = int(region.width) or size[0], int(region.height) or size[1]
+    region = getattr(message, "roi", None)  # Foxglove's messages have neither
+    across, down = (max(1, int(getattr(message, f"binning_{axis}", 1))) for axis in "xy")
+    left, top, *sides = (int(getattr(region, name, 0)) for name in ("x_offset", "y_offset", "width", "height"))
+    width, height = sides[0] or size[0], sides[1] or size[1]
     # In ROS (0, 0) is the centre of the first pixel.
     centre = (cx + 0.5 - left) / across, (cy + 0.5 - top) / down
     return Calibration(fx / across, fy / down, *centre, kind, used, (width // across, height // down))
@@ -384,10 +359,36 @@ def _library() -> ModuleType:
     return rosbags  # type: ignore[no-any-return,unused-ignore]
 
 
-def _database_errors() -> tuple[type[Exception], ...]:
-    """Errors of the library that reads the databases of ROS 2."""
-    try:
+def _errors(library: ModuleType) -> tuple[type[Exception], ...]:
+    """Errors of the libraries that read recordings, for damaged ones."""
+    errors: list[type[Exception]] = [
+        *DAMAGE,
+        library.highlevel.AnyReaderError,
+        library.rosbag1.ReaderError,
+        library.rosbag2.ReaderError,
+        library.serde.SerdeError,
+        library.typesys.TypesysError,
+    ]
+    with suppress(ImportError):
         import apsw
-    except ImportError:
-        return ()
-    return (apsw.Error,)
+
+        errors.append(apsw.Error)
+    with suppress(ImportError):
+        import mcap.exceptions
+
+        errors.append(mcap.exceptions.McapError)
+    return tuple(errors)
+
+
+def _open(path: Path, library: ModuleType) -> Any:
+    """The recording, opened: by rosbags, or an MCAP file of another program."""
+    store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
+    bag = library.highlevel.AnyReader([path], default_typestore=store)
+    try:
+        bag.open()
+    except (KeyError, library.highlevel.AnyReaderError) as error:
+        # A schema that is not ROS 2's, or another profile.
+        if path.suffix.lower() != ".mcap" or not (isinstance(error, KeyError) or "rofile" in str(error)):
+            raise
+        return McapFile(path, library)
+    return bag

@@ -21,7 +21,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
 from stream_recon.app.sources.masks import BLACK, MaskFolder
 from stream_recon.app.sources.opening import open_reader
-from stream_recon.app.sources.panorama import PANORAMA, is_equirectangular, is_side_by_side
+from stream_recon.app.sources.panorama import kind_of_picture, refusal
 from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
 from stream_recon.app.sources.rosbag import RecordingReader
@@ -31,6 +31,8 @@ from stream_recon.configs.errors import ConfigError, InputError
 
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
+CONTENT = 5.0
+"""Standard deviation of grey levels from which a frame shows something: films begin with black."""
 
 
 class Source:
@@ -222,9 +224,10 @@ class Source:
     def _retrieve(self) -> NDArray[np.uint8] | None:
         rgb = self._reader.retrieve()
         if rgb is not None and not self._is_checked:
-            self._is_checked = True
-            if self._calibration is None and not self._exif:  # whoever gives a camera knows what the images are
-                self._check_kind(rgb)
+            self._is_checked = bool(rgb[::8, ::8].std() > CONTENT)
+            # Whoever gives a camera knows what the images are.
+            if self._calibration is None and not self._exif and (kind := kind_of_picture(rgb)):
+                raise InputError(refusal(self.name, kind, is_seen=True))
         if rgb is None or (self._calibration is None and not self._exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
@@ -233,16 +236,6 @@ class Source:
             stored = self._reader.stored_size
             self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)
         return self._undistorter(rgb)
-
-    def _check_kind(self, rgb: NDArray[np.uint8]) -> None:
-        """Raises InputError for a panorama, and for two views in one frame."""
-        if is_equirectangular(rgb):
-            raise InputError(f"{PANORAMA.format(self.name)}; if it is none, give its camera with --intrinsics")
-        if is_side_by_side(rgb):
-            raise InputError(
-                f"frames of {self.name} hold two views side by side, as of a stereo camera: cut one out first, such as "
-                "with ffmpeg -vf crop=iw/2:ih:0:0; if they do not, give the camera with --intrinsics"
-            )
 
     def _orientation(self, size: tuple[int, int]) -> int:
         """EXIF orientation of the image, which counts only where the camera is one of the image as stored."""

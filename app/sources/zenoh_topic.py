@@ -15,16 +15,8 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
-from stream_recon.app.sources.rosbag import (
-    CAMERA,
-    COMPRESSED,
-    DAMAGE,
-    RAW,
-    camera_of,
-    decoded,
-    info_topics,
-    is_rectified,
-)
+from stream_recon.app.sources.ros_images import decoded, unsupported
+from stream_recon.app.sources.rosbag import CAMERA, COMPRESSED, DAMAGE, RAW, camera_of, info_topics, is_rectified
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
 
 NODE = "stream_recon_source"
@@ -94,9 +86,12 @@ class ZenohReader(Reader):
         assert self._grabbed is not None, "retrieve comes after grab"
         kind, data = self._grabbed
         try:
-            rgb = decoded(self._store.deserialize_cdr(data, kind))
+            message = self._store.deserialize_cdr(data, kind)
+            what, rgb = unsupported(message), decoded(message)
         except self._errors:
-            rgb = None
+            what = rgb = None
+        if what is not None:
+            raise InputError(f"the images of {self._topic} have {what}, which is not supported: convert them to rgb8")
         size = None if rgb is None else (rgb.shape[1], rgb.shape[0])
         self._size = self._size or size
         if rgb is None or size != self._size:

@@ -158,6 +158,25 @@ def test_euroc_truth_needs_the_calibration(tmp_path: Path) -> None:
         only_scene(tmp_path, "euroc").truth()
 
 
+@pytest.mark.parametrize("name", ["mocap0", "vicon0", "gt"])
+def test_poses_of_any_tracked_sensor_are_those_of_the_camera(tmp_path: Path, name: str) -> None:
+    base = write_euroc(tmp_path / "room1") / "mav0"
+    expected = truth_of(only_scene(tmp_path, "euroc")).poses
+    (base / "state_groundtruth_estimate0").rename(base / name)
+    rows = (base / name / "data.csv").read_text().splitlines()[1:]
+    names = "#timestamp [ns], p_RS_R_x [m], p_RS_R_y [m], p_RS_R_z [m], q_RS_w [], q_RS_x [], q_RS_y [], q_RS_z []"
+    write_lines(base / name / "data.csv", names, *(", ".join(row.split(", ")[:8]) for row in rows))
+    write_lines(base / "imu0" / "data.csv", "#timestamp [ns],w_RS_S_x [rad s^-1]", "1,2")
+    assert_poses(truth_of(only_scene(tmp_path, "euroc")), dict(expected))
+    marker = Pose((0.3, 0.1, 0.0), (0.1, 0.0, 0.2)).matrix
+    write_lines(base / name / "sensor.yaml", f"T_BS:\n  data: [{', '.join(f'{v:.9f}' for v in marker.ravel())}]")
+    found = truth_of(only_scene(tmp_path, "euroc")).poses
+    to_body = np.linalg.inv(CAMERA_IN_BODY.matrix)
+    for index, pose in expected.items():
+        body = pose @ to_body
+        np.testing.assert_allclose(found[index], body @ np.linalg.inv(marker) @ CAMERA_IN_BODY.matrix, atol=1e-6)
+
+
 def write_spires(folder: Path, images: str, truth: str | None) -> Path:
     stamps = [f"1710338123.{100000000 + 50000000 * i}" for i in range(4)]
     for i, stamp in enumerate(stamps):

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.app.datasets.folders import (
     write_image,
     write_lines,
 )
+from tests.mutations import of_lines, silently_other
 
 PATH = camera_path(3)
 OPENCV = {"camera_model": "OPENCV", "fl_x": 80.0, "fl_y": 81.0, "cx": 63.0, "cy": 49.0, "w": 128, "h": 96, "k1": 0.01}
@@ -179,6 +181,45 @@ def test_colmap(tmp_path: Path, form: str, model: str) -> None:
     assert truth.depth(1) is None
 
 
+def test_of_several_colmap_models_the_largest_is_read_and_told(tmp_path: Path) -> None:
+    write_photos(tmp_path / "garden")
+    write_colmap_text(tmp_path / "garden/sparse/1")
+    write_colmap_text(tmp_path / "garden/sparse/0")
+    images = tmp_path / "garden/sparse/0/images.txt"
+    write_lines(images, *images.read_text().splitlines()[:3])
+    scene = only_scene(tmp_path, "colmap")
+    assert len(truth_of(scene).poses) == 3
+    with scene.open() as source:
+        assert source.warnings == ["of 2 COLMAP models 1, of 3 images, is used, not 0 (1)"]
+    (tmp_path / "garden/sparse/1/images.txt").unlink()
+    with only_scene(tmp_path, "colmap").open() as source:
+        assert source.warnings == ["1 of 3 images of garden have a pose"]
+
+
+@pytest.mark.parametrize("name", ["cameras.txt", "images.txt"])
+def test_no_change_of_a_line_of_colmap_is_read_as_something_else(tmp_path: Path, name: str) -> None:
+    write_photos(tmp_path / "garden")
+    model = tmp_path / "garden/sparse/0"
+    write_colmap_text(model)
+    count = "# Number of images: 3, mean observations per image: 3\n" if name == "images.txt" else ""
+    whole = count + "\n".join(line for line in (model / name).read_text().splitlines() if line[:1] != "#") + "\n"
+
+    def read(content: str) -> tuple[dict[int, list[float]], list[str]]:
+        (model / name).write_text(content)
+        scene = only_scene(tmp_path, "colmap")
+        truth = truth_of(scene)
+        with scene.open() as source:
+            k = truth.intrinsics
+            camera = [] if k is None else [k.fx, k.fy, k.cx, k.cy]
+            return {i: [*camera, *pose.ravel()] for i, pose in truth.poses.items()}, source.warnings
+
+    # Lines of keypoints have no name, and names of images may contain the sign of a comment. Without the line of an
+    # image its keypoints are where an image is expected.
+    named = [mutant for mutant in of_lines(whole, comment=None) if mutant.names[-1].isdecimal()]
+    mutants = [replace(mutant, names=(*mutant.names, "image 1.5: not a number")) for mutant in named]
+    assert len(mutants) >= 3 and silently_other(read, mutants, read(whole)[0], InputError) == []
+
+
 def test_colmap_model_of_larger_images_is_scaled(tmp_path: Path) -> None:
     write_photos(tmp_path)
     write_colmap_text(tmp_path / "sparse" / "0", f"1 PINHOLE 128 96 {2 * FOCAL} {2 * FOCAL} 64 48")
@@ -229,7 +270,7 @@ def test_colmap_images_that_are_gone_are_counted(tmp_path: Path) -> None:
     (tmp_path / "images" / NAMES[1]).unlink()
     write_colmap_binary(tmp_path / "sparse" / "0")
     with only_scene(tmp_path, "colmap").open() as source:
-        assert source.warnings == ["1 images of the COLMAP model are not in images/"]
+        assert source.warnings == [f"1 images of the COLMAP model are not in images/: {NAMES[1]!r}"]
 
 
 def test_colmap_fisheye_gives_no_pinhole(tmp_path: Path) -> None:

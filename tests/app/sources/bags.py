@@ -14,14 +14,27 @@ BEGIN_NS = 1_700_000_000_000_000_000
 class Bag:
     """Recording of ROS 1 (``name.bag``) or ROS 2 (a folder of any other name, with SQLite or ``mcap`` storage)."""
 
-    def __init__(self, path: Path, *, mcap: bool = False, stamped: bool = True) -> None:
-        """``stamped``: False writes zeros as the headers' times."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        mcap: bool = False,
+        stamped: bool = True,
+        late_s: dict[int, float] | None = None,
+        wrong_s: dict[int, float] | None = None,
+    ) -> None:
+        """
+        Args:
+            stamped: False writes zeros as the headers' times.
+            late_s: delay of messages by number.
+            wrong_s: error of their stamps.
+        """
         from rosbags.rosbag1 import Writer as Writer1
         from rosbags.rosbag2 import StoragePlugin
         from rosbags.rosbag2 import Writer as Writer2
         from rosbags.typesys import Stores, get_typestore
 
-        self._stamped = stamped
+        self._stamped, self._late, self._wrong = stamped, late_s or {}, wrong_s or {}
         self.ros1 = path.suffix == ".bag"
         self.store = get_typestore(Stores.ROS1_NOETIC if self.ros1 else Stores.ROS2_HUMBLE)
         storage = StoragePlugin.MCAP if mcap else StoragePlugin.SQLITE3
@@ -47,9 +60,9 @@ class Bag:
         data = cv2.imencode(".jpg", rgb[..., ::-1])[1].ravel()
         self.compressed(topic, number, data)
 
-    def compressed(self, topic: str, number: int, data: NDArray[np.uint8]) -> None:
+    def compressed(self, topic: str, number: int, data: NDArray[np.uint8], form: str = "jpeg") -> None:
         kind = self.store.types["sensor_msgs/msg/CompressedImage"]
-        self.write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self.header(number), "jpeg", data))
+        self.write(topic, "sensor_msgs/msg/CompressedImage", number, kind(self.header(number), form, data))
 
     def camera(
         self,
@@ -78,7 +91,7 @@ class Bag:
         self.write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
 
     def header(self, number: int) -> Any:
-        stamp = BEGIN_NS + number * STEP_NS if self._stamped else 0
+        stamp = self._time(number) + round(1e9 * self._wrong.get(number, 0.0)) if self._stamped else 0
         time = self.store.types["builtin_interfaces/msg/Time"](stamp // 10**9, stamp % 10**9)
         kind = self.store.types["std_msgs/msg/Header"]
         return kind(number, time, "camera") if self.ros1 else kind(time, "camera")
@@ -88,4 +101,7 @@ class Bag:
             self._connections[topic] = self._writer.add_connection(topic, kind, typestore=self.store)
         serialise = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
         # Messages are written some time after their stamps.
-        self._writer.write(self._connections[topic], BEGIN_NS + number * STEP_NS + 3_000_000, serialise(message, kind))
+        self._writer.write(self._connections[topic], self._time(number) + 3_000_000, serialise(message, kind))
+
+    def _time(self, number: int) -> int:
+        return BEGIN_NS + number * STEP_NS + round(1e9 * self._late.get(number, 0.0))

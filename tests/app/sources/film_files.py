@@ -69,6 +69,22 @@ def trimmed(path: Path, begin: float, seconds: float, **video: object) -> Path:
     return path
 
 
+def displayed(path: Path, matrix: tuple[int, int, int, int], **video: object) -> Path:
+    """A video that players turn or mirror by a display matrix of these numbers."""
+    write_video(path, **video)  # type: ignore[arg-type]
+    data = bytearray(path.read_bytes())
+    _, end = find_box(bytes(data), [b"moov", b"trak", b"tkhd"])
+    a, b, c, d = (value << 16 for value in matrix)
+    struct.pack_into(">9i", data, end - 44, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    return path
+
+
+def box(name: bytes, *content: bytes) -> bytes:
+    inner = b"".join(content)
+    return struct.pack(">I", 8 + len(inner)) + name + inner
+
+
 def spherical(path: Path) -> Path:
     """A video that is marked as a panorama."""
     write_video(path)

@@ -3,12 +3,14 @@
 import math
 import random
 import struct
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from stream_recon.app.sources.calibration import EXIF
 from stream_recon.app.sources.exif import VIDEO_FOCAL, Exif, camera_of_video, read_exif
@@ -30,10 +32,10 @@ def test_focal_length_and_place_are_read_from_all_kinds_of_files(tmp_path: Path,
         jpeg(path, RGB, block)
     elif kind == "png":
         data = cv2.imencode(".png", RGB)[1].tobytes()
-        path.write_bytes(data[:33] + struct.pack(">I", len(block)) + b"eXIf" + block + bytes(4) + data[33:])
+        check = struct.pack(">I", zlib.crc32(b"eXIf" + block))
+        path.write_bytes(data[:33] + struct.pack(">I", len(block)) + b"eXIf" + block + check + data[33:])
     elif kind == "webp":
-        chunk = b"EXIF" + struct.pack("<I", len(block)) + block
-        path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk)
+        Image.fromarray(RGB).save(path, exif=b"Exif\0\0" + block)
     else:
         path.write_bytes(block)
     found = read_exif(path)
@@ -96,3 +98,12 @@ def test_files_that_say_nothing_or_junk_end_in_one_line(
         assert isinstance(read_exif(tmp_path / "junk.jpg"), Exif)
         with suppress(InputError):
             camera_of_video(tmp_path / "junk.mov", (1080, 1920))
+
+
+def test_heic_says_as_much_and_is_turned_by_its_decoder(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    heif = pillow_heif.from_pillow(Image.fromarray(RGB))
+    heif.save(tmp_path / "a.heic", exif=b"Exif\0\0" + tiff(26, PLACE, orientation=6))
+    found = read_exif(tmp_path / "a.heic")
+    assert (found.focal_35mm, found.orientation) == (26, 1)
+    assert found.position == pytest.approx(PLACE, abs=1e-6)

@@ -10,14 +10,26 @@ import pytest
 
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.colour import tone_curve
-from stream_recon.app.sources.containers import creation_time
+from stream_recon.app.sources.containers import TURNS, film
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.picture_size import SizeWatch
+from stream_recon.app.sources.image_decoding import oriented
+from stream_recon.app.sources.picture_size import SizeWatch, picture_size
 from stream_recon.app.sources.source import open_source
-from stream_recon.app.sources.stream_heads import has_fields, picture_size
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
-from tests.app.sources.film_files import TO_SAMPLE, find_box, insert_box, spherical, trimmed, turning, with_wide_pixels
+from tests.app.sources.film_files import (
+    TO_SAMPLE,
+    box,
+    displayed,
+    find_box,
+    insert_box,
+    spherical,
+    trimmed,
+    turning,
+    with_wide_pixels,
+)
+
+CORPUS = Path(__file__).parents[2] / "corpus" / "files"
 
 
 @pytest.mark.parametrize(("begin", "seconds"), [(0.0, 2.0), (1.0, 2.0), (0.0, 1.0), (1.5, 0.5)])
@@ -102,17 +114,101 @@ def test_sizes_are_read_from_packets(tmp_path: Path, code: str, name: str) -> No
     watch.close()
 
 
-H264 = "0000000167640015acd941809684000003000400000300a03c58b658"
-"""Sequence parameter set of 384x288 pixels by x264."""
+def test_sizes_are_read_from_packets_of_h264_and_from_junk() -> None:
+    packets = (CORPUS / "hlg.h264").read_bytes()
+    assert picture_size("h264", packets[:4096]) == (96, 72)
+    for code in ("h264", "mpg2", "vp80", "vp90", "mjpg"):
+        for seed in range(5):
+            picture_size(code, b"\0\0\1" + np.random.default_rng(seed).bytes(60))
+            picture_size(code, packets[: 7 * seed])
 
 
-def test_parameter_sets_of_h264_are_read() -> None:
-    assert picture_size("h264", bytes.fromhex(H264)) == (384, 288)
-    for end in range(len(H264) // 2):
-        picture_size("h264", bytes.fromhex(H264)[:end])
-    for codec in ("h264", "hevc", "mpeg2", "mpeg4", "vp8", "vp9", "mjpeg", "other"):
-        for seed in range(50):
-            picture_size(codec, b"\0\0\1" + np.random.default_rng(seed).bytes(60))
+@pytest.mark.parametrize(("matrix", "orientation"), TURNS.items())
+def test_films_are_turned_and_mirrored_as_players_do(
+    tmp_path: Path, matrix: tuple[int, int, int, int], orientation: int
+) -> None:
+    with open_source(str(write_video(tmp_path / "plain.mp4", 3))) as source:
+        plain = list(source)
+    path = displayed(tmp_path / "turned.mp4", matrix, frames=3)
+    mask = np.full(plain[0].rgb.shape[:2], 255, np.uint8)
+    mask[:9, :13] = 0
+    write_images(tmp_path / "masks", [])
+    cv2.imwrite(str(tmp_path / "masks/0.png"), mask)
+    for choice in (FrameChoice(), FrameChoice(start=0.02)):
+        with open_source(str(path), choice) as source:
+            shown = list(source)
+        for frame in shown:
+            assert np.array_equal(frame.rgb, oriented(plain[frame.index].rgb, orientation))
+    if orientation in (5, 6, 7, 8):
+        with open_source(str(path), FrameChoice(masks=str(tmp_path / "masks"))) as source:
+            found = next(iter(source)).mask
+        assert found is not None and np.array_equal(found, oriented(mask, orientation) == 0)
+
+
+def test_a_slanted_display_matrix_is_told(tmp_path: Path) -> None:
+    path = displayed(tmp_path / "a.mp4", (1, 1, -1, 1), frames=3)
+    with open_source(str(path)) as source:
+        assert any("45 degrees" in line for line in source.warnings)
+
+
+def full(name: bytes, *content: bytes) -> bytes:
+    return box(name, bytes(4), *content)
+
+
+@pytest.mark.parametrize(
+    ("inner", "message"),
+    [
+        (box(b"sv3d", full(b"svhd"), box(b"proj", full(b"prhd"), full(b"equi"))), "360 degrees.*v360=e"),
+        (box(b"sv3d", box(b"proj", full(b"cbmp"))), "cube map.*v360=c3x2"),
+        (box(b"sv3d", box(b"proj", full(b"mshp"))), "VR180"),
+        (box(b"sv3d", box(b"proj", full(b"fold"))), "projection fold"),
+        (full(b"st3d", b"\1"), "one above the other.*crop=iw:ih/2"),
+        (full(b"st3d", b"\2"), "side by side.*crop=iw/2"),
+        (box(b"vexu", box(b"proj", full(b"prji", b"hequ"))), "VR180"),
+        (full(b"st3d", b"\0"), None),
+        (box(b"vexu", box(b"proj", full(b"prji", b"rect"))), None),
+    ],
+)
+def test_frames_that_are_no_pinhole_pictures_are_refused_by_kind(
+    tmp_path: Path, inner: bytes, message: str | None
+) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, inner))
+    if message is None:
+        with open_source(str(path)) as source:
+            assert len(list(source)) == 3
+    else:
+        with pytest.raises(InputError, match=message):
+            open_source(str(path))
+
+
+@pytest.mark.parametrize("suffix", [".360", ".insv", ".INSP", ".osv"])
+def test_files_of_cameras_for_all_directions_are_refused_by_their_name(tmp_path: Path, suffix: str) -> None:
+    path = write_video(tmp_path / "a.mp4", 3).rename(tmp_path / f"a{suffix}")
+    with pytest.raises(InputError, match=r"lenses of .*export it"):
+        open_source(str(path))
+
+
+def test_a_file_without_a_video_track_is_told(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    data = bytearray(path.read_bytes())
+    at, _ = find_box(bytes(data), [b"moov", b"trak", b"mdia", b"hdlr"])
+    data[at + 16 : at + 20] = b"soun"
+    at, _ = find_box(bytes(data), [b"moov", b"trak", b"mdia", b"minf", b"vmhd"])
+    data[at + 4 : at + 8] = b"smhd"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="no video track, only audio"):
+        open_source(str(path))
+
+
+def test_an_encrypted_film_is_told(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", 3)
+    data = bytearray(path.read_bytes())
+    at, _ = find_box(bytes(data), TO_SAMPLE)
+    data[at + 4 : at + 8] = b"encv"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="encrypted"):
+        open_source(str(path))
 
 
 def test_panoramas_are_refused_by_name(tmp_path: Path) -> None:
@@ -159,13 +255,13 @@ def test_masks_without_an_image_are_counted(tmp_path: Path) -> None:
 
 def test_the_time_of_recording_is_read(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", 3)
-    assert creation_time(path) is None
+    assert film(path).recorded is None
     data = bytearray(path.read_bytes())
     at, _ = find_box(bytes(data), [b"moov", b"mvhd"])
     data[at + 12 : at + 16] = (2_082_844_800 + 1_700_000_000).to_bytes(4, "big")
     path.write_bytes(data)
-    assert creation_time(path) == 1_700_000_000
-    assert creation_time(tmp_path) is None
+    assert film(path).recorded == 1_700_000_000
+    assert film(tmp_path).recorded is None
 
 
 def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
@@ -176,7 +272,7 @@ def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
     path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, box))
     with open_source(str(path)) as source:
         mapped = [float(frame.rgb.mean()) for frame in source]
-    curve = tone_curve(path, path.name)
+    curve = tone_curve(path)
     assert curve is not None and curve[0] == 0 and (np.diff(curve.astype(int)) >= 0).all()
     # PQ codes 203 cd/m2, a white sheet, as 58 % of its range.
     assert 190 < curve[148] < 240 and curve[255] == 255
@@ -184,8 +280,7 @@ def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
     assert mapped == pytest.approx([curve[round(value)] for value in flat], abs=16)
 
 
-def test_interlaced_video_is_told() -> None:
-    # The same parameter set with frame_mbs_only_flag 0 (ITU-T H.264), and MPEG-2's sequence extension.
-    assert not has_fields("h264", bytes.fromhex(H264))
-    assert has_fields("mpeg2", b"\0\0\1\xb5\x14\x82\0\1\0\0")
-    assert not has_fields("mpeg2", b"\0\0\1\xb5\x14\x8a\0\1\0\0")
+@pytest.mark.parametrize("name", ["interlaced.mp4", "interlaced.mkv", "interlaced.mpg"])
+def test_interlaced_video_is_told(name: str) -> None:
+    assert film(CORPUS / name).tracks[0].interlaced
+    assert not film(CORPUS / "hlg.mp4").tracks[0].interlaced

@@ -8,23 +8,121 @@ import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.panorama import is_equirectangular, is_side_by_side
+from stream_recon.app.sources.panorama import BESIDE, is_equirectangular, is_side_by_side, kind_of_picture
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 
 SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
 
 
-def around(height: int = 128, seed: int = 0) -> NDArray[np.uint8]:
-    """What a camera for all directions sees in a textured room: the texture depends on the direction alone."""
-    azimuth = (np.arange(2 * height) + 0.5) / height * np.pi
-    elevation = ((np.arange(height) + 0.5) / height - 0.5) * np.pi
-    a, e = np.meshgrid(azimuth, elevation)
-    rays = np.stack([np.cos(e) * np.sin(a), np.sin(e), np.cos(e) * np.cos(a)], axis=-1)
+def seen(rays: NDArray[np.float64], seed: int = 0) -> NDArray[np.uint8]:
+    """Colours [..., 3] of a textured room: they depend on the direction [..., 3] alone."""
     random = np.random.default_rng(seed)
     waves = np.sin(rays @ random.normal(0, 4, (3, 24)) + random.uniform(0, 6, 24))
     grey = 128 + 160 * (waves @ random.normal(0, 0.2, (24, 3)))
     return np.asarray(np.clip(grey, 0, 255), np.uint8)
+
+
+def around(height: int = 128, seed: int = 0) -> NDArray[np.uint8]:
+    """What a camera for all directions sees in a textured room."""
+    azimuth = (np.arange(2 * height) + 0.5) / height * np.pi
+    elevation = ((np.arange(height) + 0.5) / height - 0.5) * np.pi
+    a, e = np.meshgrid(azimuth, elevation)
+    return seen(np.stack([np.cos(e) * np.sin(a), np.sin(e), np.cos(e) * np.cos(a)], axis=-1), seed)
+
+
+def faces(side: int = 96, seed: int = 0, *, equal_angles: bool = False) -> list[NDArray[np.uint8]]:
+    """Right, left, up, down, front and back face of a cube."""
+    at = (np.arange(side) + 0.5) / side * 2 - 1
+    x, y = np.meshgrid(*[np.tan(at * np.pi / 4) if equal_angles else at] * 2)
+    one = np.ones_like(x)
+    directions = [(one, y, -x), (-one, y, x), (x, -one, y), (x, one, -y), (x, y, one), (-x, y, -one)]
+    rays = [np.stack(direction, axis=-1) for direction in directions]
+    return [seen(ray / np.linalg.norm(ray, axis=-1, keepdims=True), seed) for ray in rays]
+
+
+def grid(cells: list[list[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
+    return np.vstack([np.hstack(row) for row in cells])
+
+
+def view(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    """What a pinhole camera of 80 degrees sees of the room."""
+    x, y = np.meshgrid(np.linspace(-0.84, 0.84, width), np.linspace(-0.84, 0.84, height) * height / width)
+    rays = np.stack([x, y, np.ones_like(x)], axis=-1)
+    return seen(rays / np.linalg.norm(rays, axis=-1, keepdims=True), seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("equal_angles", [False, True])
+def test_cube_maps_are_found_in_every_layout(seed: int, equal_angles: bool) -> None:
+    r, l, u, d, f, b = faces(seed=seed, equal_angles=equal_angles)  # noqa: E741
+    turned = [np.rot90(face, turn).copy() for face, turn in ((d, 1), (b, 3), (u, 1))]
+    black = np.zeros_like(f)
+    layouts = (
+        [[r, l, u], [d, f, b]],
+        [[l, f, r], turned],
+        [[r, l, u, d, f, b]],
+        [[r], [l], [u], [d], [f], [b]],
+        [[r, l], [u, d], [f, b]],
+        [[black, u, black, black], [l, f, r, b], [black, d, black, black]],
+        [[black, u, black], [l, f, r], [black, d, black], [black, np.rot90(b, 2), black]],
+    )
+    for layout in layouts:
+        assert "cube map" in kind_of_picture(grid(layout))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_circles_on_black_are_fish_eyes(seed: int) -> None:
+    x, y = np.meshgrid(*[np.linspace(-1, 1, 128)] * 2)
+    angle, radius = np.arctan2(y, x), np.hypot(x, y)
+    rays = [
+        np.stack([np.sin(1.6 * radius) * np.cos(angle), np.sin(1.6 * radius) * np.sin(angle), z], axis=-1)
+        for z in (np.cos(1.6 * radius), -np.cos(1.6 * radius))
+    ]
+    both = [np.where(radius[..., None] < 0.97, seen(ray, seed) // 2 + 60, 3).astype(np.uint8) for ray in rays]
+    assert "fish-eye" in kind_of_picture(np.hstack(both)) and "fish-eye" in kind_of_picture(np.vstack(both))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("height", "width"), [(200, 400), (200, 300), (300, 200), (225, 400), (300, 400), (400, 300), (60, 360), (300, 300)]
+)
+def test_pictures_are_ordinary_also_where_their_halves_mirror_each_other(seed: int, height: int, width: int) -> None:
+    picture = view(height, width, seed)
+    half = picture[:, : width // 2]
+    quarter = half[: height // 2]
+    for ordinary in (
+        picture,
+        np.hstack([half, half[:, ::-1]]),
+        np.vstack([picture[: height // 2], picture[: height // 2][::-1]]),
+        np.vstack([np.hstack([quarter, quarter[:, ::-1]]), np.hstack([quarter[::-1], quarter[::-1, ::-1]])]),
+        picture // 16,
+    ):
+        assert kind_of_picture(ordinary) == ""
+
+
+def test_pictures_of_the_sample_are_ordinary_in_every_shape() -> None:
+    with open_source(str(SAMPLE), FrameChoice(stride=20)) as source:
+        for frame in source:
+            height, width = frame.rgb.shape[:2]
+            for aspect in (2, 3 / 2, 16 / 9, 4 / 3, 1, 3 / 4, 2 / 3):
+                part = frame.rgb[: min(height, round(width / aspect)), : min(width, round(height * aspect))]
+                assert kind_of_picture(part) == ""
+
+
+@pytest.mark.parametrize("squeezed", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_two_views_of_one_place_are_found_in_every_shape(squeezed: int, axis: int) -> None:
+    with open_source(str(SAMPLE), FrameChoice(max_frames=60)) as source:
+        frames = [frame.rgb for frame in source]
+    found = []
+    for n in range(0, 58, 8):
+        pair = np.concatenate([frames[n], frames[n + 1]], axis=axis)
+        size = (pair.shape[1] // (squeezed if axis else 1), pair.shape[0] // (1 if axis else squeezed))
+        small = np.asarray(cv2.resize(pair, size, interpolation=cv2.INTER_AREA), np.uint8)
+        found.append(kind_of_picture(small))
+    assert sum(kind.startswith("two views") for kind in found) >= 6
+    assert {kind == BESIDE for kind in found if kind} == {axis == 1}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,5 +1,7 @@
 """Recordings of ROS: all forms of images, the camera that they say, and files that are none."""
 
+import base64
+import json
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,8 @@ pytest.importorskip("rosbags")
 
 from stream_recon.app.sources.calibration import Calibration, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.rosbag import _COLOURS, RecordingReader, decoded
+from stream_recon.app.sources.ros_images import ENCODINGS, decoded
+from stream_recon.app.sources.rosbag import RecordingReader
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 from tests.app.program import exit_code
@@ -59,37 +62,198 @@ def test_frames_times_and_camera_are_read(tmp_path: Path, name: str, mcap: bool)
         assert [frame.index for frame in frames] == [0, 2, 4] and np.array_equal(frames[1].rgb, picture(2))
 
 
-@pytest.mark.parametrize("encoding", [*_COLOURS, "mono8", "mono16", "mono16 big"])
-def test_all_usual_encodings_give_their_colours(tmp_path: Path, encoding: str) -> None:
-    rgb = picture(2)
-    grey = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
-    big, name = encoding.endswith("big"), encoding.split()[0]
-    want = rgb.astype(int)
-    if name in ("mono8", "mono16"):
-        image = grey if name == "mono8" else (grey.astype(np.uint16) * 256).astype(">u2" if big else "<u2")
-        want = np.repeat(grey[..., None], 3, axis=2).astype(int)
-    elif name.startswith("bayer"):
+def stored(rgb: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+    """An image in an encoding of ROS with 8 bits a channel, or whose high bytes are those."""
+    kind = name.replace("16", "8")
+    if kind in ("mono8", "8UC1"):
+        return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY), np.uint8)
+    if kind.startswith("bayer"):
         image = np.zeros((HEIGHT, WIDTH), np.uint8)
-        for place, letter in enumerate(name[6:10]):
+        for place, letter in enumerate(kind[6:10]):
             y, x = divmod(place, 2)
             image[y::2, x::2] = rgb[y::2, x::2, "rgb".index(letter)]
-    elif name in ("yuv422", "uyvy", "yuv422_yuy2", "yuyv"):
+        return image
+    if kind in ("yuv422", "uyvy", "yuv422_yuy2", "yuyv"):
         yuv = cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV)
         image = np.zeros((HEIGHT, WIDTH, 2), np.uint8)
-        luma, colour = (1, 0) if name in ("yuv422", "uyvy") else (0, 1)
+        luma, colour = (1, 0) if kind in ("yuv422", "uyvy") else (0, 1)
         image[..., luma] = yuv[..., 0]
         image[:, ::2, colour], image[:, 1::2, colour] = yuv[:, ::2, 1], yuv[:, ::2, 2]
-    else:
-        order = [0, 1, 2] if name.startswith("rgb") else [2, 1, 0]
-        image = rgb[..., order]
-        if _COLOURS[name][0] == 4:
-            image = np.dstack([image, np.zeros_like(grey)])
+        return image
+    image = rgb if kind.startswith("rgb") else rgb[..., ::-1]
+    return np.dstack([image, np.zeros((HEIGHT, WIDTH), np.uint8)]) if ENCODINGS[name][0] == 4 else image
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if not name.startswith("nv")])
+def test_all_usual_encodings_give_their_colours(tmp_path: Path, name: str, big: bool) -> None:
+    rgb, is_deep = picture(2), ENCODINGS[name][1] == 16
+    if big and not is_deep:
+        return
+    image = stored(rgb, name)
+    want = np.repeat(image[..., None], 3, axis=2) if name.endswith(("UC1", "mono8", "mono16")) else rgb
     with Bag(tmp_path / "one") as bag:
-        bag.raw("/image", 0, image, name, pad=3, big=big)
+        deep = (image.astype(np.uint16) * 256).astype(">u2" if big else "<u2") if is_deep else image
+        bag.raw("/image", 0, deep, name, pad=4, big=big)
     with open_source(str(tmp_path / "one")) as source:
         (frame,) = source
-    tolerance = 22 if "yuv" in name or "yuy" in name or "uyvy" in name else 4
+    tolerance = 22 if name in ("yuv422", "uyvy", "yuv422_yuy2", "yuyv") else 4
     assert np.abs(frame.rgb[2:-2, 2:-2].astype(int) - want[2:-2, 2:-2]).mean() < tolerance
+
+
+@pytest.mark.parametrize(
+    ("form", "suffix", "exchanged"),
+    [
+        ("jpeg", ".jpg", False),
+        ("", ".png", False),
+        ("png", ".png", False),
+        ("image/webp", ".webp", False),
+        ("bgr8; jpeg compressed bgr8", ".jpg", False),
+        ("rgb8; jpeg compressed bgr8", ".jpg", False),
+        ("rgb8; jpeg compressed rgb8", ".jpg", True),
+        ("rgb8; png compressed bgr8", ".png", False),
+    ],
+)
+def test_compressed_images_have_the_colours_of_their_format(
+    tmp_path: Path, form: str, suffix: str, exchanged: bool
+) -> None:
+    data = cv2.imencode(suffix, picture(2) if exchanged else picture(2)[..., ::-1])[1].ravel()
+    with Bag(tmp_path / "one") as bag:
+        bag.compressed("/image/compressed", 0, data, form)
+    with open_source(str(tmp_path / "one")) as source:
+        assert np.abs(next(iter(source)).rgb.astype(int) - picture(2)).mean() < 6
+
+
+@pytest.mark.parametrize("name", ["bayer_rggb8", "bayer_grbg16", "mono8", "mono16", "rgb16"])
+def test_compressed_mosaics_and_deep_images_are_what_the_raw_ones_are(tmp_path: Path, name: str) -> None:
+    image = stored(picture(1), name)
+    image = image.astype(np.uint16) * 256 if ENCODINGS[name][1] == 16 else image
+    with Bag(tmp_path / "raw") as bag:
+        bag.raw("/image", 0, image, name)
+    with Bag(tmp_path / "packed") as bag:
+        # In image_transport colours are compressed in the order of OpenCV.
+        is_colour = image.ndim == 3
+        packed = cv2.imencode(".png", image[..., ::-1] if is_colour else image)[1].ravel()
+        bag.compressed("/image/compressed", 0, packed, f"{name}; png compressed {'bgr16' if is_colour else ''}")
+    frames = []
+    for folder in ("raw", "packed"):
+        with open_source(str(tmp_path / folder)) as source:
+            frames.append(next(iter(source)).rgb)
+    assert np.array_equal(*frames)
+
+
+def test_compressed_depth_is_read_as_raw_depth_is(tmp_path: Path) -> None:
+    depth = np.tile(np.arange(WIDTH, dtype=np.uint16) * 900, (HEIGHT, 1))
+    data = np.frombuffer(bytes(12) + cv2.imencode(".png", depth)[1].tobytes(), np.uint8)
+    with Bag(tmp_path / "one") as bag:
+        bag.compressed("/image/compressedDepth", 0, data, "16UC1; compressedDepth png")
+    with open_source(str(tmp_path / "one"), FrameChoice(topic="/image/compressedDepth")) as source:
+        assert np.array_equal(next(iter(source)).rgb[..., 0], depth >> 8)
+
+
+@pytest.mark.parametrize(
+    "form", ["h264", "hevc", "ffmpeg", "jxl", "32FC1; compressedDepth png", "16UC1; compressedDepth rvl", "theora"]
+)
+def test_formats_that_are_not_read_are_named(tmp_path: Path, form: str) -> None:
+    with Bag(tmp_path / "one") as bag:
+        bag.compressed("/image/compressed", 0, np.zeros(99, np.uint8), form)
+    with pytest.raises(InputError, match=f"format '{form}'.*convert"):
+        open_source(str(tmp_path / "one"))
+
+
+def foxglove_mcap(path: Path, kind: str) -> Path:
+    messages, foxglove = pytest.importorskip("foxglove.messages"), pytest.importorskip("foxglove")
+    channels = pytest.importorskip("foxglove.channels")
+    with foxglove.open_mcap(str(path), context=(context := foxglove.Context())):
+        images = getattr(channels, f"{kind}Channel")("/cam/image", context=context)
+        info = channels.CameraCalibrationChannel("/cam/camera_info", context=context)
+        for number in range(4):
+            stamp = messages.Timestamp(sec=1_700_000_000 + number, nsec=250)
+            common = {"timestamp": stamp, "frame_id": "camera"}
+            if kind == "RawImage":
+                rows = picture(number).tobytes()
+                size = {"width": WIDTH, "height": HEIGHT, "step": 3 * WIDTH}
+                images.log(messages.RawImage(**common, **size, encoding="rgb8", data=rows), log_time=10**9 * number)
+            else:
+                data = cv2.imencode(".png", picture(number)[..., ::-1])[1].tobytes()
+                form = "png" if kind == "CompressedImage" else "h264"
+                message = getattr(messages, kind)(**common, data=data, format=form)
+                images.log(message, log_time=10**9 * number)
+        k = [70.0, 0, 31.5, 0, 70, 23.5, 0, 0, 1]
+        info.log(
+            messages.CameraCalibration(
+                width=WIDTH, height=HEIGHT, distortion_model="plumb_bob", D=[0.0] * 5, K=k, R=[1.0] * 9, P=[1.0] * 12
+            )
+        )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["CompressedImage", "RawImage"])
+def test_images_of_foxglove_are_read(tmp_path: Path, kind: str) -> None:
+    with open_source(str(foxglove_mcap(tmp_path / "a.mcap", kind))) as source:
+        frames = list(source)
+        assert source.intrinsics is not None and source.intrinsics.fx == pytest.approx(70)
+    assert [frame.timestamp for frame in frames] == pytest.approx([0, 1, 2, 3])
+    assert all(np.array_equal(frame.rgb, picture(number)) for number, frame in enumerate(frames))
+
+
+def test_video_of_foxglove_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"/cam/image of a\.mcap is a video stream"):
+        open_source(str(foxglove_mcap(tmp_path / "a.mcap", "CompressedVideo")))
+
+
+@pytest.mark.parametrize("form", ["json", "ros1"])
+def test_mcap_files_are_read_by_their_schemas(tmp_path: Path, form: str) -> None:
+    writing = pytest.importorskip("mcap.writer")
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS1_NOETIC)
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = writing.Writer(file)
+        writer.start(profile="ros1" if form == "ros1" else "")
+        if form == "json":
+            schema = writer.register_schema("foxglove.CompressedImage", "jsonschema", b"{}")
+        else:
+            text = store.generate_msgdef("sensor_msgs/msg/CompressedImage")[0]
+            schema = writer.register_schema("sensor_msgs/CompressedImage", "ros1msg", text.encode())
+        channel = writer.register_channel("/image", form, schema)
+        for number in range(3):
+            data = cv2.imencode(".png", picture(number)[..., ::-1])[1].ravel()
+            if form == "json":
+                stamp = {"sec": 5 + number, "nsec": 0}
+                fields = {"timestamp": stamp, "format": "png", "data": base64.b64encode(data.tobytes()).decode()}
+                packed = json.dumps(fields).encode()
+            else:
+                types = store.types
+                time = types["builtin_interfaces/msg/Time"](5 + number, 0)
+                header = types["std_msgs/msg/Header"](number, time, "")
+                message = types["sensor_msgs/msg/CompressedImage"](header, "png", data)
+                packed = bytes(store.serialize_ros1(message, "sensor_msgs/msg/CompressedImage"))
+            writer.add_message(channel, (5 + number) * 10**9, packed, (5 + number) * 10**9)
+        writer.finish()
+    with open_source(str(tmp_path / "a.mcap")) as source:
+        frames = list(source)
+    assert [frame.timestamp for frame in frames] == pytest.approx([0, 1, 2])
+    assert all(np.array_equal(frame.rgb, picture(number)) for number, frame in enumerate(frames))
+
+
+@pytest.mark.parametrize("wrong", [{5: 3600.0}, {0: -500.0}, {3: 90.0, 11: -90.0, 12: 4e8}])
+@pytest.mark.parametrize("pause", [0.0, 60.0])
+def test_stamps_that_contradict_the_recording_are_replaced_and_told(
+    tmp_path: Path, wrong: dict[int, float], pause: float
+) -> None:
+    late = {number: pause for number in range(8, 20)}
+    with Bag(tmp_path / "a", late_s=late, wrong_s=wrong) as bag:
+        for number in range(20):
+            bag.raw("/image", number, np.full((48, 64), 9, np.uint8), "mono8")
+    with open_source(str(tmp_path / "a")) as source:
+        times = [frame.timestamp for frame in source]
+        told = [line for line in source.warnings if "replaced" in line]
+    expected = [0.05 * number + late.get(number, 0.0) for number in range(20)]
+    assert times == pytest.approx(expected, abs=0.02) and times[0] >= 0
+    assert len(told) == 1 + (len(wrong) > 1) and f"frame {min(wrong)} of /image" in told[0]
+    if len(wrong) > 1:
+        assert told[1].startswith(f"{len(wrong)} stamps")
 
 
 def test_several_topics_have_to_be_chosen_from(tmp_path: Path) -> None:

@@ -230,6 +230,9 @@ class FakeCapture:
     def retrieve(self) -> tuple[bool, Any]:
         return True, numbered_image((self.total - self.left - 1) % 31)
 
+    def set(self, _key: int, _value: float) -> bool:
+        return False
+
     def read(self) -> tuple[bool, Any]:
         ok = self.grab()
         return ok, self.retrieve()[1] if ok else None

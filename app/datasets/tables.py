@@ -88,7 +88,7 @@ class Column:
 
 def epoch_unit(values: FloatArray) -> float:
     """Seconds in a unit of times without one, by their size."""
-    largest = float(np.nanmax(np.abs(values)))
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
     return next((unit for limit, unit in LARGE if largest > limit), 1.0)
 
 

@@ -1,0 +1,190 @@
+"""Readers of true trajectories: tables of times, positions and quaternions, whose columns a header may name.
+
+TUM RGB-D and what is written like it; EuRoC, TUM-VI and CSV files of ROS, by their headers.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.datasets.tables import CLOCKS, LENGTHS, TIMES, Column, epoch_unit, number, read_table
+from stream_recon.app.datasets.text import pose_from_quaternion, read_text
+from stream_recon.configs.errors import InputError
+
+COLUMNS = ("t", "x", "y", "z", "qx", "qy", "qz", "qw")
+"""Columns of a trajectory as in TUM RGB-D."""
+EUROC = ("t", "x", "y", "z", "qw", "qx", "qy", "qz")
+"""First columns of EuRoC's trajectories, whose times are nanoseconds."""
+_TIME = re.compile(r"(?:.*[_.])?(?:t|time|time_?stamp|stamp|secs?|seconds)(?:[_.]?(?P<unit>s|sec|ms|us|ns|nsec))?")
+_AXIS = re.compile(r"(?P<of>.*?)[_.]?(?P<axis>[xyzw])")
+_QUATERNION = re.compile(r"(?:.*[_.])?(?:q|quat\w*|orientation|rot|rotation)(?:[_.].*)?")
+_POSITION = re.compile(r"(?:.*[_.])?(?:p|t|pos|position|trans|translation)(?:[_.].*)?|")
+"""Patterns of the names of columns."""
+LOST = ("", "nan", "inf", "infinity")
+"""Cells of frames without a pose."""
+MIN_NAMED = 5
+"""Columns that a comment names at least where it is a header."""
+QUATERNION_TOLERANCE = 0.05
+"""Relative difference of quaternions' lengths up to which they are rounded."""
+ASSOCIATION_SECONDS = 0.02
+"""Largest difference of associated timestamps, as in the tools of the TUM benchmark."""
+FEW_MATCHES = 0.5
+"""Share of images with a pose below which a data set's ground truth is doubted."""
+
+
+@dataclass(frozen=True)
+class TimedPoses:
+    """Poses with timestamps in any order."""
+
+    times: FloatArray  # [N] seconds
+    poses: FloatArray  # [N, 4, 4]
+
+    def nearest(self, times: FloatArray) -> dict[int, FloatArray]:
+        """The nearest pose to each of ``times`` within `ASSOCIATION_SECONDS`, if any, by position in ``times``."""
+        matches = associate(times, self.times)
+        return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
+
+
+def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | None = None) -> TimedPoses:
+    """Poses of a table; lines with inf, nan or an empty cell are lost frames, left out.
+
+    Args:
+        columns: meaning of the first columns where no header names them.
+        unit: seconds of the unit of times where no header states it; None: seconds, or what their size tells.
+
+    Raises InputError: a header that is not understood, a line that does not fit it, or quaternions that are none.
+    """
+    try:
+        header, lines = _header_and_lines(path)
+        rows, times = _rows(header, lines, columns, unit) if lines else (np.empty((0, 7)), np.empty(0))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    lengths = np.linalg.norm(rows[:, 3:], axis=1)
+    usual = float(np.median(lengths)) if len(rows) else 0.0
+    if usual > 0 and abs(lengths / usual - 1).max() > QUATERNION_TOLERANCE:
+        worst = int(abs(lengths - usual).argmax())
+        raise InputError(
+            f"{path}, timestamp {times[worst]:.6f}: the quaternion is of length {lengths[worst]:.3g}, others of "
+            f"{usual:.3g}: check the order of the columns"
+        )
+    where = f"{path}, timestamp"
+    poses = [pose_from_quaternion(row[:3], row[3:], f"{where} {at:.6f}") for row, at in zip(rows, times, strict=True)]
+    return TimedPoses(times, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+
+
+read_euroc_trajectory: Callable[[Path], TimedPoses] = partial(read_trajectory, columns=EUROC, unit=1e-9)
+
+
+def in_seconds(times: FloatArray, unit: float | None = None) -> FloatArray:
+    """Times in seconds; without a unit those too large for seconds are milli-, micro- or nanoseconds."""
+    return np.asarray(times * (unit or epoch_unit(times))) if len(times) else times
+
+
+def _header_and_lines(path: Path) -> tuple[str | None, list[str]]:
+    """The line that names the columns, if one does, and those after it."""
+    header: str | None = None
+    lines: list[str] = []
+    for line in filter(None, map(str.strip, read_text(path).splitlines())):
+        text = line.lstrip("#% ")
+        is_named = re.match(r"[-+.\d]|nan|inf", text, re.IGNORECASE) is None and not lines
+        if line.startswith("#"):
+            names = {_meaning(word)[0] for word in re.split(r"[\s,;]+", text)} & {*COLUMNS}
+            if is_named and len(names) >= MIN_NAMED:
+                header = re.sub(r"^\w+:\s*[,;]?\s*", "", text)
+        elif is_named and header is None:
+            header = text
+        else:
+            lines.append(line)
+    return header, lines
+
+
+def _rows(
+    header: str | None, lines: list[str], columns: Sequence[str], unit: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """Positions and quaternions [N, 7], and times [N] in seconds, without lost frames. Raises ValueError."""
+    header = header or _usual_header(lines[0], columns)
+    table, left_out = read_table([header, *lines])
+    named = {_meaning(column.name)[0]: column for column in reversed(table)}
+    if missing := [name for name in COLUMNS if name not in named]:
+        raise ValueError(f"the header {header[:80]!r} names no column for {', '.join(missing)}")
+    if left_out:
+        raise ValueError(f"{left_out} lines have not {len(table)} cells, as the header or the first line has")
+    time, quaternion = named["t"], [replace(named[name], unit="") for name in COLUMNS[4:]]
+    rows = np.array([_values(column, LENGTHS) for column in (*map(named.__getitem__, COLUMNS[1:4]), *quaternion)]).T
+    times = _values(time, TIMES | dict.fromkeys(CLOCKS, 1.0))
+    is_known = np.isfinite(rows).all(axis=1) & np.isfinite(times)
+    stated = 1.0 if time.unit in TIMES else TIMES.get(_meaning(time.name)[1], unit)
+    return rows[is_known], in_seconds(times[is_known], stated)
+
+
+def _usual_header(line: str, columns: Sequence[str]) -> str:
+    """Names of the columns of a table without a header, by its first line. Raises ValueError."""
+    sign = next((sign for sign in ";\t," if sign in line), " ")
+    count = len(line.split(None if sign == " " else sign))
+    # A table of a known program may have more columns that no header names; those of others would be guessed at.
+    if count < 8 or (count > 8 and columns == COLUMNS):
+        raise ValueError(f"line 1: {count} numbers, {'fewer' if count < 8 else 'more'} than 8, and no header")
+    return sign.join([*columns, *["other"] * (count - 8)])
+
+
+def _values(column: Column, units: Mapping[str, float]) -> FloatArray:
+    """Numbers [N] of a column in the base unit, nan for empty cells and those of lost frames. Raises ValueError."""
+    values = np.array([number(cell) for cell in column.cells])
+    unread = (cell.strip() for cell, value in zip(column.cells, values, strict=True) if not np.isfinite(value))
+    if word := next((word for word in unread if word.lower().lstrip("+-") not in LOST), None):
+        raise ValueError(f"{word[:40]!r} is not a number")
+    if column.unit and column.unit not in units:
+        raise ValueError(f"{column.described()}: its unit {column.unit!r} is not known")
+    return np.asarray(values * units.get(column.unit, 1.0))
+
+
+def _meaning(name: str) -> tuple[str, str]:
+    """What a column's name says that it holds (empty: anything else), and its unit of time."""
+    plain = name.lower().strip("#%'\"")
+    if (time := _TIME.fullmatch(plain)) is not None:
+        return "t", time["unit"] or ""
+    axis = _AXIS.fullmatch(plain)
+    if axis is not None and _QUATERNION.fullmatch(axis["of"]):
+        return f"q{axis['axis']}", ""
+    is_position = axis is not None and axis["axis"] != "w" and _POSITION.fullmatch(axis["of"])
+    return (axis["axis"] if axis is not None and is_position else ""), ""
+
+
+def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION_SECONDS) -> NDArray[np.intp]:
+    """Positions [N] in ``others`` [M] (in any order) nearest to ``times`` [N]; -1 beyond ``within`` seconds."""
+    if not len(others):
+        return np.full(len(times), -1, dtype=np.intp)
+    order = np.argsort(others, kind="stable")
+    ordered = others[order]
+    after = np.clip(np.searchsorted(ordered, times), 0, len(others) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(ordered[before] - times) <= np.abs(ordered[after] - times), before, after)
+    return np.where(np.abs(ordered[nearest] - times) < within, order[nearest], -1).astype(np.intp)
+
+
+def matched_poses(
+    path: Path | None, times: FloatArray, read: Callable[[Path], TimedPoses] = read_trajectory
+) -> tuple[dict[int, FloatArray], list[str]]:
+    """`TimedPoses.nearest` of a file, and a warning where most images have no pose, as for times in another unit.
+
+    None without a file. ``read``: its reader.
+    """
+    if path is None or not path.is_file():
+        return {}, []
+    truth = read(path)
+    poses = truth.nearest(times)
+    if not len(times) or len(poses) >= FEW_MATCHES * len(times):
+        return poses, []
+    if not len(truth.times):
+        return poses, [f"{path.name} has no pose with finite numbers"]
+    spans = [f"{t.min():.2f} to {t.max():.2f} s" for t in (truth.times, times)]
+    return poses, [
+        f"{len(poses)} of {len(times)} images have a pose in {path.name}: its times are {spans[0]}, those of the "
+        f"images {spans[1]}"
+    ]
