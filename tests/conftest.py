@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 from collections.abc import Generator, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that no process ends long after the others; those that wait for a browser alternate
+    with those that compute, so that no core is idle."""
+    files = {item.path: list[pytest.Item]() for item in items}
+    for item in items:
+        files[item.path].append(item)
+    browser = [path for path, tests in files.items() if any(test.get_closest_marker("browser") for test in tests)]
+    slow = [path for path, tests in files.items() if any(test.get_closest_marker("slow") for test in tests)]
+    pairs = zip_longest(browser, (path for path in slow if path not in browser))
+    order = [path for pair in pairs for path in pair if path is not None]
+    order += [path for path in files if path not in order]
+    items[:] = [item for path in order for item in files[path]]
 
 
 @pytest.fixture(scope="session")

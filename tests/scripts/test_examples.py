@@ -1,8 +1,9 @@
 """The examples run on the first frames of the packaged sample."""
 
-import os
+import contextlib
+import io
+import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,11 +19,17 @@ FRAMES = 12
 
 
 def example(name: str, *arguments: object, folder: Path | None = None) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / "examples" / f"{name}.py"), *map(str, arguments)]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    """What an example prints; it runs in this process, which has loaded torch and the weights' file already."""
+    printed = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.chdir(folder or Path.cwd()),
+    ):
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        runpy.run_path(str(ROOT / "scripts" / "examples" / f"{name}.py"), run_name="__main__")
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.app.metric_scale.printed import corners, pasted
 from tests.app.program import exit_code
 
 SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample"
-EVERY, SIDE = 6, 0.3
+EVERY, SIDE = 8, 0.3
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ PROGRAM = textwrap.dedent("""
     from tests.app.fake_engine import FakeEngine, pose_at, run_info
     import torch
 
-    STEP, TRIALS = 100.0, 16
+    STEP, TRIALS = 100.0, 10
     OFTEN = PipelineConfig(checkpoint_seconds=0.01, checkpoint_share=1.0)
 
     class Lift:
@@ -101,7 +101,7 @@ def test_a_kill_leaves_one_story_or_says_so(tmp_path: Path) -> None:
     video = write_video(tmp_path / "a.mp4", 150, size=(64, 48))
     subprocess.run([sys.executable, "-c", PROGRAM, str(video), str(tmp_path)], cwd=ROOT, check=True, timeout=300)
     states: set[tuple[bool, bool]] = set()
-    for trial in range(-1, 16):
+    for trial in range(-1, 10):
         out = tmp_path / str(trial)
         if not (out / "cameras.json").exists():
             continue

@@ -62,9 +62,9 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) -> None:
-    count = show_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(2000)))
+    count = show_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(1500)))
     assert viewer.flush()
-    assert count == len(viewer.state.timeline) == 2000
+    assert count == len(viewer.state.timeline) == 1500
     assert viewer.skipped == 0
     with client_of(viewer) as client:
         assert len(client.cloud()) == viewer.points_shown

@@ -234,7 +234,7 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     assert not page.panel.follow
 
 
-OPENS = 7
+OPENS = 4
 
 
 @pytest.mark.slow

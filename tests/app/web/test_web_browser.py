@@ -70,7 +70,7 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         browser.get(f"http://127.0.0.1:{relay.port}/")
         until(lambda: "GB" in element(browser, "#limits").text)
         passed = relay.passed
-        choose(browser, video, 24)
+        choose(browser, video, 12)
         until(lambda: relay.passed - passed > 500_000, 30, "the upload")
         relay.cut()
         until(lambda: element(browser, '.upload[data-state="interrupted"]'), 30, "the cut")
@@ -93,7 +93,7 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         name = element(browser, ".card").get_attribute("data-name")
         assert name == "walkthrough-recon"
         record = json.loads((data / name / "run.json").read_text())
-        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 12
 
         mesh = pytest.importorskip("trimesh").load(download(browser, tmp_path / "downloads", "4", "walkthrough.glb"))
         assert len(mesh.geometry)
@@ -108,7 +108,7 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         assert pytest.importorskip("pycolmap").Reconstruction(str(model)).num_images() > 1
 
         stored = [path for path in DataFolder(data).uploads.rglob("*") if path.is_file()]
-        choose(browser, video, 24)
+        choose(browser, video, 12)
         until(lambda: "is here already" in element(browser, "#message").text, 30, "the recognition")
         assert [path for path in DataFolder(data).uploads.rglob("*") if path.is_file()] == stored
         assert not count(browser, '.job[data-kind="reconstruct"]')
@@ -129,16 +129,16 @@ def test_a_job_survives_a_kill_of_the_server(browser: Any, tmp_path: Path) -> No
     with ServerProcess(data) as server:
         browser.get(server.url)
         until(lambda: "GB" in element(browser, "#limits").text)
-        choose(browser, SAMPLE, 24)
+        choose(browser, SAMPLE, 14)
         frames = data / "walkthrough-recon" / "trajectory.txt"
-        until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 10, 300, "the first frames")
+        until(lambda: frames.exists() and len(frames.read_text().splitlines()) >= 6, 300, "the first frames")
         os.kill(server.process.pid, signal.SIGKILL)
     with ServerProcess(data) as server:
         browser.get(server.url)
         until(lambda: count(browser, ".job"), 30, "the job")
         until(lambda: not count(browser, ".job"), 600, "the end of the job")
         record = json.loads((data / "walkthrough-recon" / "run.json").read_text())
-        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 24 and record["refinement"]
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 14 and record["refinement"]
 
 
 def test_the_page_needs_no_room_beside_it(browser: Any, tmp_path: Path) -> None:
