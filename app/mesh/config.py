@@ -32,6 +32,10 @@ class FusionConfig:
     bands: tuple[float, ...] = (6.0, 4.8, 2.4, 2.4)
     """Depth behind the surface that a pixel fills, in voxels but at most the truncation, by `Certainty`: more thickens
     edges, less leaves gaps."""
+    fades: tuple[float, ...] = (1.0, 1.0, 1.0, 0.0)
+    """Share of a pixel's weight that is lost behind the surface up to the band's end, by `Certainty`. What stereo
+    confirmed keeps it: where frames differ by some voxels, votes in front of the surface would outweigh those behind,
+    and remove it. Without any fade .07 more of the mesh is farther than 5 cm from the sample's surfaces."""
     weights: tuple[float, ...] = (0.0, 0.05, 0.25, 1.0)
     """Weight of a pixel by its `Certainty`: the network's errors are correlated between frames and do not average
     out."""
@@ -58,7 +62,7 @@ class FusionConfig:
     """Factor of the voxel size where the blocks do not suffice: about half as many are needed."""
 
     def __post_init__(self) -> None:
-        assert len(self.bands) == len(self.weights) == len(Certainty)
+        assert len(self.bands) == len(self.fades) == len(self.weights) == len(Certainty)
         assert len(self.min_depths) == len(self.min_frames)
 
 

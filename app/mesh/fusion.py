@@ -116,6 +116,7 @@ def _integrate(
     ``bands``: as of the config, in truncations.
     """
     views, missing = list[FusionView](), 0
+    fades = np.array(config.fades, np.float32)
     kept_numbers = set(uniform_indices(len(cameras), config.max_kept_views).tolist())
     for done, camera in enumerate(cameras, start=1):
         report(done / len(cameras))
@@ -133,8 +134,9 @@ def _integrate(
             chosen = (weight > 0) & (frame.depth < level.farthest) & (frame.depth > level.nearest)
             if chosen.any():
                 view = depth_view(frame, np.where(chosen, weight, np.float32(0)))
-                band = None if frame.certainty is None else bands[frame.certainty]
-                level.volume.integrate(replace(view, band=band))
+                if frame.certainty is not None:
+                    view = replace(view, band=bands[frame.certainty], fade=fades[frame.certainty])
+                level.volume.integrate(view)
         if any(level.volume.full for level in levels):
             break
     return views, missing

@@ -22,6 +22,9 @@ BITS = 20
 RAY_STRIDE = 2
 """Pixels between rays along which blocks are allocated: a block is several pixels wide."""
 
+SAME_SURFACE = 1.05
+"""Ratio of depths of neighbouring pixels below which they show one surface."""
+
 FloatArray = NDArray[np.float32]
 
 
@@ -35,6 +38,7 @@ class FusionView:
     T_world_camera: NDArray[np.float64]  # [4, 4]
     weight: FloatArray | None = None  # [h, w] of each pixel; None: 1
     band: FloatArray | None = None  # [h, w] depth behind the surface that a pixel fills, in truncations; None: 1
+    fade: FloatArray | None = None  # [h, w] share of a pixel's weight that is lost up to the band's end; None: 1
 
 
 class Volume:
@@ -83,15 +87,17 @@ class Volume:
             row = np.float32(k.fy) * y / z + np.float32(k.cy)
             visible = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
         index = np.flatnonzero(visible)
-        pixel = row.ravel()[index].astype(np.intp) * width + column.ravel()[index].astype(np.intp)
-        depth = view.depth.ravel()[pixel]
+        column, row = column.ravel()[index], row.ravel()[index]
+        pixel = row.astype(np.intp) * width + column.astype(np.intp)
+        depth = _depth_at(view.depth, pixel, column, row)
         distance = (depth - z.ravel()[index]) * np.float32(1 / self.truncation)
         band = np.ones(len(pixel), np.float32) if view.band is None else view.band.reshape(-1)[pixel]
         observed = (depth > 0) & (distance > -band)
         index, pixel, depth, distance = index[observed], pixel[observed], depth[observed], distance[observed]
         voxel = slots[index // VOXELS] * VOXELS + index % VOXELS
-        # The variance of depth grows with its square; behind the surface the weight falls to 0 at the band's end.
-        weight = np.where(distance < 0, 1 + distance / band[observed], np.float32(1)) / (depth * depth)
+        # The variance of depth grows with its square; behind the surface the weight falls up to the band's end.
+        fade = np.float32(1) if view.fade is None else view.fade.reshape(-1)[pixel]
+        weight = (1 + fade * np.minimum(distance / band[observed], 0)) / (depth * depth)
         if view.weight is not None:
             weight *= view.weight.reshape(-1)[pixel]
         self._average(
@@ -157,6 +163,32 @@ class Volume:
     def cells(self) -> NDArray[np.int64]:
         """Coordinates [N, 3] of the allocated blocks, in blocks."""
         return self.blocks[: len(self._slots)]
+
+
+def _depth_at(depth: NDArray[np.floating], pixel: NDArray[np.intp], column: FloatArray, row: FloatArray) -> FloatArray:
+    """Depth [K] at points of the image: between four pixels of one surface, on which inverse depth is linear, and else
+    that of the ``pixel`` [K] which holds the point."""
+    nearest = depth.ravel()[pixel].astype(np.float32)
+    if min(depth.shape) < 2:
+        return nearest
+    with np.errstate(divide="ignore"):
+        inverse = (1 / depth).astype(np.float32)
+    blocks = np.stack([inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]])
+    is_one = blocks.max(axis=0) < SAME_SURFACE * blocks.min(axis=0)  # infinite where depth is unknown
+    # Pixels have their centres at halves.
+    x, y = column - np.float32(0.5), row - np.float32(0.5)
+    left, above = np.floor(x).astype(np.intp), np.floor(y).astype(np.intp)
+    height, width = is_one.shape
+    within = (left >= 0) & (left < width) & (above >= 0) & (above < height)
+    between = np.flatnonzero(within)
+    left, above = left[between], above[between]
+    alike = is_one[above, left]
+    between, left, above = between[alike], left[alike], above[alike]
+    x, y = x[between] - left, y[between] - above
+    a, b, c, d = (part[above, left] for part in blocks)
+    top, bottom = a + x * (b - a), c + x * (d - c)
+    nearest[between] = 1 / (top + y * (bottom - top))
+    return nearest
 
 
 def _key(x: Any, y: Any, z: Any) -> Any:

@@ -113,3 +113,43 @@ def test_wrong_suffixes(room: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"NAME\.ply or NAME\.obj or NAME\.glb"):
         export(room, "mesh", tmp_path / "room.stl")
     assert not list(tmp_path.iterdir())
+
+
+def plane_view(distance: float, slope: float = 0.0, fade: float = 1.0) -> FusionView:
+    """A plane before the camera, whose depth grows with ``slope`` to the right."""
+    side, f = 32, 30.0
+    ray = np.broadcast_to((np.arange(side) + 0.5 - side / 2) / f, (side, side))
+    depth = (distance / (1 - slope * ray)).astype(np.float32)
+    k = Intrinsics(f, f, side / 2, side / 2)
+    some = np.full((side, side), 0.6, np.float32)
+    rgb = np.zeros((side, side, 3), np.uint8)
+    return FusionView(depth, rgb, k, np.eye(4), band=some, fade=np.full_like(some, fade))
+
+
+@pytest.mark.parametrize(("fade", "is_kept"), [(1.0, False), (0.0, True)])
+def test_votes_that_do_not_fade_keep_a_surface_that_frames_place_differently(fade: float, is_kept: bool) -> None:
+    volume = Volume(0.02, 0.1, 10_000)
+    for distance in (2.0, 2.05, 2.1):  # 2.5 voxels apart
+        volume.integrate(plane_view(distance, fade=fade))
+    z = extract(volume, 3).xyz[:, 2]
+    assert bool(len(z)) is is_kept and (np.abs(z - 2.05) < 0.02).all()
+
+
+def test_depth_between_pixels_is_that_of_the_surface() -> None:
+    volume = Volume(0.02, 0.1, 10_000)
+    volume.integrate(plane_view(2.0, slope=0.5))
+    xyz = extract(volume, 1).xyz
+    # Pixels are 7 cm wide, in which the plane goes back by half as much.
+    inner = np.abs(xyz[:, 0] / xyz[:, 2]) < 0.4
+    assert inner.sum() > 100
+    assert np.quantile(np.abs(xyz[inner, 2] - xyz[inner, 0] / 2 - 2.0), 0.9) < 0.01
+
+
+def test_depth_beside_an_edge_is_that_of_one_surface_or_the_other() -> None:
+    view = plane_view(2.0)
+    depth = view.depth.copy()
+    depth[:, 16:] = 3.0
+    volume = Volume(0.02, 0.1, 10_000)
+    volume.integrate(replace(view, depth=depth))
+    z = extract(volume, 1).xyz[:, 2]
+    assert len(z) and (np.minimum(np.abs(z - 2), np.abs(z - 3)) < 0.02).all()
