@@ -6,13 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.image_decoding import HEIF_SUFFIXES, IMAGE_SUFFIXES, read_unconverted, readable_suffixes
+from stream_recon.app.sources.exif import read_exif
+from stream_recon.app.sources.image_decoding import (
+    HEIF_SUFFIXES,
+    IMAGE_SUFFIXES,
+    read_image,
+    read_unconverted,
+    readable_suffixes,
+)
 from stream_recon.configs.errors import InputError, pip_install
 
 NUMBERED = re.compile(r"%0?(\d*)d")
@@ -113,27 +124,53 @@ def _head(path: Path) -> tuple[Size, int] | None:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Image files directly in ``folder``, in natural order, without hidden ones. Names that are times are in order."""
+    """Image files directly in ``folder``, without hidden ones, in the order of `in_order`."""
     readable = IMAGE_SUFFIXES | readable_suffixes()
     paths = [p for p in folder.iterdir() if p.suffix.lower() in readable and not p.name.startswith(".")]
-    files = [p for p in paths if p.is_file()]
-    values = _values([p.stem for p in files])
-    if values is not None:
-        return [p for _, _, p in sorted(zip(values, (p.name for p in files), files, strict=True))]
-    return sorted(files, key=lambda p: natural_key(p.name))
+    files = {p.name: p for p in paths if p.is_file()}
+    return [files[name] for name in in_order(list(files))]
 
 
-def _values(stems: list[str]) -> list[Decimal] | None:
-    """Numbers at the ends of names that are equal before; None where they are not, or none has a decimal point."""
-    endings = [re.fullmatch(r"(.*?)([0-9]+(?:\.[0-9]+)?)", stem) for stem in stems]
-    parts = [match.groups() for match in endings if match is not None]
-    if len(parts) < len(stems) or len({prefix for prefix, _ in parts}) != 1 or not any("." in n for _, n in parts):
-        return None
-    return [Decimal(number) for _, number in parts]
+def in_order(names: Sequence[str]) -> list[str]:
+    """Names in natural order. Numbers with a decimal point are times where all names are equal but for numbers."""
+    stems = [PurePosixPath(name).with_suffix("").as_posix() for name in names]
+    decimals = [match[0].partition(".")[2] for stem in stems for match in re.finditer(DECIMAL, stem)]
+    same_text = len({re.sub(r"[0-9]+(\.[0-9]+)?", "0", stem) for stem in stems}) == 1
+    # What counts up goes from .9 to .10; a time's last digit is 0 only where all have as many digits.
+    are_times = len(set(map(len, decimals))) == 1 or not any(len(d) > 1 and d.endswith("0") for d in decimals)
+    number = DECIMAL + "|[0-9]+" if same_text and are_times else "[0-9]+"
+    return sorted(names, key=lambda name: natural_key(name, number))
+
+
+DECIMAL = r"(?<![0-9.])[0-9]+\.[0-9]+(?!\.?[0-9])"
+"""Pattern of a number with a decimal point that is no part of a version or an address."""
+
+
+def natural_key(name: str, number: str = r"[0-9]+") -> tuple[Any, ...]:
+    """Sort key by which 2 comes before 10, a folder's names stand together, and the stem decides before the suffix.
+
+    A minus counts at the beginning of a name, and after ``_``, ``=``, a space or a bracket: elsewhere it is a hyphen.
+    """
+    *folders, last = name.casefold().split("/")
+    stem, dot, suffix = last.rpartition(".")
+    pattern = rf"((?:(?:^|(?<=[_= (]))-)?(?:{number}))"
+    parts = [re.split(pattern, part) for part in (*folders, *((stem, suffix) if dot and stem else (last, "")))]
+    return *([Decimal(p) if k % 2 else p for k, p in enumerate(part)] for part in parts), name
 
 
 def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
-    """Images without maps of depth, confidence and the like that stand in the same folder, and warnings on them.
+    """Photographs among images: without twins and maps, in the order in which they were taken; and warnings on both.
+
+    Raises InputError: different pictures of one name.
+    """
+    photographs, warnings = _without_maps(images)
+    photographs, twins = _without_twins(photographs)
+    photographs, order = _as_taken(photographs)
+    return photographs, [*warnings, *twins, *order]
+
+
+def _without_maps(images: list[Path]) -> tuple[list[Path], list[str]]:
+    """Images without maps of depth, confidence and the like that stand in the same folder.
 
     Images whose names differ by more than numbers are of different kinds. Maps are known by a word in their name, or by
     their content: 16 bits in one channel beside colour.
@@ -148,10 +185,58 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
         maps = {kind for kind, paths in kinds.items() if len(paths) > 1 and is_map(paths[0])}
     if not maps or len(maps) == len(kinds):
         return images, []
-    photographs = [path for path in images if re.sub(r"[0-9]+", "0", path.name.casefold()) not in maps]
+    left_out = {path for kind in maps for path in kinds[kind]}
     example = kinds[min(maps)][0].name
-    count = len(images) - len(photographs)
-    return photographs, [f"{count} images were left out as maps of depth or labels, such as {example}"]
+    warning = f"{len(left_out)} images were left out as maps of depth or labels, such as {example}"
+    return [path for path in images if path not in left_out], [warning]
+
+
+def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:
+    """Images of which several have one name without its suffix, once each: in the format that most have, else JPEG."""
+    named: dict[tuple[Path, str], list[Path]] = {}
+    for path in images:
+        named.setdefault((path.parent, path.stem.casefold()), []).append(path)
+    twins = [paths for paths in named.values() if len(paths) > 1]
+    if not twins:
+        return images, []
+    for paths in twins[:: -(-len(twins) // TWINS_COMPARED)]:
+        small = [image for path in paths if (image := _small(path)) is not None]
+        if any(np.abs(image - small[0]).mean() > SAME_PICTURE for image in small[1:]):
+            listed = " and ".join(path.name for path in paths)
+            raise InputError(f"{listed} have one name and show different pictures: move one kind to another folder")
+    counts = Counter(path.suffix.lower() for path in images)
+    left_out = set()
+    for paths in twins:
+        kept = max(paths, key=lambda path: (counts[path.suffix.lower()], path.suffix.lower() in (".jpg", ".jpeg")))
+        left_out.update(path for path in paths if path != kept)
+    example = min(path.name for path in left_out)
+    warning = f"{len(left_out)} images were left out as twins of others of the same name, such as {example}"
+    return [path for path in images if path not in left_out], [warning]
+
+
+TWINS_COMPARED, SAME_PICTURE = 3, 24.0
+"""Pairs of twins whose pictures are compared, and the mean difference of grey levels up to which they are the same."""
+
+
+def _small(path: Path) -> NDArray[np.float32] | None:
+    rgb = read_image(path)
+    return None if rgb is None else cv2.resize(rgb, (16, 16), interpolation=cv2.INTER_AREA).astype(np.float32)
+
+
+def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
+    """Images by the times at which they were taken, where all state one and their names are in another order."""
+    times: dict[Path, float] = {}
+    for path in images if 1 < len(images) <= MAX_HEADS else ():
+        if (taken := read_exif(path).taken) is None:
+            return images, []
+        times[path] = taken
+    ordered = sorted(images, key=lambda path: times.get(path, 0.0))
+    if ordered == images:
+        return images, []
+    after, before = next(pair for pair in pairwise(images) if times[pair[0]] > times[pair[1]])
+    return ordered, [
+        f"images are in the order of their EXIF times, not of their names: {before.name} is before {after.name}"
+    ]
 
 
 OTHER_WORDS = re.compile(
@@ -174,24 +259,31 @@ def is_map(path: Path) -> bool:
     return bool(image.dtype == np.uint16 or few)
 
 
+def folders_of_photographs(folder: Path) -> list[Path]:
+    """Folders of photographs at most three levels below one, without those of maps by their names or content."""
+    found, level = [], [folder]
+    for _ in range(3):
+        inner = [p for parent in level for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+        level = [p for p in inner if not OTHER_WORDS.search(p.name.lower())]
+        found += [p for p in level if (images := list_images(p)) and not is_map(images[0])]
+    return found
+
+
 def unreadable_images(folder: Path) -> str | None:
-    """Warning on images in formats that cannot be read here; None without any."""
+    """Warning on images in formats that cannot be read here, and on raw files beside their photograph; None without."""
     try:
-        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable_suffixes()
-        names = [p.name for p in folder.iterdir() if p.suffix.lower() in unread]
+        readable = readable_suffixes() | IMAGE_SUFFIXES
+        unread = (HEIF_SUFFIXES | OTHER_SUFFIXES) - readable
+        files = [p for p in folder.iterdir() if not p.name.startswith(".")]
     except OSError:
         return None
-    if not names:
+    stems = {p.stem.casefold() for p in files if p.suffix.lower() in readable}
+    images = [p for p in files if p.suffix.lower() in unread]
+    alone = [p for p in images if p.stem.casefold() not in stems]
+    if not images:
         return None
-    suffixes = sorted({Path(name).suffix.lower() for name in names})
+    suffixes = sorted({p.suffix.lower() for p in alone or images})
+    if not alone:
+        return f"{len(images)} files ({', '.join(suffixes)}) beside photographs of the same names were left out"
     way = f"{pip_install('pillow-heif')}, or convert them" if set(suffixes) <= HEIF_SUFFIXES else "convert them"
-    return f"{len(names)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"
-
-
-def natural_key(name: str) -> tuple[list[str | tuple[int, str]], str]:
-    """Sort key by which 2 comes before 10: digits in a row compare as a number of any length."""
-    parts: list[str | tuple[int, str]] = []
-    for number, part in enumerate(re.split(r"([0-9]+)", name.casefold())):
-        digits = part.lstrip("0")
-        parts.append((len(digits), digits) if number % 2 else part)
-    return parts, name
+    return f"{len(alone)} images ({', '.join(suffixes)}) cannot be read and were left out: {way}"

@@ -30,8 +30,8 @@ BLACK = 128
 class MaskFolder:
     """Mask images, named like the frame's image or by the frame's number.
 
-    The mask of ``walk_07.jpg`` is ``walk_07.png`` or ``walk_07.jpg.png``. The mask of frame 12 of a video is any image
-    whose name has 12 as its last number. A frame without a mask is used completely.
+    The mask of ``walk_07.jpg`` is ``walk_07.png`` or ``walk_07.jpg.png``. The mask of frame 12 of a video is the image
+    with 12 as the number by which names differ. A frame without a mask is used completely.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,14 +41,18 @@ class MaskFolder:
         if not images:
             raise InputError(f"--masks {folder}: no images in it")
         self.folder = folder
+        self._images = images
         self._by_name = {_bare(path.name): path for path in images}
-        numbers = [re.findall(r"\d+", path.stem) for path in images]
-        self._by_number = {int(digits[-1]): path for path, digits in zip(images, numbers, strict=True) if digits}
+        self._by_number = {n: path for path, n in zip(images, _frame_numbers(images), strict=True) if n is not None}
 
     def check(self, names: list[str] | None) -> None:
         """Check that a mask fits one of the image ``names``, or a video (None). Raises InputError."""
         if names is None and not self._by_number:
             raise InputError(f"--masks {self.folder}: no mask has a frame's number in its name")
+        used = self._by_name if names is not None else self._by_number
+        left = set(self._images) - set(used.values())
+        if twice := [path for path in left if names is not None or re.search(r"\d", path.stem)]:
+            raise InputError(f"--masks {self.folder}: {min(twice).name} and another mask are for the same frame")
         if names is not None and not any(_bare(name) in self._by_name for name in names):
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
@@ -131,6 +135,17 @@ def _turned_along(image: NDArray[np.uint8], size: tuple[int, int], orientation: 
         return image
     turned = orientation()
     return oriented(image, turned) if turned in TURNED_BY_90 else image
+
+
+def _frame_numbers(images: list[Path]) -> list[int | None]:
+    """The frame's number in each name: the number that differs from name to name, of several the one that counts."""
+    rows = [[int(digits) for digits in re.findall(r"\d+", path.stem)] for path in images]
+    if len({len(row) for row in rows}) > 1 or not rows[0]:
+        return [row[-1] if row else None for row in rows]
+    columns = list(zip(*rows, strict=True))[::-1]
+    distinct = [column for column in columns if len(set(column)) == len(column)]
+    # Beside a frame's number there may be a time stamp, whose steps are larger.
+    return list(min(distinct, key=lambda column: max(column) - min(column), default=columns[0]))
 
 
 def _bare(name: str) -> str:

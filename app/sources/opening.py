@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -14,6 +15,7 @@ from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suf
 from stream_recon.app.sources.image_files import (
     WEB_PAGES,
     files_of_pattern,
+    folders_of_photographs,
     hint_for_missing,
     list_images,
     only_photographs,
@@ -141,16 +143,24 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
     with input_errors(path):
         if is_scan(str(path)):
             return ScanReader(path)
+        folder = path
         images = list_images(path)
-        inner = [p.name for p in sorted(path.iterdir()) if p.is_dir() and not images and list_images(p)]
+        inner = [] if images else folders_of_photographs(path)
+        if len(inner) == 1:
+            (folder,) = inner
+            images = list_images(folder)
+        films = [p.name for p in path.iterdir() if (guess_type(p.name)[0] or "").startswith("video/")]
+    left_out = unreadable_images(folder)
     if not images:
-        left_out = unreadable_images(path)
+        others = ", ".join([*films, *(p.relative_to(path).as_posix() for p in inner)][:5])
         reason = left_out or f"looked for {', '.join(sorted(IMAGE_SUFFIXES))}"
-        where = f"but in its folders {', '.join(inner[:5])}: give one of these" if inner else reason
+        where = f"but in it {others}: give one of these" if others else reason
         raise InputError(f"no images in {path} ({where})")
     photographs, warnings = only_photographs(images)
     reader = _photographs(photographs, path.resolve().name, fps)
-    reader.warnings += [*warnings, *filter(None, [unreadable_images(path)])]
+    if folder != path:
+        warnings.append(f"{path.name} has photographs in {folder.relative_to(path).as_posix()} alone: these are used")
+    reader.warnings += [*warnings, *filter(None, [left_out])]
     return reader
 
 

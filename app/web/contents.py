@@ -2,12 +2,12 @@
 
 import re
 import zipfile
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import IO
 
-from stream_recon.app.sources.image_files import natural_key
+from stream_recon.app.sources.image_files import OTHER_WORDS, is_map, natural_key
 from stream_recon.configs.errors import InputError
 
 HEAD_BYTES = 4096
@@ -17,6 +17,8 @@ MAX_RATIO = 200
 RATIO_FROM_BYTES = 1_000_000
 """Size from which the ratio counts: a small image of one colour shrinks a lot."""
 BLOCK = 2**20
+SAME_NAMES = 0.5
+"""Share of names that two folders have in common from which they are two cameras."""
 _IMAGES = (
     (rb"\xff\xd8\xff", ".jpg"),
     (rb"\x89PNG\r\n\x1a\n", ".png"),
@@ -62,61 +64,85 @@ def content_of(head: bytes) -> Content | None:
 def unpack(path: Path, target: Path, max_bytes: int, max_files: int) -> int:
     """Unpack the images of a ZIP file as ``000000.jpg`` and so on, in the natural order of their names.
 
-    Names decide the order alone. Links, folders and other files are left out. A ZIP file with one video and no image
-    gives the video. Raises InputError: damaged, encrypted, without images, more than ``max_files``, or larger than
-    ``max_bytes``, a size that counts what is written and not what the file states. Returns the number of files.
+    Links, folders, other files, and folders of maps and masks are left out; twins of one name get one number. A ZIP
+    file with one video and no image gives the video. Raises InputError: damaged, encrypted, without images, one name
+    twice, several cameras, more than ``max_files``, or larger than ``max_bytes``, a size that counts what is written
+    and not what the file states. Returns the number of files.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             infos = [info for info in archive.infolist() if _is_wanted(info)]
             if len(infos) > max_files:
                 raise InputError(f"the ZIP file has more than {max_files} files")
-            infos.sort(key=lambda info: natural_key(info.filename))
+            for info in infos:
+                if info.file_size > RATIO_FROM_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
+                    raise InputError("the ZIP file expands far more than photographs do: it was refused")
             return _unpack(archive, infos, target, max_bytes)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         raise InputError(f"the ZIP file is damaged, encrypted or of an unknown method: {error}"[:300]) from error
 
 
 def _unpack(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], target: Path, max_bytes: int) -> int:
-    count, left = 0, max_bytes
-    target.mkdir(mode=0o700)
-    videos: list[zipfile.ZipInfo] = []
+    contents: dict[str, dict[str, tuple[zipfile.ZipInfo, Content]]] = {"image": {}, "video": {}}
     for info in infos:
-        if info.file_size > RATIO_FROM_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
-            raise InputError("the ZIP file expands far more than photographs do: it was refused")
         with archive.open(info) as file:
-            head = file.read(HEAD_BYTES)
-            content = content_of(head)
-            if content is not None and content.kind == "video":
-                videos.append(info)
-            if content is None or content.kind != "image":
-                continue
-            left -= _copy(file, head, target / f"{count:06d}{content.suffix}", min(left, MAX_IMAGE_BYTES))
-            count += 1
-    if not count and len(videos) == 1:
-        with archive.open(videos[0]) as file:
-            head = file.read(HEAD_BYTES)
-            content = content_of(head)
-            assert content is not None
-            _copy(file, head, target / f"video{content.suffix}", left)
-        count = 1
-    if not count:
-        with suppress(OSError):
-            target.rmdir()
+            content = content_of(file.read(HEAD_BYTES))
+        name = info.filename.replace("\\", "/")
+        if content is not None and content.kind in contents:
+            if name in contents[content.kind]:
+                raise InputError(f"the ZIP file has {name} twice")
+            contents[content.kind][name] = info, content
+    images, videos = contents["image"], contents["video"]
+    names = sorted(images, key=natural_key)
+    names = [name for name in names if not OTHER_WORDS.search(name.lower())] or names
+    numbers = {stem: number for number, stem in enumerate(dict.fromkeys(map(_stem, names)))}
+    files = {name: target / f"{numbers[_stem(name)]:06d}{images[name][1].suffix}" for name in names}
+    if len(set(files.values())) < len(files):
+        raise InputError("the ZIP file has names that differ in upper and lower case alone: rename one of them")
+    if not names and len(videos) == 1:
+        (name,) = videos
+        images, files = videos, {name: target / f"video{videos[name][1].suffix}"}
+    if not files:
         raise InputError("the ZIP file has no photographs")
-    return count
+    target.mkdir(mode=0o700)
+    left = max_bytes
+    for name, file in files.items():
+        with archive.open(images[name][0]) as stream:
+            left -= _copy(stream, file, min(left, MAX_IMAGE_BYTES) if names else left)
+    return _without_map_folders(files)
 
 
-def _copy(file: IO[bytes], head: bytes, target: Path, max_bytes: int) -> int:
+def _stem(name: str) -> str:
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/{last.rpartition('.')[0] or last}".casefold()
+
+
+def _without_map_folders(files: dict[str, Path]) -> int:
+    """Remove folders of maps, by their first image's content; number of files left. Raises InputError: two cameras."""
+    folders: dict[str, dict[str, Path]] = {}
+    for name, path in files.items():
+        folders.setdefault(name.rpartition("/")[0], {})[_stem(name).rpartition("/")[2]] = path
+    maps = [folder for folder, inside in folders.items() if len(folders) > 1 and is_map(next(iter(inside.values())))]
+    for folder in maps if len(maps) < len(folders) else ():
+        for path in folders.pop(folder).values():
+            path.unlink()
+    for (one, first), (other, second) in combinations(folders.items(), 2):
+        if len(first.keys() & second.keys()) > SAME_NAMES * min(len(first), len(second)):
+            raise InputError(
+                f"the ZIP file has images of the same names in {one or '.'} and {other}: upload one of them"
+            )
+    return sum(map(len, folders.values()))
+
+
+def _copy(file: IO[bytes], target: Path, max_bytes: int) -> int:
     """Write a file; returns its size. Raises InputError beyond ``max_bytes``."""
-    written, block = 0, head
+    written = 0
     with target.open("xb") as out:
-        while block:
+        while block := file.read(BLOCK):
             written += len(block)
             if written > max_bytes:
                 raise InputError("the ZIP file is larger unpacked than there is room for")
             out.write(block)
-            block = file.read(BLOCK)
     return written
 
 

@@ -175,7 +175,8 @@ def test_no_readable_image_at_all(tmp_path: Path) -> None:
 
 def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    write_images(tmp_path / "dataset" / "rgb", ["1.png"])
+    for folder in ("rgb", "left/data"):
+        write_images(tmp_path / "dataset" / folder, ["1.png"])
     (tmp_path / "text.txt").write_text("terminal art\n" * 500)
     (tmp_path / "bytes.mp4").write_bytes(bytes(range(256)) * 20)
     (tmp_path / "zero.mp4").write_bytes(b"")
@@ -184,7 +185,7 @@ def test_bad_paths_get_one_clear_line(tmp_path: Path) -> None:
     for name, message in {
         "missing.mp4": "no such file or folder",
         "empty": "no images in",
-        "dataset": "in its folders rgb",
+        "dataset": "in it rgb, left/data: give one",
         "text.txt": "not a video|text file",
         "bytes.mp4": "not a video",
         "zero.mp4": "empty file",
