@@ -163,14 +163,21 @@ class Stream:
             raise InputError(f"{self._ended}: begin another one with model.stream()")
         time = self._checked_time(timestamp)
         self._check_image(rgb, mask)
-        frame = Frame(self._count, time, rgb, mask=mask)
-        if self._calibration is not None:
-            frame = self._undistorted(frame)
-        prepared = self._engine.prepare(frame)
-        if self._back_end is not None:
-            prepared = dataclasses.replace(prepared, grey=grey_image(frame.rgb))
-        with self._lock, memory_errors():
-            results = self._engine.push(prepared)
+        # Copies: the results keep the image, and the caller may write the next one into the same array.
+        frame = Frame(self._count, time, np.array(rgb, order="C"), mask=None if mask is None else np.array(mask))
+        try:
+            if self._calibration is not None:
+                frame = self._undistorted(frame)
+            prepared = self._engine.prepare(frame)
+            if self._back_end is not None:
+                prepared = dataclasses.replace(prepared, grey=grey_image(frame.rgb))
+            with self._lock, memory_errors():
+                results = self._engine.push(prepared)
+        except BaseException:
+            if self._count == 0:  # the next image may have another size
+                self._engine.reset()
+                self._undistorter = None
+            raise
         # From here on the image counts.
         self._size, self._last_time, self._count = rgb.shape[:2], time, self._count + 1
         self._masking.note(frame, prepared.transform)
@@ -191,7 +198,7 @@ class Stream:
             if self._back_end is not None:
                 with memory_errors():
                     rest = self._back_end.finish()
-                items += [self._deliver(item) for item in rest]
+                items += self._deliver(rest)
             return items
         finally:
             self._release()
@@ -216,10 +223,9 @@ class Stream:
         last = self._last_time
         if timestamp is None:
             return 0.0 if last is None else last + 1 / NOMINAL_FPS
-        try:
-            time = float(timestamp)
-        except (TypeError, ValueError):
-            raise InputError(f"timestamp is {timestamp!r}: give seconds") from None
+        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float | np.integer | np.floating):
+            raise InputError(f"timestamp is {timestamp!r}: give seconds")
+        time = float(timestamp)
         if not math.isfinite(time):
             raise InputError(f"timestamp is {time}: give finite seconds")
         if last is not None and time <= last:
@@ -259,7 +265,7 @@ class Stream:
                 result = dataclasses.replace(result, intrinsics=self._undistorter.intrinsics)
             result = self._masking.apply(result)
             if self._back_end is None:
-                items.append(self._deliver(result))
+                items.append(result)
                 continue
             try:
                 with memory_errors():
@@ -267,23 +273,30 @@ class Stream:
             except BaseException:
                 self._ended = "the back end of this stream has failed"
                 raise
-            items += [self._deliver(item) for item in ready]
-        return items
+            items += ready
+        return self._deliver(items)
 
-    def _deliver(self, item: FrameResult | Revision) -> FrameResult | Revision:
+    def _deliver(self, items: Iterable[FrameResult | Revision]) -> list[FrameResult | Revision]:
+        """Keep the poses of items, then tell the listeners, so that an error of theirs loses none."""
+        kept = [self._kept(item) for item in items]
+        for item in kept:
+            image = None if isinstance(item, Revision) else self._images.pop(item.index, None)
+            for listener in self._listeners:
+                if isinstance(item, Revision):
+                    listener.revise(item)
+                    continue
+                if image is not None and item.is_keyframe and hasattr(listener, "add_image"):
+                    listener.add_image(item.index, image)
+                listener.add(item)
+        return kept
+
+    def _kept(self, item: FrameResult | Revision) -> FrameResult | Revision:
         if isinstance(item, Revision):
             for frame in item.frames:
                 self._poses[frame.index] = self._poses[frame.index][0], frame.T_world_camera
-            for listener in self._listeners:
-                listener.revise(item)
             return item
         item = dataclasses.replace(item, health=self._health.judge(item))
         self._poses[item.index] = item.timestamp, item.T_world_camera
-        image = self._images.pop(item.index, None)
-        for listener in self._listeners:
-            if image is not None and item.is_keyframe and hasattr(listener, "add_image"):
-                listener.add_image(item.index, image)
-            listener.add(item)
         return item
 
     def _release(self) -> None:

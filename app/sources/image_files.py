@@ -135,7 +135,7 @@ def in_order(names: Sequence[str]) -> list[str]:
     """Names in natural order. Numbers with a decimal point are times where all names are equal but for numbers."""
     stems = [PurePosixPath(name).with_suffix("").as_posix() for name in names]
     decimals = [match[0].partition(".")[2] for stem in stems for match in re.finditer(DECIMAL, stem)]
-    same_text = len({re.sub(r"[0-9]+(\.[0-9]+)?", "0", stem) for stem in stems}) == 1
+    same_text = len({re.sub(rf"(?:{SIGN})?[0-9]+(\.[0-9]+)?", "0", stem) for stem in stems}) == 1
     # What counts up goes from .9 to .10; a time's last digit is 0 only where all have as many digits.
     are_times = len(set(map(len, decimals))) == 1 or not any(len(d) > 1 and d.endswith("0") for d in decimals)
     number = DECIMAL + "|[0-9]+" if same_text and are_times else "[0-9]+"
@@ -144,16 +144,15 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 DECIMAL = r"(?<![0-9.])[0-9]+\.[0-9]+(?!\.?[0-9])"
 """Pattern of a number with a decimal point that is no part of a version or an address."""
+SIGN = "(?:^|(?<=[_= (]))-"
+"""Pattern of a minus: at the beginning of a name, and after ``_``, ``=``, a space or a bracket; else it is a hyphen."""
 
 
 def natural_key(name: str, number: str = r"[0-9]+") -> tuple[Any, ...]:
-    """Sort key by which 2 comes before 10, a folder's names stand together, and the stem decides before the suffix.
-
-    A minus counts at the beginning of a name, and after ``_``, ``=``, a space or a bracket: elsewhere it is a hyphen.
-    """
+    """Sort key by which 2 comes before 10, a folder's names stand together, and the stem decides before the suffix."""
     *folders, last = name.casefold().split("/")
     stem, dot, suffix = last.rpartition(".")
-    pattern = rf"((?:(?:^|(?<=[_= (]))-)?(?:{number}))"
+    pattern = rf"((?:{SIGN})?(?:{number}))"
     parts = [re.split(pattern, part) for part in (*folders, *((stem, suffix) if dot and stem else (last, "")))]
     return *([Decimal(p) if k % 2 else p for k, p in enumerate(part)] for part in parts), name
 

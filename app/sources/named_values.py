@@ -1,6 +1,7 @@
 """Files of names and values (YAML, JSON, XML) as a tree whose every element is taken, harmless or refused by name."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -81,6 +82,8 @@ class Names:
         if isinstance(value, Mapping):
             matrix = Names(value, name)
             sides = matrix.whole("rows"), matrix.whole("cols")
+            if dimensions := matrix.numbers("sizes"):  # of OpenCV, of one dimension or more
+                sides = int(dimensions[0]), int(math.prod(dimensions[1:]))
             value = matrix.take("data")
             matrix.end("dt|type_id")
             missing = [key for key, part in (("rows", sides[0]), ("cols", sides[1]), ("data", value)) if part is None]

@@ -52,6 +52,11 @@ GOOD = np.zeros((48, 64, 3), np.uint8)
         ((GOOD, NAN), "finite"),
         ((GOOD, 1.0), "1 s, and that of the image before 1 s"),
         ((GOOD, "soon"), "'soon': give seconds"),
+        ((GOOD, "1.5"), "'1.5': give seconds"),
+        ((GOOD, True), "True: give seconds"),
+        ((GOOD, float("inf")), "finite"),
+        ((GOOD, None, np.zeros((40, 64), np.bool_)), r"not bool \[40, 64\]"),
+        ((np.zeros((48, 64, 4), np.uint8),), r"not uint8 \[48, 64, 4\]"),
         ((GOOD, None, GOOD), r"a mask is bool \[48, 64\]"),
     ],
 )
@@ -61,6 +66,43 @@ def test_what_is_no_image_is_refused_by_what_came(model: sr.Model, arguments: tu
         with pytest.raises(sr.InputError, match=what):
             stream.push(*arguments)
         stream.push(GOOD, 1.1)
+
+
+def test_an_image_of_any_layout_counts_as_its_copy(model: sr.Model, images: Images, poses: NDArray[np.float64]) -> None:
+    buffer = np.empty_like(np.asfortranarray(images[0]))
+    with model.stream(mapping="off") as stream:
+        for rgb in images:
+            buffer[:] = rgb
+            stream.push(buffer)
+    assert (stream.trajectory.poses == poses).all()
+
+
+def test_an_image_that_does_not_fit_the_camera_leaves_the_stream_as_it_was(model: sr.Model) -> None:
+    camera = sr.Camera(60, 60, 31.5, 23.5, (-0.1, 0.02, 0, 0), size=(64, 48))
+    with model.stream(camera, mapping="off") as stream:
+        with pytest.raises(sr.InputError, match="calibrated at 64x48"):
+            stream.push(np.zeros((48, 48, 3), np.uint8))
+        stream.push(np.zeros((96, 128, 3), np.uint8))
+        with pytest.raises(sr.InputError, match="first one was 128x96"):
+            stream.push(GOOD)
+    assert stream.trajectory.timestamps.tolist() == [0.0]
+
+
+def test_an_error_of_a_listener_loses_no_pose(model: sr.Model, images: Images, poses: NDArray[np.float64]) -> None:
+    class Listener:
+        def add(self, result: sr.FrameResult) -> None:
+            if result.index == 3:
+                raise RuntimeError("not ready")
+
+        def revise(self, revision: sr.Revision) -> None: ...
+
+    with model.stream(mapping="off", listeners=[Listener()]) as stream:
+        for index, rgb in enumerate(images):
+            try:
+                stream.push(rgb)
+            except RuntimeError:
+                assert index == 7  # the last scale frame
+    assert (stream.trajectory.poses == poses).all()
 
 
 class Policy:
