@@ -19,10 +19,10 @@ from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.sources.named_values import NUMBER
 from stream_recon.configs.errors import ConfigError, InputError
 
-Distortion = Literal["perspective", "fisheye"]
+Distortion = Literal["perspective", "fisheye", "omni"]
 MAX_LENGTH_PX = 1e7
 """Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
-COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,)}
+COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,), "omni": (5,)}
 """Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
 MAX_STRETCH = 3.0
 """Largest ratio of the focal lengths in x and y: anamorphic lenses stretch an image at most twice."""
@@ -65,7 +65,8 @@ class Calibration:
     cy: float
     distortion: Distortion = "perspective"
     coefficients: tuple[float, ...] = ()
-    """perspective: k1 k2 p1 p2 k3 (Brown, as in OpenCV); fisheye: k1 k2 k3 k4 (Kannala and Brandt); (): none."""
+    """perspective: k1 k2 p1 p2 k3 (Brown, as in OpenCV); fisheye: k1 k2 k3 k4 (Kannala and Brandt); omni: xi k1 k2 p1
+    p2 (Mei and Rives); (): none."""
     size: tuple[int, int] | None = None
     """Width and height of the calibration images; None: those of the source."""
 
@@ -82,7 +83,7 @@ class Calibration:
             raise ConfigError(f"a camera's focal lengths cannot be {self.fx:g} and {self.fy:g} pixels")
         if max(self.fx, self.fy) > MAX_STRETCH * min(self.fx, self.fy):
             raise ConfigError(f"a camera's focal lengths {self.fx:g} and {self.fy:g} pixels differ too much")
-        distorted = any(self.coefficients) or (self.coefficients and self.distortion == "fisheye")
+        distorted = any(self.coefficients) or (self.coefficients and self.distortion != "perspective")
         if distorted and len(self.coefficients) not in COEFFICIENTS[self.distortion]:
             raise ConfigError(f"a camera cannot have {len(self.coefficients)} coefficients of distortion")
         if self.size is not None:
@@ -122,11 +123,11 @@ class Calibration:
         swap, mirror_x, mirror_y = ORIENTATIONS[orientation]
         fx, fy, cx, cy = (self.fy, self.fx, self.cy, self.cx) if swap else (self.fx, self.fy, self.cx, self.cy)
         width, height = (height, width) if swap else (width, height)
-        k = list(self.coefficients)
-        if self.distortion == "perspective" and len(k) >= 4:
+        k, at = list(self.coefficients), 3 if self.distortion == "omni" else 2
+        if self.distortion != "fisheye" and len(k) >= at + 2:
             # p1 belongs to y and p2 to x: both go with their axis.
-            p1, p2 = (k[3], k[2]) if swap else (k[2], k[3])
-            k[2:4] = [-p1 if mirror_y else p1, -p2 if mirror_x else p2]
+            p1, p2 = (k[at + 1], k[at]) if swap else (k[at], k[at + 1])
+            k[at : at + 2] = [-p1 if mirror_y else p1, -p2 if mirror_x else p2]
         return replace(
             self,
             fx=fx,

@@ -155,6 +155,7 @@ def _opencv(
     bends: tuple[str, list[float] | None],
     size: list[float] | None,
     fisheye: bool | None = None,
+    xi: float | None = None,
 ) -> Calibration:
     """Camera whose (0, 0) is the centre of the first pixel, as in OpenCV, ROS, Kalibr, VINS and ORB-SLAM."""
     key, D = bends
@@ -172,6 +173,10 @@ def _opencv(
         kind, used = distortion(model, D or [], bool(fisheye))
     except UnsupportedError as error:
         raise UnsupportedError(f"{error} (distortion_model, {key})") from None
+    if xi is not None:
+        if kind != "perspective" or any(used[4:]):
+            raise UnsupportedError(f"xi with distortion model {model} ({key})")
+        kind, used = "omni", (xi, *(used[:4] or (0.0,) * 4))
     fx, fy, cx, cy = intrinsics
     pixels = None if size is None else (int(size[0]), int(size[1]))
     return Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, pixels, notes=(*notes, *absent_notes(names)))
@@ -190,7 +195,8 @@ def _kalibr_camera(names: Names) -> Calibration:
     values = names.numbers("intrinsics")
     if model is None or values is None:
         raise InputError(f"{'camera_model' if model is None else 'intrinsics'} is missing")
-    if model != "pinhole" or len(values) != 4:
+    xi = values.pop(0) if model == "omni" and len(values) == 5 else None
+    if model not in ("pinhole", "omni") or len(values) != 4 or (xi is None) == (model == "omni"):
         raise UnsupportedError(f"camera_model {model} with {len(values)} intrinsics")
     bends = names.named("distortion_coeffs", "distortion_coefficients")
     kind, size = names.word("distortion_model"), names.numbers("resolution", shape=(1, 2))
@@ -198,12 +204,12 @@ def _kalibr_camera(names: Names) -> Calibration:
         raise InputError("distortion_model is missing")
     notes = rolling_shutter(names, "line_delay")
     names.end(_KALIBR_HARMLESS)
-    camera = _opencv(names, values, kind, bends, size)
+    camera = _opencv(names, values, kind, bends, size, xi=xi)
     return replace(camera, notes=(*camera.notes, *notes))
 
 
 def _vins(names: Names) -> list[Calibration]:
-    """Camera of VINS (camodocal): PINHOLE, PINHOLE_FULL or KANNALA_BRANDT."""
+    """Camera of VINS (camodocal)."""
     model = names.word("model_type")
     if model is None:
         raise InputError("model_type is missing: give the file of one camera, such as that in cam0_calib")
@@ -216,17 +222,21 @@ def _vins(names: Names) -> list[Calibration]:
     )
     intrinsics = [at.needed(key) for key in (*keys, *centre)]
     D = [bent.needed(key) for key in bends]
-    at.end("")
-    bent.end("")
+    mirror = Names(names.take("mirror_parameters") or {}, "mirror_parameters") if model == "mei" else None
+    xi = None if mirror is None else mirror.needed("xi")
+    for table in (at, bent, mirror):
+        if table is not None:
+            table.end("")
     notes = rolling_shutter(names, "rolling_shutter")
     kind = "fisheye" if model == "kannala_brandt" else ""
-    camera = _opencv(names, intrinsics, kind, ("distortion_parameters", D), _size(names))
+    camera = _opencv(names, intrinsics, kind, ("distortion_parameters", D), _size(names), xi=xi)
     return [replace(camera, notes=(*camera.notes, *notes))]
 
 
 _VINS = {
     "pinhole": (("fx", "fy"), ("cx", "cy"), ("k1", "k2", "p1", "p2")),
     "pinhole_full": (("fx", "fy"), ("cx", "cy"), ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")),
+    "mei": (("gamma1", "gamma2"), ("u0", "v0"), ("k1", "k2", "p1", "p2")),
     "kannala_brandt": (("mu", "mv"), ("u0", "v0"), ("k2", "k3", "k4", "k5")),
 }
 

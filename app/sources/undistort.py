@@ -35,7 +35,7 @@ class Undistorter:
     def changes_image(self) -> bool:
         """Whether the image of this camera differs from a central pinhole's."""
         c, (width, height) = self.camera, self.size
-        distorted = any(c.coefficients) or c.distortion == "fisheye"
+        distorted = any(c.coefficients) or c.distortion != "perspective"
         off_centre = max(abs(c.cx - width / 2), abs(c.cy - height / 2)) > SAME_PX
         return distorted or off_centre or abs(c.fx / c.fy - 1) > SAME_SHARE
 
@@ -56,9 +56,9 @@ class Undistorter:
 
     def to_source(self, rays: NDArray[np.float64]) -> NDArray[np.float64]:
         """Project rays [N, 2] (x and y at z = 1) to pixels [N, 2] of the source image."""
-        c = self.camera
-        K = np.array([[c.fx, 0, c.cx], [0, c.fy, c.cy], [0, 0, 1.0]])
-        coefficients = np.array(c.coefficients or (0.0,) * 4, np.float64)
+        c, (K, coefficients) = self.camera, self._opencv
+        if c.distortion == "omni":  # seen from the centre of a sphere, then from a point xi behind it
+            rays = rays / (1 + c.coefficients[0] * np.sqrt(1 + (rays**2).sum(axis=1, keepdims=True)))
         points = np.concatenate([rays, np.ones((len(rays), 1))], axis=1)[:, None]
         zero = np.zeros(3)
         if c.distortion == "fisheye":
@@ -71,16 +71,27 @@ class Undistorter:
         """Map pixels [N, 2] of the source image to pixels [N, 2] of the undistorted image."""
         if not self.changes_image or not len(pixels):
             return pixels
-        c, k = self.camera, self.intrinsics
-        K = np.array([[c.fx, 0, c.cx], [0, c.fy, c.cy], [0, 0, 1.0]])
-        coefficients = np.array(c.coefficients or (0.0,) * 4, np.float64)
+        c, k, (K, coefficients) = self.camera, self.intrinsics, self._opencv
         points = np.asarray(pixels, np.float64)[:, None]
         if c.distortion == "fisheye":
             rays = cv2.fisheye.undistortPoints(points, K, coefficients)
         else:
             criteria = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 50, 1e-9)
             rays = cv2.undistortPoints(points, K, coefficients, criteria=criteria)
-        return np.asarray(np.asarray(rays, np.float64).reshape(-1, 2) * (k.fx, k.fy) + (k.cx, k.cy))
+        found = np.asarray(rays, np.float64).reshape(-1, 2)
+        if c.distortion == "omni":
+            xi, square = c.coefficients[0], (found**2).sum(axis=1, keepdims=True)
+            factor = (xi + np.sqrt(1 + (1 - xi**2) * square)) / (1 + square)
+            found = found * factor / (factor - xi)
+        return np.asarray(found * (k.fx, k.fy) + (k.cx, k.cy))
+
+    @property
+    def _opencv(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Camera matrix and coefficients of OpenCV's functions."""
+        c = self.camera
+        coefficients = c.coefficients[1:] if c.distortion == "omni" else c.coefficients
+        K = np.array([[c.fx, 0, c.cx], [0, c.fy, c.cy], [0, 0, 1.0]])
+        return K, np.array(coefficients or (0.0,) * 4, np.float64)
 
     @property
     def shown_at(self) -> NDArray[np.float64]:
@@ -115,7 +126,7 @@ class Undistorter:
             moves = np.diff(pixels.reshape(len(steps), len(border), 2), axis=0)
             return bool(((moves * border).sum(axis=2) > 0).all())
 
-        short = width / (2 * np.tan(MAX_FOV / 2)) if self.camera.distortion == "fisheye" else 0.05 * self.camera.fx
+        short = width / (2 * np.tan(MAX_FOV / 2)) if self.camera.distortion != "perspective" else 0.05 * self.camera.fx
         long = 50 * max(self.camera.fx, short)
         if is_covered(short):
             return float(short)

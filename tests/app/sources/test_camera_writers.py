@@ -1,6 +1,7 @@
 """A file of each program that writes cameras is projected as OpenCV does; a changed one is never another silently."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 import yaml
 
 from stream_recon.app.sources.calibration import Calibration, parse_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import open_source
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import ConfigError, InputError
+from tests.app.media import write_images
 from tests.mutations import Mutant, of_lines, of_scalars, of_tree, silently_other
 
 SIZE = (752, 480)
@@ -122,6 +126,17 @@ VINS_FISHEYE = {
     "projection_parameters": dict(zip(("k2", "k3", "k4", "k5"), FISHEYE, strict=True))
     | {"mu": FX, "mv": FY, "u0": CX, "v0": CY},
 }
+XI = 1.1
+OMNI = [-0.05, 0.02, 0.0003, -0.0002]
+VINS_MEI = {
+    "model_type": "MEI",
+    "camera_name": "camera",
+    "image_width": SIZE[0],
+    "image_height": SIZE[1],
+    "mirror_parameters": {"xi": XI},
+    "distortion_parameters": dict(zip(("k1", "k2", "p1", "p2"), OMNI, strict=True)),
+    "projection_parameters": {"gamma1": FX, "gamma2": FY, "u0": CX, "v0": CY},
+}
 VINS_MONO = {
     "imu_topic": "/imu0",
     "image_topic": "/cam0/image_raw",
@@ -211,6 +226,8 @@ WRITERS: dict[str, tuple[str, dict[str, Any], list[float], str]] = {
     "ros 2 message": ("yaml", message("dkrp", "equidistant", FISHEYE), FISHEYE, "fisheye"),
     "kalibr": ("yaml", kalibr("radtan", BROWN), BROWN, "perspective"),
     "kalibr equidistant": ("yaml", kalibr("equidistant", FISHEYE), FISHEYE, "fisheye"),
+    "kalibr omni": ("yaml", kalibr("radtan", OMNI), OMNI, "omni"),
+    "vins mei": ("yml", VINS_MEI, OMNI, "omni"),
     "euroc": ("yaml", EUROC, BROWN, "perspective"),
     "vins": ("yml", VINS, BROWN, "perspective"),
     "vins kannala brandt": ("yml", VINS_FISHEYE, FISHEYE, "fisheye"),
@@ -233,6 +250,9 @@ WRITERS: dict[str, tuple[str, dict[str, Any], list[float], str]] = {
     "metashape": ("xml", METASHAPE, BROWN5, "perspective"),
     "metashape fisheye": ("xml", METASHAPE_FISHEYE, FISHEYE, "fisheye"),
 }
+
+
+WRITERS["kalibr omni"][1]["cam0"].update(camera_model="omni", intrinsics=[XI, FX, FY, CX, CY])
 
 
 def xml(tag: str, value: Any) -> str:
@@ -262,6 +282,9 @@ def read(tmp_path: Path, kind: str, text: str) -> tuple[Calibration, tuple[str, 
 
 def expected(coefficients: list[float], model: str) -> np.ndarray:
     points = np.concatenate([GRID, np.ones((len(GRID), 1))], axis=1)[:, None]
+    if model == "omni":  # cv2.omnidir.projectPoints
+        points /= np.linalg.norm(points, axis=2, keepdims=True)
+        points[..., 2] += XI
     project = cv2.fisheye.projectPoints if model == "fisheye" else cv2.projectPoints
     pixels, _ = project(points, np.zeros(3), np.zeros(3), K, np.array(coefficients))
     return np.asarray(pixels).reshape(-1, 2) + 0.5
@@ -286,3 +309,127 @@ def test_a_changed_file_is_never_another_camera_silently(tmp_path: Path, writer:
     if kind not in ("json", "xml"):
         mutants += [m for m in of_lines(written(kind, tree)) if "commented" in m.change]
     assert silently_other(lambda text: read(tmp_path, kind, text), mutants, camera, (InputError, ConfigError)) == []
+
+
+@pytest.mark.parametrize("writer", ["kalibr omni", "vins kannala brandt", "opencv rational"])
+def test_pixels_go_back_to_their_rays(tmp_path: Path, writer: str) -> None:
+    kind, tree, _, _ = WRITERS[writer]
+    lens = Undistorter(read(tmp_path, kind, written(kind, tree))[0], SIZE)
+    k = lens.intrinsics
+    rays = (np.stack(np.meshgrid([30.0, 376, 700], [40.0, 240, 430]), axis=-1).reshape(-1, 2) - (k.cx, k.cy)) / k.fx
+    assert np.abs(lens.from_source(lens.to_source(rays)) - (rays * k.fx + (k.cx, k.cy))).max() < 0.1
+
+
+def test_an_omnidirectional_camera_turns_with_its_images() -> None:
+    camera = Calibration(FX, FY, CX, CY, "omni", (XI, *OMNI), SIZE)
+    turned = camera.turned(6)  # by 90 degrees, clockwise
+    x, y = GRID.T
+    px, py = Undistorter(camera, SIZE).to_source(GRID).T
+    expected = np.stack([SIZE[1] - py, px], axis=1)
+    assert np.abs(Undistorter(turned, SIZE[::-1]).to_source(np.stack([-y, x], axis=1)) - expected).max() < 1e-6
+
+
+MODELS = [
+    ("SIMPLE_PINHOLE", 0, [FX, CX, CY]),
+    ("PINHOLE", 1, [FX, FY, CX, CY]),
+    ("SIMPLE_RADIAL", 2, [FX, CX, CY, -0.1]),
+    ("RADIAL", 3, [FX, CX, CY, -0.1, 0.02]),
+    ("OPENCV", 4, [FX, FY, CX, CY, *BROWN]),
+    ("OPENCV_FISHEYE", 5, [FX, FY, CX, CY, *FISHEYE]),
+    ("FULL_OPENCV", 6, [FX, FY, CX, CY, *RATIONAL]),
+    ("SIMPLE_RADIAL_FISHEYE", 8, [FX, CX, CY, 0.01]),
+    ("RADIAL_FISHEYE", 9, [FX, CX, CY, 0.01, -0.002]),
+]
+
+
+@pytest.mark.parametrize(("model", "number", "values"), MODELS)
+def test_text_and_binary_files_of_colmap_say_the_same(
+    tmp_path: Path, model: str, number: int, values: list[float]
+) -> None:
+    pycolmap = pytest.importorskip("pycolmap")
+    text = f"# a comment\n1 {model} {SIZE[0]} {SIZE[1]} {' '.join(map(str, values))}  # another\n"
+    camera, _ = read(tmp_path, "txt", text)
+    row = struct.pack(f"<QiiQQ{len(values)}d", 1, 1, number, *SIZE, *values)
+    (tmp_path / "cameras.bin").write_bytes(row)
+    assert parse_camera(str(tmp_path / "cameras.bin")) == camera
+    theirs = pycolmap.Camera(model=model, width=SIZE[0], height=SIZE[1], params=values)
+    pixels = theirs.img_from_cam(np.concatenate([GRID, np.ones((len(GRID), 1))], axis=1))
+    assert np.abs(Undistorter(camera, SIZE).to_source(GRID) - pixels).max() < 0.1
+    words = text.split()[3:-2]
+    for at in range(len(words)):
+        for changed in (words[:at] + words[at + 1 :], [*words[:at], words[at] + "x", *words[at + 1 :]]):
+            with pytest.raises((InputError, ConfigError)):
+                read(tmp_path, "txt", " ".join(changed) + "\n")
+    with pytest.raises(InputError, match="camera model 7 of COLMAP"):
+        (tmp_path / "cameras.bin").write_bytes(row[:12] + struct.pack("<i", 7) + row[16:])
+        parse_camera(str(tmp_path / "cameras.bin"))
+
+
+def document(*calibrations: dict[str, Any]) -> str:
+    """A Metashape document with one sensor for each calibration."""
+    sensors = ""
+    for number, table in enumerate(calibrations):
+        inside = "".join(
+            xml(key, value) for key, value in table.items() if key not in ("projection", "width", "height")
+        )
+        size = f'<resolution width="{SIZE[0]}" height="{SIZE[1]}"/>'
+        sensors += (
+            f'<sensor id="{number}" label="FC330" type="frame">{size}<property name="pixel_width" value="0.0015"/>'
+            f'<calibration type="frame" class="initial">{size}<f>1</f></calibration>'
+            f'<calibration type="{table["projection"]}" class="adjusted">{size}{inside}</calibration></sensor>'
+        )
+    return (
+        f'<?xml version="1.0"?><document version="1.5.0"><chunk label="a" enabled="true"><sensors next_id="2">{sensors}'
+        '</sensors><cameras next_id="1"><camera id="0"><transform>1 0</transform></camera></cameras></chunk></document>'
+    )
+
+
+def test_a_document_of_metashape_gives_its_adjusted_cameras(tmp_path: Path) -> None:
+    camera, _ = read(tmp_path, "xml", document(METASHAPE["calibration"]))
+    alone, _ = read(tmp_path, "xml", written("xml", METASHAPE))
+    assert camera == alone
+    both, _ = read(tmp_path, "xml", document(METASHAPE["calibration"], METASHAPE_FISHEYE["calibration"] | {"f": 300}))
+    with pytest.raises(InputError, match="2 different cameras"):
+        both.for_size(SIZE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "named"),
+    [
+        ("yml", written("yml", VINS) + "model_type: MEI\n", "model_type stands there twice"),
+        ("yaml", written("yaml", kalibr("radtan", BROWN)).replace("pinhole", "ds"), "camera_model ds"),
+        ("xml", written("xml", METASHAPE).replace("<b1>", "<b2>7</b2><b1>"), "b2 is not 0"),
+        ("xml", written("xml", METASHAPE).replace("<b1>", "<k4>7</k4><b1>"), "k4 is not 0"),
+        ("xml", written("xml", METASHAPE).replace("frame", "spherical"), "projection spherical"),
+        ("xml", "<!DOCTYPE a [<!ENTITY b 'c'>]>" + written("xml", METASHAPE), "DOCTYPE"),
+        ("yaml", written("yaml", ros("plumb_bob", BROWN5)) + "lens_shift: 0.2\n", "lens_shift"),
+        ("json", json.dumps({**opencv(BROWN5), "skew": 2.0}), "skew"),
+        ("yml", written("yml", orb_slam("PinHole", "Camera.", {})) + "LEFT.K: 3\n", r"LEFT\.K"),
+        ("json", json.dumps({**transforms("OPENCV", {}), "fl_x": 300.0, "camera_angle_x": 0.5}), "contradict"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_by_its_name(tmp_path: Path, kind: str, text: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        read(tmp_path, kind, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "named"),
+    [
+        ("yml", written("yml", {**VINS_MONO, "rolling_shutter": 1}), "rolling_shutter"),
+        ("json", json.dumps(transforms("OPENCV", {})), "k1, k2, p1, p2"),
+        ("yaml", "K: [[300, 0, 192], [0, 300, 144], [0, 0, 1]]\nD: [0, 0, 0, 0, 0]\n", "no image size"),
+    ],
+)
+def test_what_a_file_leaves_open_is_a_warning_of_the_source(tmp_path: Path, kind: str, text: str, named: str) -> None:
+    write_images(tmp_path / "images", ["1.png"], SIZE)
+    (tmp_path / f"camera.{kind}").write_text(text)
+    with open_source(str(tmp_path / "images"), FrameChoice(camera=str(tmp_path / f"camera.{kind}"))) as source:
+        assert any(named in line for line in source.warnings)
+
+
+def test_values_in_flow_style_as_words_and_in_utf_16(tmp_path: Path) -> None:
+    text = "{image_width: '752', image_height: 480.0, K: [[458.5, 0, 367.5], [0, +457.25, 248.25], [0, 0, 1.]], D: []}"
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-16")
+    camera = parse_camera(str(tmp_path / "a.yaml"))
+    assert (camera.fx, camera.fy, camera.size) == (FX, FY, SIZE)
