@@ -167,6 +167,8 @@ def _opencv(
             notes.append(f"no distortion_model or fisheye_model is stated: the 4 {key} are taken as k1 k2 p1 p2")
         elif model == "plumb_bob":
             notes.append(f"{key}: 4 where plumb_bob has 5: k3 is taken as 0")
+    if model == "radial-tangential" and D is not None and any(D[4:]):
+        notes.append(f"{key}: 5 where radial-tangential has 4: the last is taken as k3")
     if size is None:
         notes.append("no image size (image_width, image_height or resolution) is stated: that of the source is taken")
     try:

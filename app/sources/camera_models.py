@@ -13,7 +13,7 @@ PERSPECTIVE_NAMES = {
     "thin_prism": (12, 14),
     "brown": (4, 5),
     "radtan": (4,),
-    "radial-tangential": (4,),
+    "radial-tangential": (4, 5),
     "none": (),
 }
 """Numbers of coefficients, in OpenCV's order, by the name of the distortion model in ROS, Kalibr and OpenCV."""

@@ -14,7 +14,7 @@ SAME_FOCAL = 0.01
 
 
 _TRANSFORMS_HARMLESS = (
-    r"file_path|transform_matrix|sharpness|aabb(_scale)?|scale|offset|up|colmap_im_id|camera_id|time(stamp)?|name|"
+    r"frames|file_path|transform_matrix|sharpness|aabb(_scale)?|scale|offset|up|colmap_im_id|camera_id|time(stamp)?|name|"
     r"(depth|mask|normal|semantics?|confidence)(_file)?_path|ply_file_path|applied_(transform|scale)|exposure|"
     r"orientation_override|auto_scale_poses_override|(train|val|test)_filenames|depth_unit_scale_factor|"
     r"integer_depth_scale|enable_depth_loading|n_extra_learnable_dims|(white|black)_transparent|from_na|fix_premult|"
