@@ -9,17 +9,20 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.sources.calibration import FORMS, Calibration
 from stream_recon.app.sources.camera_models import (
     COLMAP_NUMBERS,
     COLMAP_PARAMETERS,
+    FISHEYE_NAMES,
     SKEW,
     UnsupportedError,
     absent_notes,
     colmap_camera,
     distortion,
+    omnidirectional,
     rolling_shutter,
 )
 from stream_recon.app.sources.named_values import NUMBER, Names, parse_trees
@@ -63,16 +66,18 @@ def _cameras(data: bytes) -> list[Calibration]:
         return _colmap_binary(data)
     text = data.decode("utf-16" if is_wide else "utf-8-sig")
     lines = [words for line in text.splitlines() if (words := line.partition("#")[0].split())]
-    if lines and (all(re.fullmatch(NUMBER, word) for word in lines[0]) or (lines[0][0].isdecimal() and lines[0][1:])):
+    if lines and re.fullmatch(NUMBER, lines[0][0]) and lines[0][1:]:
         return _colmap_text(lines)
-    cameras = []
-    for tree in parse_trees(text):
-        names = Names(tree.get("opencv_storage", tree) if isinstance(tree, dict) else tree)
-        writer = next((w for w in WRITERS if any(re.fullmatch(w.mark, name) for name in names)), None)
-        if writer is None:
-            raise InputError(f"unknown format ({', '.join([*names][:4])}): use {FORMS}")
-        cameras += writer.read(names)
-        names.end(writer.harmless)
+    return [camera for tree in parse_trees(text) for camera in _of_tree(tree)]
+
+
+def _of_tree(tree: Any) -> list[Calibration]:
+    names = Names(tree.get("opencv_storage", tree) if isinstance(tree, dict) else tree)
+    writer = next((w for w in WRITERS if any(re.fullmatch(w.mark, name) for name in names)), None)
+    if writer is None:
+        raise InputError(f"unknown format ({', '.join([*names][:4])}): use {FORMS}")
+    cameras = writer.read(names)
+    names.end(writer.harmless)
     return cameras
 
 
@@ -142,7 +147,10 @@ def _matrix(names: Names) -> list[Calibration]:
         if model is not None:
             raise UnsupportedError(f"camera_model {camera} with distortion_model {model}")
         model = camera
-    return [_opencv(names, [K[0], K[4], K[2], K[5]], model, bends, size, names.flag("fisheye_model"))]
+    if (fisheye := names.flag("fisheye_model")) and model not in (None, *FISHEYE_NAMES):
+        raise UnsupportedError(f"distortion_model {model} with fisheye_model")
+    model = model if fisheye is None or model is not None else "fisheye" if fisheye else ""
+    return [_opencv(names, [K[0], K[4], K[2], K[5]], model, bends, size)]
 
 
 _OTHER_COEFFICIENTS = ("distortion_coeffs", "distCoeffs", "dist_coeffs", "dist_coeff", "D", "d")
@@ -154,34 +162,33 @@ def _opencv(
     model: str | None,
     bends: tuple[str, list[float] | None],
     size: list[float] | None,
-    fisheye: bool | None = None,
     xi: float | None = None,
 ) -> Calibration:
     """Camera whose (0, 0) is the centre of the first pixel, as in OpenCV, ROS, Kalibr, VINS and ORB-SLAM."""
     key, D = bends
     if D is None and model != "none":
         names.absent.append(key)
-    notes = []
-    if D is not None and len(D) == 4 and any(D):
-        if model is None and fisheye is None:
-            notes.append(f"no distortion_model or fisheye_model is stated: the 4 {key} are taken as k1 k2 p1 p2")
-        elif model == "plumb_bob":
-            notes.append(f"{key}: 4 where plumb_bob has 5: k3 is taken as 0")
-    if model == "radial-tangential" and D is not None and any(D[4:]):
-        notes.append(f"{key}: 5 where radial-tangential has 4: the last is taken as k3")
+    notes = [
+        f"{key}: {text}" for name, count, text in _ODD_COUNTS if (model, len(D or ())) == (name, count) and any(D or ())
+    ]
     if size is None:
         notes.append("no image size (image_width, image_height or resolution) is stated: that of the source is taken")
     try:
-        kind, used = distortion(model, D or [], bool(fisheye))
+        kind, used = distortion(model, D or [])
+        if xi is not None:
+            kind, used = omnidirectional(xi, kind, used)
     except UnsupportedError as error:
         raise UnsupportedError(f"{error} (distortion_model, {key})") from None
-    if xi is not None:
-        if kind != "perspective" or any(used[4:]):
-            raise UnsupportedError(f"xi with distortion model {model} ({key})")
-        kind, used = "omni", (xi, *(used[:4] or (0.0,) * 4))
     fx, fy, cx, cy = intrinsics
     pixels = None if size is None else (int(size[0]), int(size[1]))
     return Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, pixels, notes=(*notes, *absent_notes(names)))
+
+
+_ODD_COUNTS = (
+    (None, 4, "no distortion_model or fisheye_model is stated: the 4 are taken as k1 k2 p1 p2"),
+    ("plumb_bob", 4, "4 where plumb_bob has 5: k3 is taken as 0"),
+    ("radial-tangential", 5, "5 where radial-tangential has 4: the last is taken as k3"),
+)
 
 
 def _kalibr(names: Names) -> list[Calibration]:
@@ -270,7 +277,7 @@ def _orb_coefficients(names: Names, prefix: str, model: str | None) -> list[floa
         return None
     if model is None and f"{prefix}k4" in names:
         raise InputError("Camera.type is missing")
-    return [*(names.needed(key) for key in keys), *([] if fisheye else [names.or_zero(f"{prefix}k3")])]
+    return [*(names.needed(key) for key in keys), *([] if fisheye else [names.usual(f"{prefix}k3")])]
 
 
 def _metashape(names: Names) -> list[Calibration]:
@@ -304,16 +311,16 @@ def _metashape_camera(names: Names) -> Calibration:
     at = Names(names.take("resolution"), "resolution") if "resolution" in names else names
     width, height = at.needed("width"), at.needed("height")
     f = names.needed("f")
-    cx, cy, b1 = names.or_zero("cx"), names.or_zero("cy"), names.or_zero("b1")
-    k1, k2, k3 = (names.or_zero(key) for key in ("k1", "k2", "k3"))
+    cx, cy, b1 = names.usual("cx"), names.usual("cy"), names.usual("b1")
+    k1, k2, k3 = (names.usual(key) for key in ("k1", "k2", "k3"))
     names.zero("b2", "skew", "p3", "p4")
     if projection == "frame":
-        p2, p1 = names.or_zero("p1"), names.or_zero("p2")
+        p2, p1 = names.usual("p1"), names.usual("p2")
         names.zero("k4")
         kind, coefficients = distortion("plumb_bob", [k1, k2, p1, p2, k3])
     else:
         names.zero("p1", "p2")
-        kind, coefficients = "fisheye", (k1, k2, k3, names.or_zero("k4"))
+        kind, coefficients = "fisheye", (k1, k2, k3, names.usual("k4"))
     names.end("class|date|software|text|covariance|params|vars|coeffs")
     size, centre = (int(width), int(height)), (width / 2 + cx, height / 2 + cy)
     return Calibration(f + b1, f, *centre, kind, coefficients, size, notes=absent_notes(names))

@@ -60,34 +60,28 @@ def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibrat
     return Calibration(p[0], p[1], p[2], p[3], kind, tuple(p[4:]), size)
 
 
-def distortion(
-    model: str | None, coefficients: list[float], fisheye: bool = False
-) -> tuple[Distortion, tuple[float, ...]]:
-    """Kind and coefficients of a distortion model of ROS, Kalibr or OpenCV.
-
-    Args:
-        model: None or empty: OpenCV's, by the number of coefficients.
-        fisheye: whether the file says so in another way.
+def distortion(model: str | None, coefficients: list[float]) -> tuple[Distortion, tuple[float, ...]]:
+    """Kind and coefficients of a distortion model of ROS, Kalibr or OpenCV; without a name, OpenCV's by their number.
 
     Raises UnsupportedError: a model or number of coefficients that cannot be applied.
     """
-    name = (model or "").lower()
-    if name in FISHEYE_NAMES or fisheye:
-        if name not in (*FISHEYE_NAMES, ""):
-            raise UnsupportedError(f"distortion model {name} with fisheye_model")
-        if not coefficients:
-            raise UnsupportedError(f"distortion model {name or 'fisheye'} without coefficients")
-        if any(coefficients[4:]) or len(coefficients) < 4:
-            raise UnsupportedError(f"distortion model {name or 'fisheye'} with {len(coefficients)} coefficients")
+    name, count, is_none = (model or "").lower(), len(coefficients), not any(coefficients)
+    if name in FISHEYE_NAMES:
+        if any(coefficients[4:]) or count < 4:
+            raise UnsupportedError(f"distortion model {name} with {count or 'no'} coefficients")
         return "fisheye", tuple(coefficients[:4])
-    is_none = not any(coefficients)
     if name not in PERSPECTIVE_NAMES and not (is_none and "brown" in name):
         raise UnsupportedError(f"distortion model {name}")
-    if is_none:
-        return "perspective", tuple(coefficients) if len(coefficients) in PERSPECTIVE_NAMES[""] else ()
-    if len(coefficients) not in PERSPECTIVE_NAMES[name]:
-        raise UnsupportedError(f"distortion model {name or 'of OpenCV'} with {len(coefficients)} coefficients")
-    return "perspective", tuple(coefficients)
+    if not is_none and count not in PERSPECTIVE_NAMES[name]:
+        raise UnsupportedError(f"distortion model {name or 'of OpenCV'} with {count} coefficients")
+    return "perspective", tuple(coefficients) if count in PERSPECTIVE_NAMES[""] else ()
+
+
+def omnidirectional(xi: float, kind: Distortion, used: tuple[float, ...]) -> tuple[Distortion, tuple[float, ...]]:
+    """Kind and coefficients of the unified model. Raises UnsupportedError: with other distortion than k1 k2 p1 p2."""
+    if kind != "perspective" or any(used[4:]):
+        raise UnsupportedError("xi with another distortion model than k1 k2 p1 p2")
+    return "omni", (xi, *(used[:4] or (0.0,) * 4))
 
 
 def absent_notes(names: Names) -> tuple[str, ...]:

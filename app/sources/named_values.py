@@ -27,7 +27,7 @@ class Names:
     def __init__(self, table: Any, name: str = "the file") -> None:
         if not isinstance(table, Mapping):
             raise InputError(f"{name} is no table of names and values")
-        self._left, self._name = dict(table), name
+        self._left, self.name = dict(table), name
         self.absent: list[str] = []
         """Names of elements that are not there, and whose value is known without them."""
 
@@ -58,15 +58,15 @@ class Names:
         """A number without which the file says nothing."""
         found = self.number(*names)
         if found is None:
-            raise InputError(f"{self._name} has no {names[0]}")
+            raise InputError(f"{self.name} has no {names[0]}")
         return found
 
-    def or_zero(self, name: str) -> float:
-        """A number that the file's writer leaves out where it is 0; `absent` tells."""
+    def usual(self, name: str, value: float = 0.0) -> float:
+        """A number that the file's writer leaves out where it has this value; `absent` tells."""
         found = self.number(name)
         if found is None:
             self.absent.append(name)
-        return found or 0.0
+        return value if found is None else found
 
     def named(self, *names: str) -> tuple[str, list[float] | None]:
         """As `numbers`, with the name by which they are there."""
@@ -78,24 +78,14 @@ class Names:
         value = self.take(*names)
         if value is None:
             return None
-        sides = None
-        if isinstance(value, Mapping):
-            matrix = Names(value, name)
-            sides = matrix.whole("rows"), matrix.whole("cols")
-            if dimensions := matrix.numbers("sizes"):  # of OpenCV, of one dimension or more
-                sides = int(dimensions[0]), int(math.prod(dimensions[1:]))
-            value = matrix.take("data")
-            matrix.end("dt|type_id")
-            missing = [key for key, part in (("rows", sides[0]), ("cols", sides[1]), ("data", value)) if part is None]
-            if missing:
-                raise InputError(f"{name} has no {' and '.join(missing)}")
+        sides, value = _of_matrix(Names(value, name)) if isinstance(value, Mapping) else (None, value)
         rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
         lists = [part if isinstance(part, list) else str(part).split() for part in rows]
         found = [_number(part, name) for row in lists for part in row]
-        if sides is not None and (sides[0] or 0) * (sides[1] or 0) != len(found):
+        if sides is not None and sides[0] * sides[1] != len(found):
             raise InputError(f"{name} has {len(found)} numbers, and its rows and cols are {sides[0]} and {sides[1]}")
         given = sides or (len(lists), len(lists[0]))
-        if shape is not None and (len(found) != shape[0] * shape[1] or (given != shape and min(given) > 1)):
+        if shape is not None and (len(found) != math.prod(shape) or (given != shape and min(given) > 1)):
             raise InputError(f"{name} has {len(found)} numbers, not {shape[0]} by {shape[1]}")
         return found
 
@@ -133,7 +123,7 @@ class Names:
             listed = ", ".join(repr(name[:60]) for name in left[:4])
             more = f" and {len(left) - 4} more" if len(left) > 4 else ""
             raise InputError(
-                f"{self._name} has {listed}{more}, not understood: take it out if it says nothing of the camera"
+                f"{self.name} has {listed}{more}, not understood: take it out if it says nothing of the camera"
             )
 
 
@@ -207,6 +197,16 @@ def _xml_value(element: ElementTree.Element) -> Any:
             raise InputError(f"{tag} stands there twice")
         table[tag] = values[0] if len(values) == 1 else values
     return table
+
+
+def _of_matrix(matrix: Names) -> tuple[tuple[int, int], Any]:
+    """Rows and columns, and data, of a matrix as OpenCV and ROS write it; ``sizes``: of one dimension or more."""
+    sizes = matrix.numbers("sizes") if "sizes" in matrix else [matrix.needed("rows"), matrix.needed("cols")]
+    data = matrix.take("data")
+    matrix.end("dt|type_id")
+    if data is None or not sizes:
+        raise InputError(f"{matrix.name} has no data")
+    return (int(sizes[0]), int(math.prod(sizes[1:]))), data
 
 
 def _number(value: Any, name: str) -> float:

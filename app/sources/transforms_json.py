@@ -23,9 +23,10 @@ _TRANSFORMS_HARMLESS = (
 """Pattern of names that say nothing of how a ray meets the image."""
 FOCAL_KEYS = {"fl_x", "camera_angle_x"}
 """Keys of a transforms.json that state a focal length."""
-_TRANSFORMS = {
-    "OPENCV": ("k1", "k2", "p1", "p2"),
-    "PERSPECTIVE": ("k1", "k2", "p1", "p2"),
+_BROWN = ("k1", "k2", "p1", "p2")
+_TRANSFORMS: dict[str, tuple[str, ...]] = {
+    "OPENCV": _BROWN,
+    "PERSPECTIVE": _BROWN,
     "PINHOLE": (),
     "SIMPLE_PINHOLE": (),
     "SIMPLE_RADIAL": ("k1",),
@@ -44,6 +45,27 @@ def nerfstudio_camera(content: Mapping[str, Any], image_size: tuple[int, int] | 
     Raises UnsupportedError, InputError: what cannot be applied or is not understood; ValueError, ConfigError: damage.
     """
     names = Names(content, "transforms.json")
+    model = _model(names)
+    value = {name: names.usual(name) for name in _TRANSFORMS[model]}
+    if model in ("OPENCV", "PERSPECTIVE"):
+        value["k3"] = names.number("k3") or 0.0
+    for name in ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2"):
+        if any(names.numbers(name) or ()):
+            said = ", and no camera_model is stated" if "camera_model" in names.absent else ""
+            raise UnsupportedError(f"distortion {name} of {model}{said}")
+    fisheye = model == "OPENCV_FISHEYE"
+    coefficients = tuple(value.get(name, 0.0) for name in (_TRANSFORMS[model] if fisheye else (*_BROWN, "k3")))
+    if image_size is None or "w" in names or "h" in names:
+        image_size = int(names.needed("w")), int(names.needed("h"))
+    focals = _focals(names, image_size)
+    centre = names.usual("cx", image_size[0] / 2), names.usual("cy", image_size[1] / 2)
+    notes = rolling_shutter(names, "rolling_shutter")
+    names.end(_TRANSFORMS_HARMLESS)
+    kind: Distortion = "fisheye" if fisheye else "perspective"
+    return Calibration(*focals, *centre, kind, coefficients, image_size, notes=(*notes, *absent_notes(names)))
+
+
+def _model(names: Names) -> str:
     fisheye, word = names.flag("is_fisheye"), names.word("camera_model")
     if word is None and fisheye is None:
         names.absent.append("camera_model")
@@ -52,29 +74,12 @@ def nerfstudio_camera(content: Mapping[str, Any], image_size: tuple[int, int] | 
         raise UnsupportedError(f"camera_model {model}")
     if fisheye is not None and fisheye != (model == "OPENCV_FISHEYE"):
         raise InputError(f"is_fisheye and camera_model {model} contradict each other")
-    kind: Distortion = "fisheye" if model == "OPENCV_FISHEYE" else "perspective"
-    value = {name: names.or_zero(name) for name in _TRANSFORMS[model]}
-    if kind == "perspective":
-        value["k3"] = (names.number("k3") if model in ("OPENCV", "PERSPECTIVE") else None) or 0.0
-    for name in ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2"):
-        if any(names.numbers(name) or ()):
-            raise UnsupportedError(f"distortion {name} of {model}{'' if word else ' (no camera_model is stated)'}")
-    order = ("k1", "k2", "k3", "k4") if kind == "fisheye" else ("k1", "k2", "p1", "p2", "k3")
-    coefficients = tuple(value.get(name, 0.0) for name in order)
-    if image_size is None or "w" in names or "h" in names:
-        image_size = int(names.needed("w")), int(names.needed("h"))
-    focals = _transforms_focals(names, image_size)
-    centre = [names.number("cx"), names.number("cy")]
-    names.absent += [name for name, value in zip(("cx", "cy"), centre, strict=True) if value is None]
-    cx, cy = (side / 2 if value is None else value for side, value in zip(image_size, centre, strict=True))
-    notes = rolling_shutter(names, "rolling_shutter")
-    names.end(_TRANSFORMS_HARMLESS)
-    return Calibration(*focals, cx, cy, kind, coefficients, image_size, notes=(*notes, *absent_notes(names)))
+    return model
 
 
-def _transforms_focals(names: Names, size: tuple[int, int]) -> tuple[float, float]:
+def _focals(names: Names, size: tuple[int, int]) -> tuple[float, float]:
     """Focal lengths in pixels, from themselves or from the angles of view, which must agree."""
-    found = []
+    found: list[float] = []
     for axis, side in zip("xy", size, strict=True):
         focal, angle = names.number(f"fl_{axis}"), names.number(f"camera_angle_{axis}")
         if angle is not None:
@@ -84,10 +89,9 @@ def _transforms_focals(names: Names, size: tuple[int, int]) -> tuple[float, floa
             focal = by_angle if focal is None else focal
             if abs(focal / by_angle - 1) > SAME_FOCAL:
                 raise InputError(f"fl_{axis} and camera_angle_{axis} contradict each other")
-        if focal is None and axis == "y":
-            names.absent.append("fl_y")
-            focal = found[0]
         if focal is None:
-            raise InputError("fl_x is missing")
-        found.append(focal)
+            names.absent.append(f"fl_{axis}")
+        found += [value for value in (focal, *found) if value is not None][:1]
+    if "fl_x" in names.absent:
+        raise InputError("transforms.json has no fl_x")
     return found[0], found[1]

@@ -79,7 +79,7 @@ def test_full_opencv_of_colmap_is_the_rational_model(tmp_path: Path) -> None:
         (json.dumps({"fl_x": 300, "w": 384, "h": 288, "k4": 0.1}), "k4"),
         (json.dumps({"fl_x": 300, "w": 384, "h": 288, "camera_model": "EQUIRECTANGULAR"}), "EQUIRECTANGULAR"),
         (json.dumps({"fl_x": 300, "w": 384, "h": 288, "is_fisheye": True, "p1": 0.1}), "p1"),
-        ("cam0:\n  camera_model: omni\n  intrinsics: [1, 300, 300, 192, 144]\n  resolution: [384, 288]\n", "omni"),
+        ("cam0:\n  camera_model: eucm\n  intrinsics: [1, 1, 300, 300, 192, 144]\n  resolution: [384, 288]\n", "eucm"),
     ],
 )
 def test_what_cannot_be_applied_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
