@@ -12,7 +12,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
@@ -53,7 +52,7 @@ def files_of_pattern(spec: str) -> list[Path]:
         matches = [p for p in parent.iterdir() if pattern.fullmatch(p.name)] if parent.is_dir() else []
     else:
         matches = [Path(name) for name in glob.glob(str(Path(spec).expanduser()))]  # noqa: PTH207
-    files = sorted((path for path in matches if path.is_file()), key=lambda path: natural_key(path.name))
+    files = [Path(name) for name in in_order([str(path) for path in matches if path.is_file()])]
     if not files:
         raise InputError(f"no file has a name like {spec}")
     readable = IMAGE_SUFFIXES | readable_suffixes()
@@ -199,15 +198,12 @@ def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:
     if not twins:
         return images, []
     for paths in twins[:: -(-len(twins) // TWINS_COMPARED)]:
-        small = [image for path in paths if (image := _small(path)) is not None]
-        if any(np.abs(image - small[0]).mean() > SAME_PICTURE for image in small[1:]):
-            listed = " and ".join(path.name for path in paths)
-            raise InputError(f"{listed} have one name and show different pictures: move one kind to another folder")
+        _check_same_picture(paths)
     counts = Counter(path.suffix.lower() for path in images)
-    left_out = set()
-    for paths in twins:
-        kept = max(paths, key=lambda path: (counts[path.suffix.lower()], path.suffix.lower() in (".jpg", ".jpeg")))
-        left_out.update(path for path in paths if path != kept)
+    kept = [
+        max(each, key=lambda p: (counts[p.suffix.lower()], p.suffix.lower() in (".jpg", ".jpeg"))) for each in twins
+    ]
+    left_out = {path for paths in twins for path in paths} - set(kept)
     example = min(path.name for path in left_out)
     warning = f"{len(left_out)} images were left out as twins of others of the same name, such as {example}"
     return [path for path in images if path not in left_out], [warning]
@@ -217,9 +213,13 @@ TWINS_COMPARED, SAME_PICTURE = 3, 24.0
 """Pairs of twins whose pictures are compared, and the mean difference of grey levels up to which they are the same."""
 
 
-def _small(path: Path) -> NDArray[np.float32] | None:
-    rgb = read_image(path)
-    return None if rgb is None else cv2.resize(rgb, (16, 16), interpolation=cv2.INTER_AREA).astype(np.float32)
+def _check_same_picture(paths: Sequence[Path]) -> None:
+    """Raises InputError: readable images that show different pictures."""
+    read = [rgb for path in paths if (rgb := read_image(path)) is not None]
+    small = [cv2.resize(rgb, (16, 16), interpolation=cv2.INTER_AREA).astype(np.float32) for rgb in read]
+    if any(np.abs(image - small[0]).mean() > SAME_PICTURE for image in small[1:]):
+        listed = " and ".join(path.name for path in paths)
+        raise InputError(f"{listed} have one name and show different pictures: move one kind to another folder")
 
 
 def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:

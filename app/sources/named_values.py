@@ -82,11 +82,11 @@ class Names:
         rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
         lists = [part if isinstance(part, list) else str(part).split() for part in rows]
         found = [_number(part, name) for row in lists for part in row]
-        if sides is not None and sides[0] * sides[1] != len(found):
+        sides = sides or (len(lists), len(found) // len(lists))
+        if len(found) != math.prod(sides):
             raise InputError(f"{name} has {len(found)} numbers, and its rows and cols are {sides[0]} and {sides[1]}")
-        given = sides or (len(lists), len(lists[0]))
-        if shape is not None and (len(found) != math.prod(shape) or (given != shape and min(given) > 1)):
-            raise InputError(f"{name} has {len(found)} numbers, not {shape[0]} by {shape[1]}")
+        if shape is not None and sides not in (shape, (1, math.prod(shape)), (math.prod(shape), 1)):
+            raise InputError(f"{name} is {sides[0]} by {sides[1]}, not {shape[0]} by {shape[1]}")
         return found
 
     def whole(self, *names: str) -> int | None:

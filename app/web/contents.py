@@ -83,33 +83,36 @@ def unpack(path: Path, target: Path, max_bytes: int, max_files: int) -> int:
 
 
 def _unpack(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], target: Path, max_bytes: int) -> int:
-    contents: dict[str, dict[str, tuple[zipfile.ZipInfo, Content]]] = {"image": {}, "video": {}}
-    for info in infos:
-        with archive.open(info) as file:
-            content = content_of(file.read(HEAD_BYTES))
-        name = info.filename.replace("\\", "/")
-        if content is not None and content.kind in contents:
-            if name in contents[content.kind]:
-                raise InputError(f"the ZIP file has {name} twice")
-            contents[content.kind][name] = info, content
-    images, videos = contents["image"], contents["video"]
-    names = sorted(images, key=natural_key)
-    names = [name for name in names if not OTHER_WORDS.search(name.lower())] or names
-    numbers = {stem: number for number, stem in enumerate(dict.fromkeys(map(_stem, names)))}
-    files = {name: target / f"{numbers[_stem(name)]:06d}{images[name][1].suffix}" for name in names}
-    if len(set(files.values())) < len(files):
-        raise InputError("the ZIP file has names that differ in upper and lower case alone: rename one of them")
-    if not names and len(videos) == 1:
-        (name,) = videos
-        images, files = videos, {name: target / f"video{videos[name][1].suffix}"}
+    entries = {info.filename.replace("\\", "/"): (info, _content(archive, info)) for info in infos}
+    if len(entries) < len(infos):
+        raise InputError("the ZIP file has several files of one name: rename them")
+    files = _targets(entries, target)
     if not files:
         raise InputError("the ZIP file has no photographs")
     target.mkdir(mode=0o700)
     left = max_bytes
     for name, file in files.items():
-        with archive.open(images[name][0]) as stream:
-            left -= _copy(stream, file, min(left, MAX_IMAGE_BYTES) if names else left)
+        info, content = entries[name]
+        with archive.open(info) as stream:
+            left -= _copy(stream, file, min(left, MAX_IMAGE_BYTES) if content.kind == "image" else left)
     return _without_map_folders(files)
+
+
+def _targets(entries: dict[str, tuple[zipfile.ZipInfo, Content]], target: Path) -> dict[str, Path]:
+    """Where images are unpacked, by their names; without images, one video."""
+    names = sorted((name for name, (_, content) in entries.items() if content.kind == "image"), key=natural_key)
+    names = [name for name in names if not OTHER_WORDS.search(name.lower())] or names
+    numbers = {stem: number for number, stem in enumerate(dict.fromkeys(map(_stem, names)))}
+    files = {name: target / f"{numbers[_stem(name)]:06d}{entries[name][1].suffix}" for name in names}
+    if len(set(files.values())) < len(files):
+        raise InputError("the ZIP file has names that differ in upper and lower case alone: rename one of them")
+    videos = [name for name, (_, content) in entries.items() if content.kind == "video"]
+    return {videos[0]: target / f"video{entries[videos[0]][1].suffix}"} if not files and len(videos) == 1 else files
+
+
+def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Content:
+    with archive.open(info) as file:
+        return content_of(file.read(HEAD_BYTES)) or Content("other", "")
 
 
 def _stem(name: str) -> str:
