@@ -49,7 +49,7 @@ def files_of_pattern(spec: str) -> list[Path]:
         head, tail = Path(spec).name[: number.start()], Path(spec).name[number.end() :]
         digits = f"[0-9]{{{int(number[1])},}}" if number[1] else "[0-9]+"
         pattern = re.compile(re.escape(head) + digits + re.escape(tail))
-        matches = [p for p in parent.iterdir() if pattern.fullmatch(p.name)] if parent.is_dir() else []
+        matches = [p for p in parent.glob("*") if pattern.fullmatch(p.name)]
     else:
         matches = [Path(name) for name in glob.glob(str(Path(spec).expanduser()))]  # noqa: PTH207
     files = [Path(name) for name in in_order([str(path) for path in matches if path.is_file()])]

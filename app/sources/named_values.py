@@ -70,14 +70,17 @@ class Names:
 
     def named(self, *names: str) -> tuple[str, list[float] | None]:
         """As `numbers`, with the name by which they are there."""
-        return next((name for name in names if name in self), " or ".join(names[:2])), self.numbers(*names)
+        return self._present(names) or " or ".join(names[:2]), self.numbers(*names)
+
+    def _present(self, names: Iterable[str]) -> str | None:
+        return next((name for name in names if name in self), None)
 
     def numbers(self, *names: str, shape: tuple[int, int] | None = None) -> list[float] | None:
         """Numbers of a list, of lists in a list, of words, or of a matrix with rows and cols, such as ``shape``."""
-        name = next((name for name in names if name in self), names[0])
-        value = self.take(*names)
-        if value is None:
+        name = self._present(names)
+        if name is None:
             return None
+        value = self.take(*names)
         sides, value = _of_matrix(Names(value, name)) if isinstance(value, Mapping) else (None, value)
         rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
         lists = [part if isinstance(part, list) else str(part).split() for part in rows]
