@@ -211,9 +211,8 @@ class Calibration:
     def text(self) -> str:
         """The camera in one line, which `parse_camera` reads; run.json stores it."""
         record = {"bending" if name == "distortion" else name: value for name, value in asdict(self).items()}
-        del record["notes"]
         record["others"] = [parse_json(camera.text().encode()) for camera in self.others]
-        return json.dumps(record if self.others else {name: v for name, v in record.items() if name != "others"})
+        return json.dumps({name: value for name, value in record.items() if value or name not in ("others", "notes")})
 
 
 def parse_camera(text: str) -> Calibration:
@@ -257,6 +256,7 @@ def _from_record(content: Mapping[str, Any]) -> Calibration:
         tuple(float(value) for value in content["coefficients"]),
         None if size is None else (int(size[0]), int(size[1])),
         tuple(_from_record(other) for other in content.get("others", ())),
+        tuple(str(note) for note in content.get("notes", ())),
     )
 
 

@@ -424,7 +424,9 @@ def test_what_cannot_be_applied_is_refused_by_its_name(tmp_path: Path, kind: str
 def test_what_a_file_leaves_open_is_a_warning_of_the_source(tmp_path: Path, kind: str, text: str, named: str) -> None:
     write_images(tmp_path / "images", ["1.png"], SIZE)
     (tmp_path / f"camera.{kind}").write_text(text)
-    with open_source(str(tmp_path / "images"), FrameChoice(camera=str(tmp_path / f"camera.{kind}"))) as source:
+    # As the command passes it on.
+    camera = parse_camera(str(tmp_path / f"camera.{kind}")).text()
+    with open_source(str(tmp_path / "images"), FrameChoice(camera=camera)) as source:
         assert any(named in line for line in source.warnings)
 
 
