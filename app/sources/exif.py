@@ -105,7 +105,9 @@ def _float(value: Any) -> float:
 def _taken(inner: Mapping[int, Any]) -> float | None:
     text = str(inner.get(Base.DateTimeOriginal, "")).rstrip("\0 ")
     try:
-        return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+        parts = str(inner.get(Base.SubsecTimeOriginal, "")).rstrip("\0 ")
+        fraction = float(f"0.{parts}") if parts.isdecimal() and parts.isascii() else 0.0
+        return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp() + fraction
     except ValueError:
         return None
 

@@ -50,9 +50,9 @@ def textured(number: int) -> Image.Image:
     return Image.fromarray(cv2.resize(blocks, (64, 48), interpolation=cv2.INTER_NEAREST))
 
 
-def taken_at(path: Path, number: int, time: str) -> None:
+def taken_at(path: Path, number: int, time: str, fraction: str) -> None:
     exif = Image.Exif()
-    exif.get_ifd(0x8769)[0x9003] = time
+    exif.get_ifd(0x8769).update({0x9003: time, 0x9291: fraction})
     textured(number).save(path, exif=exif)
 
 
@@ -77,7 +77,7 @@ def test_different_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
 
 def test_exif_times_decide_where_names_disagree(tmp_path: Path) -> None:
     for number, name in enumerate(("IMG_9998.jpg", "IMG_9999.jpg", "IMG_0001.jpg", "IMG_0002.jpg")):
-        taken_at(tmp_path / name, number, f"2026:11:03 10:00:{number // 2:02d}")
+        taken_at(tmp_path / name, number, f"2026:11:03 10:00:{number // 3:02d}", f"{number % 3 * 3}50")
     with open_source(str(tmp_path)) as source:
         assert source.image_names == ["IMG_9998.jpg", "IMG_9999.jpg", "IMG_0001.jpg", "IMG_0002.jpg"]
         assert any("EXIF times" in line and "IMG_0002.jpg" in line for line in source.warnings)
