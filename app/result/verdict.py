@@ -13,6 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.result import causes
+from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import DENSE, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
@@ -64,6 +66,16 @@ class VerdictConfig:
     sample's first 16 frames, 10 keyframes, it could not; of its first 24, 14 keyframes, it could."""
     agrees: float = 0.3
     """Share of the image that held-out matches may contradict in a short video. The sample has 0.13."""
+    spoilt: float = 0.3
+    """Share of dark, blurred or bare pictures from which they are why frames cannot be confirmed."""
+    still: float = 0.8
+    """Share of the pictures in which the camera stands where it began, from which it has not moved."""
+    min_features: int = 200
+    """Features of a keyframe, of 1,000 that are sought, below which there is too little to see."""
+    overlapping: float = 0.5
+    """Share of the pairs of keyframes with matches below which pictures are too far apart."""
+    stray: float = 0.05
+    """Share of the frames that may show nothing that the others show, in a good result; one always may."""
     failed: int = 2
     """Number of independent findings from which a result has failed."""
     max_reasons: int = 2
@@ -71,10 +83,6 @@ class VerdictConfig:
 
 
 DEFAULT_VERDICT = VerdictConfig()
-OVERLAP = "Film with more overlap: move more slowly, in smaller turns, with the same things in view for longer"
-LONGER = "Film for longer, or take more of the video's frames"
-TEXTURE = "Keep edges and patterns in view, in good light"
-
 
 UNKNOWN_LENS = (
     "The field of view is not measured, because the camera only moves straight ahead or hardly turns: give it with "
@@ -159,29 +167,34 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
         *evidence.losses(),
         *evidence.others(),
     ]
-    unknown = evidence.unknown_lens()
+    notes = evidence.notes()
     if not findings:
-        whole = f"{evidence.frames:.0f} of {evidence.frames:.0f} frames"
-        return Verdict("good", f"{whole} were confirmed by points kept aside to check it{unknown}")
+        confirmed = f"{evidence.frames - evidence.stray:.0f} of {evidence.frames:.0f} frames"
+        return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{notes}")
     first = max(findings, key=lambda finding: finding.weight)
     if all(finding.is_unsure for finding in findings):
-        return Verdict("unsure", first.reason + unknown, first.advice)
-    others = [finding.reason for finding in findings if finding is not first]
-    reason = "; ".join([first.reason, *others[: config.max_reasons - 1]]) + unknown
+        return Verdict("unsure", first.reason + notes, first.cause.advice)
+    reasons = dict.fromkeys([first.reason, *(finding.reason for finding in findings)])
     failed = sum(finding.weight for finding in findings) >= config.failed
-    return Verdict("failed" if failed else "doubtful", reason, first.advice)
+    reason = "; ".join([*reasons][: config.max_reasons]) + notes
+    return Verdict("failed" if failed else "doubtful", reason, first.cause.advice)
 
 
 @dataclass(frozen=True)
 class _Finding:
     """What speaks against a result."""
 
-    reason: str
-    advice: str
+    cause: Cause
+    what: str = ""
+    """What shows it; empty where the cause says it."""
     weight: int = 1
     """0: evidence that is missing, which makes no result a failed one."""
     is_unsure: bool = False
     """The video is too short for this evidence."""
+
+    @property
+    def reason(self) -> str:
+        return ": ".join(part for part in (self.cause.reason, self.what) if part)
 
 
 class _Evidence:
@@ -191,38 +204,71 @@ class _Evidence:
         self._record, self._config = record, config
         self._refinement = _table(record, REFINEMENT)
         self._counts = _table(record, "frames")
+        self._pictures = _table(_table(record, "health"), "pictures")
         self.frames = float(frames) if frames is not None else _number(self._counts, "reconstructed") or 0.0
         segments = self._refinement.get("fallback_segments")
-        self._left = min(sum(_length(each) for each in segments) if isinstance(segments, list) else 0, self.frames)
+        self._segments = segments if isinstance(segments, list) else []
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None
+        self.stray = min(self._left("untied"), self.frames)
+        """Frames that show nothing that the others show."""
+
+    def _left(self, cause: str | None = None) -> float:
+        """Frames that refinement left as they were, all or those of a cause."""
+        named = [
+            each for each in self._segments if cause is None or (isinstance(each, dict) and each.get("cause") == cause)
+        ]
+        return min(sum(map(_length, named)), self.frames)
+
+    @property
+    def _cause(self) -> Cause:
+        """Why frames or points cannot be confirmed, by pictures, points and the camera's motion."""
+        if self._is_still:
+            return causes.STILL
+        judged = _number(self._pictures, "judged") or 0.0
+        for name, cause in (("dark", causes.DARK), ("blurred", causes.BLURRED), ("bare", causes.BARE)):
+            if judged and (_number(self._pictures, name) or 0.0) >= self._config.spoilt * judged:
+                return cause
+        keyframes, features = (_number(self._refinement, name) for name in ("keyframes", "features"))
+        if keyframes and features is not None and features < self._config.min_features * keyframes:
+            return causes.BARE
+        if self._left("moving") > 0:
+            return causes.MOVING
+        tried, accepted = (_number(self._refinement, f"pairs_{name}") for name in ("tried", "accepted"))
+        is_apart = tried and accepted is not None and accepted < self._config.overlapping * tried
+        return causes.APART if is_apart else causes.UNKNOWN
+
+    @property
+    def _is_still(self) -> bool:
+        judged, still = (_number(self._pictures, name) or 0.0 for name in ("judged", "still"))
+        return judged > 1 and still >= self._config.still * (judged - 1)
 
     def refinement(self) -> Iterator[_Finding]:
         """What points say that nothing was fitted to."""
+        if self._is_still:
+            yield _Finding(causes.STILL, weight=self._config.failed)
         if not self._refinement:
             stopped = self._record.get("interrupted") is True
-            yield _Finding(
-                f"{'the run was stopped' if stopped else 'not refined'}: nothing has checked its path",
-                "Continue it with --resume" if stopped else "'stream-recon refine' refines and checks it",
-                weight=0,
-            )
+            advice = "Continue it with --resume" if stopped else "'stream-recon refine' refines and checks it"
+            unchecked = Cause("the run was stopped" if stopped else "not refined", advice)
+            yield _Finding(unchecked, "nothing has checked its path", weight=0)
             return
         # The network's depth is no evidence where its path is wrong.
         by_lines = _number(self._refinement, "line_disagreement") if self._is_network_refuted() else None
         contradicted = _number(self._refinement, "disagreement") if by_lines is None else by_lines
         if (_number(self._refinement, "keyframes") or 0.0) < self._config.min_keyframes or contradicted is None:
-            yield _Finding("too few points are seen in several frames to check the result", OVERLAP)
+            yield _Finding(self._cause, "too few points are seen in several frames to check the result")
             return
-        unconfirmed = f"{self._left:.0f} of {self.frames:.0f} frames could not be confirmed"
-        if self._left >= self._config.unrefined * self.frames:
+        if self.stray > max(1.0, self._config.stray * self.frames):
+            yield _Finding(causes.STRAY, f"{self.stray:.0f} of {self.frames:.0f}")
+        left = self._left() - self.stray
+        if left and left >= self._config.unrefined * self.frames:
             if self._is_short(contradicted):
-                reason = f"too short to tell: {self.frames:.0f} frames do not show enough to check the path"
-                yield _Finding(reason, LONGER, weight=0, is_unsure=True)
+                reason = f"{self.frames:.0f} frames do not show enough to check the path"
+                yield _Finding(causes.SHORT, reason, weight=0, is_unsure=True)
             else:
-                yield _Finding(unconfirmed, OVERLAP)
+                yield _Finding(self._cause, f"{left:.0f} of {self.frames:.0f} frames could not be confirmed")
         if contradicted >= self._config.contradicted and not self._rejected:
-            yield _Finding(
-                f"points kept aside contradict it on {contradicted:.0%} of the image", f"{OVERLAP}. {TEXTURE}"
-            )
+            yield _Finding(self._cause, "points kept aside contradict it")
 
     def _is_short(self, contradicted: float) -> bool:
         """Whether a video has few keyframes, whose matches agree with it."""
@@ -233,32 +279,21 @@ class _Evidence:
         """Depth and parallax of a refinement, and its path next to the network's."""
         agreement = _number(self._refinement, "depth_agreement_before" if self._rejected else "depth_agreement")
         if agreement is not None and 1 - agreement >= self._config.depth_disagrees:
-            yield _Finding(f"depth of neighbouring frames disagrees on {1 - agreement:.0%} of the image", OVERLAP)
+            yield _Finding(self._cause, "neighbouring frames disagree on how far away things are")
         error = _number(self._refinement, "depth_error")
         lens = self._refinement.get("lens")
         if error is not None and error >= self._config.depth_error and isinstance(lens, str) and "RADIAL" in lens:
             # The lens is known; its depth maps are the network's, which takes every lens for a plain one.
-            yield _Finding(
-                f"depth and points differ by {error:.0%}: the network's depth does not fit a lens that bends lines",
-                "Trust path and points rather than depth maps, or film with a lens that keeps lines straight",
-            )
+            advice = "Trust path and points rather than depth maps, or film with a lens that keeps lines straight"
+            yield _Finding(Cause("the lens bends straight lines", advice), "the network's depth does not fit it")
         elif error is not None and error >= self._config.depth_error:
-            yield _Finding(
-                f"depth and points differ by {error:.0%}, as with a wrong aspect ratio or a lens that bends lines",
-                "Use the video as the camera wrote it, or give the camera with --intrinsics",
-            )
+            yield _Finding(causes.BENT, "depth and points differ")
         difference = _number(self._refinement, "network_difference")
         if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
-            yield _Finding(
-                f"two ways to find the path differ by {difference:.0%} of its length",
-                f"Keep moving things out of view, or mask them. {OVERLAP}",
-            )
+            yield _Finding(causes.MOVING, "two ways to find the path differ")
         parallax = _number(self._refinement, "parallax_deg")
-        if parallax is not None and parallax < self._config.parallax_deg:
-            yield _Finding(
-                f"the camera hardly moved: points are seen under {parallax:.1g} degrees",
-                "Walk sideways or around things; turning on the spot shows no depth",
-            )
+        if parallax is not None and parallax < self._config.parallax_deg and not self._is_still:
+            yield _Finding(causes.TURNED, "everything is seen from one spot")
 
     def scale(self) -> Iterator[_Finding]:
         """Changes of scale that overlapping depth maps show."""
@@ -269,7 +304,8 @@ class _Evidence:
         valid = [(frame, factor) for frame, factor in values if frame is not None and factor]
         if valid:
             frame, factor = max(valid, key=lambda each: max(each[1], 1 / each[1]))
-            yield _Finding(f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}", OVERLAP)
+            what = f"its scale seems to change by a factor of {factor:.2f} at frame {frame:.0f}"
+            yield _Finding(causes.UNKNOWN, what)
 
     def _is_network_refuted(self) -> bool:
         """Whether matches kept aside contradict the network nearly everywhere and the refined path far less.
@@ -294,50 +330,51 @@ class _Evidence:
             and steadiness >= self._config.focal_steadiness
             and not self._record.get("segments")
         ):
-            yield _Finding("the lens seems to have zoomed", "Film without zoom")
+            yield _Finding(Cause("the lens seems to have zoomed", "Film without zoom"))
 
-    def unknown_lens(self) -> str:
-        """What the images do not say of the lens, which makes no result a doubtful one; empty where they say all."""
+    def notes(self) -> str:
+        """What makes no result a doubtful one: what the images do not say of the lens, and a stray picture."""
+        notes = ""
+        if 0 < self.stray <= max(1.0, self._config.stray * self.frames):
+            notes = f". {self.stray:.0f} of {self.frames:.0f} show nothing that the others show: their place is a guess"
         unmeasured = self._refinement.get("field_of_view_measured") is False and not self._rejected
-        return f". {UNKNOWN_LENS}" if unmeasured else ""
+        return f"{notes}. {UNKNOWN_LENS}" if unmeasured else notes
 
     def losses(self) -> Iterator[_Finding]:
         """Frames that are missing, and parts whose place is a guess."""
+        if self._record.get("source_lost") is True:
+            yield _Finding(causes.LOST)
         parts = _number(self._refinement, "segments")
         if parts is None:
             breaks = self._record.get("segments")
             parts = 1.0 + (len(breaks) if isinstance(breaks, list) else 0)
         if parts > 1:
-            yield _Finding(
-                f"it has {parts:.0f} parts that nothing connects: where they lie relative to each other is a guess",
-                "Film without cuts, or show the same place before and after",
-            )
+            yield _Finding(causes.PARTS, f"where its {parts:.0f} parts lie relative to each other is a guess")
         # A live source drops frames by design. Those that are left overlap, or points tell that they do not.
         for name, word in (("blank", "black or covered"), ("damaged", "damaged")):
             lost = _number(self._counts, name) or 0.0
             if lost >= self._config.lost * (self.frames + lost):
-                yield _Finding(
-                    f"{lost:.0f} of {self.frames + lost:.0f} frames are {word}", "Film again without the gap"
-                )
+                reason = f"{lost:.0f} of {self.frames + lost:.0f} frames are {word}"
+                yield _Finding(Cause(reason, "Film again without the gap"))
 
     def others(self) -> Iterator[_Finding]:
         """What consecutive frames and stereo say."""
-        low = (_number(_table(self._record, "health"), "weak_frames") or 0.0) / self.frames
+        low = _number(_table(self._record, "health"), "weak_frames") or 0.0
         # Of the online poses, which an accepted refinement replaces.
-        if low >= self._config.inconsistent and (self._rejected or not self._refinement):
-            yield _Finding(f"{low:.0%} of the frames do not fit the frame before", OVERLAP)
+        if low >= self._config.inconsistent * self.frames and (self._rejected or not self._refinement):
+            yield _Finding(self._cause, f"{low:.0f} of {self.frames:.0f} frames do not fit the frame before")
         dense = _table(self._record, DENSE)
         # Of an earlier refinement: its maps do not count.
         is_current = dense.get("refinement") == self._refinement.get("id")
         confirmed = _number(dense, "confirmed") if is_current else None
         if confirmed is not None and confirmed < self._config.confirmed:
-            yield _Finding(f"stereo confirms only {confirmed:.0%} of the surfaces", TEXTURE)
+            yield _Finding(causes.BARE, "hardly any surface is confirmed by another view")
         splats = _table(self._record, SPLATS)
         psnr = _number(splats, "psnr")
         revision = _table(self._record, "revisions").get("cameras", 0)
         done = splats.get("steps") == splats.get("wanted_steps") and splats.get("revision") == revision
         if psnr is not None and done and psnr < self._config.splats_psnr:
-            yield _Finding(f"splats show images that they have not seen at {psnr:.0f} dB only", OVERLAP)
+            yield _Finding(causes.UNKNOWN, f"splats show images that they have not seen at {psnr:.0f} dB only")
 
 
 def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

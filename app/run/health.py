@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_points import UNSURE
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult
+from stream_recon.app.run.pictures import PictureCheck
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class HealthMonitor:
         self._typical: deque[float] = deque(maxlen=self._config.typical_frames)
         self._recent: deque[tuple[FrameResult, _Factors]] = deque(maxlen=self._config.window)
         self._is_low = False
+        self._pictures = PictureCheck()
 
     @property
     def notice(self) -> str | None:
@@ -114,6 +116,7 @@ class HealthMonitor:
         if self._previous is not None and self._previous.result.segment != result.segment:
             self._previous, self._is_low = None, False
             self._recent.clear()
+        self._pictures.count(result.rgb, not result.masked.any())
         previous, self._previous = self._previous, _reduced(result, self._config)
         confidence = result.confidence[~result.masked]
         self._typical.append(float(np.median(confidence)) if len(confidence) else 0.0)
@@ -131,7 +134,8 @@ class HealthMonitor:
         It has no mean: how well consecutive frames agree depends on the scene's texture more than on the errors of a
         path, which drifts or bends while they agree.
         """
-        return {"weak_frames": self._low_frames, "weak": [asdict(interval) for interval in list(self._intervals)]}
+        weak = [asdict(interval) for interval in list(self._intervals)]
+        return {"weak_frames": self._low_frames, "weak": weak, "pictures": self._pictures.summary()}
 
     def _note(self, result: FrameResult, factors: _Factors) -> None:
         self._recent.append((result, factors))

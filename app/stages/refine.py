@@ -1,6 +1,6 @@
 """Offline refinement as a stage, and what it tells the user."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,9 @@ def described(report: "RefinementReport") -> list[str]:
     if report.reprojection_px is None:
         reasons = dict.fromkeys(str(segment["why"]) for segment in report.fallback_segments)
         why = ", ".join(reasons) or "no map came out"
-        return [f"not refined: all frames keep the network's poses and depth, because {why}"]
+        return [
+            f"not refined: all frames keep {_kept(next(iter(report.fallback_segments), {}))} and depth, because {why}"
+        ]
     if report.focal is not None:
         loops = f", {report.loops} loops" if report.loops else ""
         lines.append(
@@ -96,7 +98,11 @@ def described(report: "RefinementReport") -> list[str]:
         for jump in report.scale_jumps
     ]
     return lines + [
-        f"frames {segment['first']} to {segment['last']} are not refined and keep the network's poses, "
+        f"frames {segment['first']} to {segment['last']} are not refined and keep {_kept(segment)}, "
         f"because {segment['why']}"
         for segment in report.fallback_segments
     ]
+
+
+def _kept(segment: Mapping[str, object]) -> str:
+    return "the stream's poses" if segment.get("kept") == "stream" else "the network's poses"

@@ -15,7 +15,7 @@ from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import PARTS, REFINEMENT
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.refine import RefineOptions
-from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState
+from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, keeps_stream
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -136,9 +136,10 @@ def refine_options(
 
 
 def _initial_poses(result: ResultFolder, scale: Scale) -> InitialPoses | None:
-    """Online poses of the frames with depth; None without an online back end, or after a refinement."""
+    """Online poses of the frames with depth; None without an online back end, or after a refinement that moved them."""
     cameras = result.with_depth(result.cameras)
-    if REFINEMENT in result.run or all(camera.network is None for camera in cameras):
+    is_moved = REFINEMENT in result.run and not keeps_stream(result.run[REFINEMENT])
+    if is_moved or all(camera.network is None for camera in cameras):
         return None
     # All frames have one camera.
     focal = float(np.median([np.sqrt(camera.intrinsics.fx * camera.intrinsics.fy) for camera in cameras]))

@@ -23,7 +23,7 @@ from stream_recon.app.result.verdict import judge
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_scales import interpolated
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
-from stream_recon.app.slam.offline.report import Refinement
+from stream_recon.app.slam.offline.report import Refinement, keeps_stream
 
 FloatArray = NDArray[np.float64]
 
@@ -48,7 +48,8 @@ def refined_result(
 ) -> RefinedResult:
     """What a refinement of the frames ``cameras``, those with depth, changes in a result with the frames ``every``."""
     tracks = _sparse_tracks(refinement, cameras)
-    camera_model = refinement.camera_model.scaled(1 / refinement.scale.factor) if refinement.fit is not None else None
+    is_changed = refinement.fit is not None or keeps_stream(vars(refinement.report))
+    camera_model = refinement.camera_model.scaled(1 / refinement.scale.factor) if is_changed else None
     T = refinement.T_world_camera
     moved = revision_to(every, *for_all_frames(every, cameras, T, refinement.depth_scale), camera_model)
     record = {

@@ -10,7 +10,7 @@ little.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,9 +113,13 @@ class Evidence:
         """Of the mean over consecutive keyframes."""
         return self.sigma * float(np.sqrt(self.config.correlated / max(keyframes, 1)))
 
-    def lost_share(self, among: NDArray[np.bool_]) -> float:
-        """Share of the matched image that the map loses at keyframes in a mask [N]."""
+    def lost_share(self, among: NDArray[np.bool_] | slice) -> float:
+        """Share of the matched image that the map loses at some keyframes."""
         return float(self.lost[among].mean())
+
+    def follows_object(self, among: NDArray[np.bool_] | slice) -> bool:
+        """Whether the map may follow a moving object at some keyframes: it loses what the scene shows."""
+        return self.lost_share(among) > self.config.max_lost
 
     @classmethod
     def compare(
@@ -179,13 +183,29 @@ class Selection:
 
     fallback: NDArray[np.bool_]  # [N]
     reason: str = ""
+    follows_object: bool = False
+    """Whether all fall back because the map may follow an object that moves."""
+    untied: NDArray[np.bool_] | None = None  # [N]
+    """Those that no matches tie to the others."""
+    stream: NDArray[np.bool_] | None = None  # [N]
+    """Those that fall back to the online poses instead."""
+
+    def cause(self, begin: int, end: int) -> str | None:
+        """Why a run of keyframes falls back, in one word, where it is known."""
+        if self.untied is not None and self.untied[begin:end].all():
+            return "untied"
+        return "moving" if self.follows_object else None
+
+    def keeps_stream(self, begin: int = 0, end: int | None = None) -> bool:
+        """Whether a run of keyframes falls back to the online poses."""
+        return self.stream is not None and bool(self.stream[begin:end].all())
 
     def with_untied(self, untied: NDArray[np.bool_] | None) -> "Selection":
         """The selection with keyframes of a mask [N], which no matches tie to the others, left to the network, too."""
         if untied is None or not untied.any():
             return self
         why = f"{self.reason}; {UNTIED}" if self.reason else UNTIED
-        return Selection(self.fallback | untied, why)
+        return replace(self, fallback=self.fallback | untied, reason=why, untied=untied)
 
 
 def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -> Selection:
@@ -206,11 +226,10 @@ def select(evidence: Evidence, cut_off: NDArray[np.bool_], least: float = 0.0) -
         return Selection(every, _in_words(evidence, worse))
     if total[remaining].mean() <= least:
         return Selection(every, _against(evidence, remaining))
-    lost = evidence.lost_share(remaining)
-    if lost > evidence.config.max_lost:
-        won = evidence.won[remaining].mean()
+    if evidence.follows_object(remaining):
+        lost, won = evidence.lost_share(remaining), evidence.won[remaining].mean()
         why = f"the map loses {lost:.1%} of the matched image that the network explains, and wins {won:.1%}"
-        return Selection(every, f"{why}: it may follow a moving object")
+        return Selection(every, f"{why}: it may follow a moving object", follows_object=True)
     return Selection(worse, _in_words(evidence, worse) if worse.any() else "")
 
 

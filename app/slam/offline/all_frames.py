@@ -13,6 +13,7 @@ from stream_recon.app.slam.ba.pose_only import LossSchedule, pose_only_ba
 from stream_recon.app.slam.ba.problem import FloatArray, rows_by
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_scales import interpolated
+from stream_recon.app.slam.evidence.judgement import runs
 from stream_recon.app.slam.frame_data import project_world
 from stream_recon.app.slam.matching.config import KltConfig
 from stream_recon.app.slam.matching.features import Features
@@ -103,10 +104,13 @@ def interpolate_poses(
     online: InitialPoses | None,
     depth_scale: FloatArray,
     config: BetweenConfig = BETWEEN,
+    stream: NDArray[np.bool_] | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Poses [N, 4, 4] and depth scales [N] of all frames from keyframes that do not fall back to the network.
 
-    ``depth_scale``: [K], of the keyframes.
+    Args:
+        depth_scale: [K], of the keyframes.
+        stream: [K], keyframes that fall back to the online poses.
     """
     mapped, count = np.flatnonzero(~fallback), len(data.views)
     positions, scales = np.array(data.keyframes)[mapped], depth_scale[mapped]
@@ -118,9 +122,16 @@ def interpolate_poses(
         # keyframes around them, and so seem to agree.
         before, ratio = online.T_world_camera, scales / online.depth_scale[positions]
         other = PoseInterpolator(positions, before, T_mapped, ratio, data.segment)
+        of_stream = np.zeros(count, bool)
+        ends = [-1, *data.keyframes, count]
+        for begin, end in runs(np.zeros(0, bool) if stream is None else stream):
+            of_stream[ends[begin] + 1 : ends[end + 1]] = True
         for frame in range(count):
-            if interpolator.misfit(frame) > max(config.wrong_motion, other.misfit(frame)):
+            is_wrong = interpolator.misfit(frame) > max(config.wrong_motion, other.misfit(frame))
+            if of_stream[frame] or is_wrong:
                 T[frame] = other.pose(frame)
+        of_online = interpolated(positions.tolist(), ratio, count) * online.depth_scale
+        return T, np.where(of_stream, of_online, interpolated(positions.tolist(), scales, count))
     return T, interpolated(positions.tolist(), scales, count)
 
 

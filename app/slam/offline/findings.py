@@ -1,7 +1,7 @@
 """What the stages of a refinement found, and the report on it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from stream_recon.app.slam.offline.depth_fields import DepthFields, interpolate_
 from stream_recon.app.slam.offline.held_out_test import Judgement
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.path_error import PathError
-from stream_recon.app.slam.offline.report import Refinement, RefinementReport
+from stream_recon.app.slam.offline.report import NETWORK, STREAM, InitialPoses, Refinement, RefinementReport
 from stream_recon.app.slam.offline.second_pass import SecondPass
 
 
@@ -45,7 +45,16 @@ class Findings:
     second: SecondPass | None = None
     frames: RefinedFrames | None = None
     unchanged: str = ""
-    """Why the network's poses are kept; empty where they are not."""
+    """Why the poses are not refined; empty where they are."""
+    online: InitialPoses | None = None
+    """Online poses of all frames."""
+
+    @property
+    def keeps_stream(self) -> bool:
+        """Whether poses that are not refined are the online ones, as without evidence: the stream ended with them."""
+        selection = self.selection
+        is_open = selection is None or not selection.fallback.all()
+        return self.online is not None and (is_open or (selection is not None and selection.keeps_stream()))
 
     def refinement(
         self, T_network: FloatArray, camera_model: CameraModel, scale: Scale, report: RefinementReport
@@ -53,8 +62,11 @@ class Findings:
         """The refinement; the network's poses [N, 4, 4], depth and camera where it did not succeed."""
         data, count = self.data, len(self.data.views)
         if self.unchanged or self.frames is None or self.second is None or self.attempt is None:
-            one, none, keyframes = np.ones(count), np.zeros((count, GRID, GRID), np.float16), data.keyframes
-            return Refinement(T_network, one, camera_model, scale, keyframes, None, [], report, none, data.features)
+            T, one, none = T_network, np.ones(count), np.zeros((count, GRID, GRID), np.float16)
+            if self.online is not None and self.keeps_stream:
+                T, one = self.online.T_world_camera, self.online.depth_scale
+                camera_model = replace(camera_model, focal=self.online.focal)
+            return Refinement(T, one, camera_model, scale, data.keyframes, None, [], report, none, data.features)
         fit, frames = self.second.fit, self.frames
         fields = interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
         return Refinement(
@@ -150,17 +162,25 @@ def _mapped(second: SecondPass, frames: RefinedFrames, data: VideoData, scale: S
 
 
 def fallback_segments(findings: Findings) -> list[dict[str, object]]:
-    """First and last frame of the segments that fall back to the network, and why."""
-    views, keyframes = findings.data.views, findings.data.keyframes
+    """First and last frame of the segments that are not refined, why, and whose poses they keep."""
+    views, keyframes, selection = findings.data.views, findings.data.keyframes, findings.selection
+
+    def segment(first: int, last: int, why: str, cause: str | None, is_stream: bool) -> dict[str, object]:
+        kept = STREAM if is_stream else NETWORK
+        return {"first": views[first].index, "last": views[last].index, "why": why, "cause": cause, "kept": kept}
+
     if findings.unchanged:
-        return [{"first": views[0].index, "last": views[-1].index, "why": findings.unchanged}]
-    if findings.selection is None:
+        cause = selection and selection.cause(0, len(keyframes))
+        return [segment(0, len(views) - 1, findings.unchanged, cause, findings.keeps_stream)]
+    if selection is None:
         return []
     return [
-        {
-            "first": views[keyframes[begin]].index,
-            "last": views[keyframes[end - 1]].index,
-            "why": findings.selection.reason,
-        }
-        for begin, end in runs(findings.selection.fallback)
+        segment(
+            keyframes[begin],
+            keyframes[end - 1],
+            selection.reason,
+            selection.cause(begin, end),
+            selection.keeps_stream(begin, end),
+        )
+        for begin, end in runs(selection.fallback)
     ]

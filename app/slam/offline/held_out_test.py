@@ -1,12 +1,13 @@
 """Test of solutions for the keyframes of a video by held-out matches and depth; see `evidence.judgement`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.evidence.depth_scales import keyframe_depth_scales
 from stream_recon.app.slam.evidence.held_out_error import (
@@ -25,12 +26,17 @@ from stream_recon.app.slam.evidence.judgement import (
     Selection,
     beyond_breaks,
     motion_angle_deg,
+    runs,
     select,
 )
 from stream_recon.app.slam.matching.covisibility import PairMatches, held_out_mask
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
+from stream_recon.app.slam.offline.report import InitialPoses
 from stream_recon.app.slam.offline.scale_consistency import SCALES, ScaleConfig, depth_scales
+
+Solution = BAState | InitialPoses | None
+"""A map, online poses of the keyframes, or the network's."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ class HeldOutTest:
         """Unverified matches of held-out features."""
         return self.matches.held_out
 
-    def error(self, fit: BAState | None) -> HeldOutError:
-        """Held-out error of a solution; None: of the network."""
+    def error(self, fit: Solution) -> HeldOutError:
+        """Held-out error of a solution."""
         return HeldOutError.measure(self._candidate(fit), self.data.features, self.matches.held_out, self.config.errors)
 
     def judge(self, fit: BAState) -> Judgement:
@@ -82,6 +88,19 @@ class HeldOutTest:
         sure = self.config.better * evidence.standard_error(len(evidence.total))
         selection = select(evidence, beyond, -self.config.as_good if self.refined_before else sure)
         return Judgement(network, mapped, agreement, evidence, selection)
+
+    def with_online(self, selection: Selection, online: InitialPoses | None) -> Selection:
+        """The selection with the runs that fall back to the online poses of the keyframes instead of the network's.
+
+        The stream ended with these: the network's are taken only where the evidence prefers them.
+        """
+        if online is None or not selection.fallback.any():
+            return selection
+        evidence, stream = self._evidence(None, online, self._compared(None, online)), np.zeros_like(selection.fallback)
+        for begin, end in runs(selection.fallback):
+            among, chance = slice(begin, end), self.config.sure * evidence.standard_error(end - begin)
+            stream[among] = evidence.total[among].mean() > -chance and not evidence.follows_object(among)
+        return replace(selection, stream=stream)
 
     def is_better(self, fit: BAState, other: BAState, errors: float = 1.0) -> bool:
         """Whether a solution is better than another one by more than some standard errors of the same evidence."""
@@ -102,8 +121,8 @@ class HeldOutTest:
         """Whether epipolar lines alone decide for a solution and against the network."""
         return self._by_lines(None, fit, (self.error(None), self.error(fit))) is not None
 
-    def _compared(self, first: BAState | None, second: BAState) -> tuple[HeldOutError, HeldOutError, Agreement]:
-        """Errors and depth agreement of two solutions; None: the network."""
+    def _compared(self, first: Solution, second: Solution) -> tuple[HeldOutError, HeldOutError, Agreement]:
+        """Errors and depth agreement of two solutions."""
         agreement = depth_agreement(
             self._candidate(first),
             self._candidate(second),
@@ -118,7 +137,7 @@ class HeldOutTest:
         return self.error(first), self.error(second), agreement
 
     def _evidence(
-        self, first: BAState | None, second: BAState, compared: tuple[HeldOutError, HeldOutError, Agreement]
+        self, first: Solution, second: Solution, compared: tuple[HeldOutError, HeldOutError, Agreement]
     ) -> Evidence:
         """Evidence for the second of two solutions that were `_compared`."""
         before, after, agreement = compared
@@ -126,11 +145,10 @@ class HeldOutTest:
         return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, self._size, self.config)
 
     def _by_lines(
-        self, first: BAState | None, second: BAState, errors: tuple[HeldOutError, HeldOutError]
+        self, first: Solution, second: Solution, errors: tuple[HeldOutError, HeldOutError]
     ) -> Evidence | None:
         """Evidence by epipolar lines alone, where both solutions follow the same scene and it decides."""
-        T_first = self.data.T_keyframes if first is None else first.scene.T_world_camera
-        if motion_angle_deg(T_first, second.scene.T_world_camera) > self.config.same_direction_deg:
+        if motion_angle_deg(self._poses(first), self._poses(second)) > self.config.same_direction_deg:
             return None
         return Evidence.by_lines(*errors, self._size, self.config)
 
@@ -150,14 +168,22 @@ class HeldOutTest:
                 best[k] = max(best.get(k, (0, pair)), (len(matches), pair))
         return sorted({pair for _, pair in best.values()})
 
-    def _candidate(self, fit: BAState | None) -> PoseCandidate:
-        count = len(self.data.keyframes)
+    def _poses(self, solution: Solution) -> FloatArray:
+        """Poses [K, 4, 4] of the keyframes."""
+        if isinstance(solution, BAState):
+            return solution.scene.T_world_camera
+        return self.data.T_keyframes if solution is None else solution.T_world_camera
+
+    def _candidate(self, fit: Solution) -> PoseCandidate:
+        count, T = len(self.data.keyframes), self._poses(fit)
         if fit is None:
-            return PoseCandidate(self.data.T_keyframes, self.camera_model, np.ones(count))
+            return PoseCandidate(T, self.camera_model, np.ones(count))
+        if isinstance(fit, InitialPoses):
+            return PoseCandidate(T, replace(self.camera_model, focal=fit.focal), fit.depth_scale)
         # By points where there are enough: scales by which depth maps agree best are no evidence.
         agreeing = depth_scales(fit, self.data.keyframe_grids, self.data.keyframe_segment, self.scales)
         scales = keyframe_depth_scales(fit, count, agreeing, self.scales.points)
-        return PoseCandidate(fit.scene.T_world_camera, fit.scene.camera_model, scales)
+        return PoseCandidate(T, fit.scene.camera_model, scales)
 
     def _explained(self, fit: BAState) -> Explained:
         """Numbers of training matches that the solution explains, and of all, by pair."""

@@ -91,7 +91,7 @@ def refine(
     unordered = options.unordered and len(views) <= config.max_unordered
     progress = _StageProgress(options.progress)
     stages = _Stages(images, scale, camera_model, online, unordered, options, config, progress)
-    findings = Findings(VideoData(views, [], [], np.ones(len(views))))
+    findings = Findings(VideoData(views, [], [], np.ones(len(views))), online=options.initial_poses)
     T_network = findings.data.T_network
     try:
         for stage in stages.every():
@@ -188,6 +188,7 @@ class _Stages:
             selection, error = findings.attempt.judgement.selection, findings.attempt.path_error()
         if error is not None and error.is_larger:
             selection = Selection(np.ones_like(selection.fallback), error.reason)
+        selection = self._with_online(findings.attempt, selection)
         reason = selection.reason if selection.fallback.all() else ""
         return replace(findings, selection=selection, path_error=error, unchanged=reason)
 
@@ -198,7 +199,14 @@ class _Stages:
         if not findings.selection.fallback.any():
             with self.progress.stage("adjustment again"):
                 attempt = attempt.with_network_motions()
-        return replace(findings, attempt=attempt, selection=findings.selection.with_untied(attempt.candidate.untied))
+        selection = findings.selection.with_untied(attempt.candidate.untied)
+        return replace(findings, attempt=attempt, selection=self._with_online(attempt, selection))
+
+    def _with_online(self, attempt: Attempt, selection: Selection) -> Selection:
+        data = attempt.data
+        # Parts of several segments cannot be tied to online poses, all of them can.
+        online = self.options.initial_poses if selection.fallback.all() else self.online
+        return attempt.test.with_online(selection, online and online.relative_to(data.T_keyframes[0], data.keyframes))
 
     def second_pass(self, findings: Findings) -> Findings:
         """The map with all features."""
@@ -211,10 +219,13 @@ class _Stages:
     def frames(self, findings: Findings) -> Findings:
         """Poses and depth of all frames."""
         assert findings.selection is not None and findings.second is not None
-        data, fit, fallback, config = findings.data, findings.second.fit, findings.selection.fallback, self.config
+        data, fit, config, selection = findings.data, findings.second.fit, self.config, findings.selection
+        fallback = selection.fallback
         with self.progress.stage("frames between"):
             scales, fields = corrected_depth(data, fit, fallback, self.scale.size, config)
-            T, depth_scale = interpolate_poses(data, fit, fallback, self.online, scales, config.between)
+            T, depth_scale = interpolate_poses(
+                data, fit, fallback, self.online, scales, config.between, selection.stream
+            )
             if len(data.keyframes) < len(data.views):
                 workers, advance = self.options.workers, self.progress.advance
                 T = refine_between(data, fit, T, self.images, workers, advance, config.between)

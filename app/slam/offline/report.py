@@ -12,6 +12,9 @@ from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.features import Features
 
+NETWORK, STREAM = "network", "stream"
+"""Whose poses a map starts from, or frames keep that are not refined: the network's, or the online ones."""
+
 
 @dataclass(frozen=True)
 class RefinementReport:
@@ -41,7 +44,7 @@ class RefinementReport:
     """Relative standard deviation of the focal length by the matches alone."""
     field_of_view_measured: bool | None = None
     """Whether the matches determine the focal length; None: the camera was given, or nothing was refined."""
-    start: str = "network"
+    start: str = NETWORK
     """Initialization: ``network``; ``stream``, the online poses; or ``matches`` alone."""
     disagreement_before: float | None = None
     disagreement: float | None = None
@@ -73,8 +76,20 @@ class RefinementReport:
     depth_error: float | None = None
     """Medians of the absolute log error of depth at held-out points, with scales alone and with the fields."""
     fallback_segments: list[dict[str, object]] = field(default_factory=list)
-    """First and last frame of segments that fall back to the network, and why."""
+    """``first`` and ``last`` frame of segments that are not refined, ``why``, its ``cause`` in one word, and whose
+    poses are ``kept``."""
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+def keeps_stream(report: object) -> bool:
+    """Whether nothing is refined and all frames keep the online poses, by the report as an object of ``run.json``."""
+    segments = report.get("fallback_segments") if isinstance(report, dict) else None
+    known = [each for each in segments if isinstance(each, dict)] if isinstance(segments, list) else []
+    return (
+        isinstance(report, dict)
+        and report.get("reprojection_px") is None
+        and STREAM in [each.get("kept") for each in known]
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stream_recon.app.result import causes
+from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.folder import read_run
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.verdict import Verdict, focal_change, judge, record_verdict, recorded_verdict
@@ -83,6 +85,52 @@ def test_what_was_not_checked_is_doubtful_with_what_to_do() -> None:
     assert stopped.level == "doubtful" and "--resume" in stopped.advice
     few = judge(refined(keyframes=2, reprojection_px=None, disagreement=None, disagreement_before=None))
     assert few.level == "doubtful" and few.advice
+
+
+def pictures(**bad: int) -> dict[str, Any]:
+    """What pictures of a run show: 60 were judged."""
+    return {"weak_frames": 0, "pictures": {"judged": 60, "dark": 0, "blurred": 0, "bare": 0, "still": 0, **bad}}
+
+
+def left(cause: str | None = None, count: int = 37) -> list[dict[str, Any]]:
+    return [{"first": 0, "last": count - 1, "why": "x", "cause": cause}]
+
+
+UNCONFIRMED = refined(fallback_segments=left())
+CAUSES: dict[str, tuple[dict[str, Any], Cause, str]] = {
+    "far apart": (refined(fallback_segments=left(), pairs_tried=90, pairs_accepted=30), causes.APART, "doubtful"),
+    "only turned": (refined(parallax_deg=0.1), causes.TURNED, "doubtful"),
+    "still": ({**refined(), "health": pictures(still=59)}, causes.STILL, "failed"),
+    "moving": (refined(fallback_segments=left("moving")), causes.MOVING, "doubtful"),
+    "dark": ({**UNCONFIRMED, "health": pictures(dark=40)}, causes.DARK, "doubtful"),
+    "blurred": ({**UNCONFIRMED, "health": pictures(blurred=40)}, causes.BLURRED, "doubtful"),
+    "bent lens": (refined(depth_error=0.2), causes.BENT, "doubtful"),
+    "short": (refined(keyframes=8, reprojection_px=None, fallback_segments=left(count=60)), causes.SHORT, "unsure"),
+    "bare": (refined(fallback_segments=left(), features=1500), causes.BARE, "doubtful"),
+    "parts": (refined(segments=2), causes.PARTS, "doubtful"),
+    "stray": (refined(fallback_segments=left("untied", 8)), causes.STRAY, "doubtful"),
+    "lost": ({**refined(), "source_lost": True}, causes.LOST, "doubtful"),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_has_its_words(name: str) -> None:
+    record, cause, level = CAUSES[name]
+    verdict = judge(record)
+    assert (verdict.level, verdict.advice) == (level, cause.advice)
+    assert verdict.reason.startswith(cause.reason) and "%" not in verdict.explanation
+    assert [each for _, each, _ in CAUSES.values() if each.advice == cause.advice] == [cause]
+
+
+def test_what_pictures_show_is_no_finding_by_itself() -> None:
+    spoilt = {**refined(), "health": pictures(dark=40, blurred=40, bare=40, still=20)}
+    assert judge(spoilt).level == "good"
+
+
+def test_one_stray_photograph_is_a_note() -> None:
+    frames = {"reconstructed": 49}
+    verdict = judge({**refined(fallback_segments=left("untied", 1)), "frames": frames})
+    assert verdict.level == "good" and verdict.reason.startswith("48 of 49 frames") and "1 of 49" in verdict.reason
 
 
 def test_frames_left_to_the_network_are_counted() -> None:

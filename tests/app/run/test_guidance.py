@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.result import causes
 from stream_recon.app.run import guidance
-from stream_recon.app.run.guidance import BARE, BLURRED, DARK, FAST, LOST, Guidance, GuidanceConfig
+from stream_recon.app.run.guidance import LOST, Guidance, GuidanceConfig
+from stream_recon.app.run.pictures import FAST as TOO_FAST
 from tests.app.boxroom import room_result
 
 SAMPLE = Path(guidance.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
+
+DARK, BLURRED, BARE, FAST = (each.line for each in (causes.DARK, causes.BLURRED, causes.BARE, TOO_FAST))
 
 
 class Phone:
