@@ -103,7 +103,8 @@ class PictureCheck:
     def _reduced(self, rgb: NDArray[np.uint8]) -> Grey:
         scale = min(self._config.side / max(rgb.shape[:2]), 1.0)
         size = max(8, round(rgb.shape[1] * scale)), max(8, round(rgb.shape[0] * scale))
-        return cv2.cvtColor(cv2.resize(rgb, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY).astype(np.float32)
+        small = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
+        return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), np.float32)
 
     def _quality(self, grey: Grey) -> Cause | None:
         config = self._config
