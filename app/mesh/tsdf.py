@@ -87,10 +87,13 @@ class Volume:
             row = np.float32(k.fy) * y / z + np.float32(k.cy)
             visible = (z > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
         index = np.flatnonzero(visible)
-        column, row = column.ravel()[index], row.ravel()[index]
-        pixel = row.astype(np.intp) * width + column.astype(np.intp)
-        depth = _depth_at(view.depth, pixel, column, row)
-        distance = (depth - z.ravel()[index]) * np.float32(1 / self.truncation)
+        column, row, z = column.ravel()[index], row.ravel()[index], z.ravel()[index]
+        pixel = row.astype(np.int32) * np.int32(width) + column.astype(np.int32)
+        depth = view.depth.ravel()[pixel].astype(np.float32)
+        # Between pixels depth matters near the surface alone.
+        near = np.flatnonzero(np.abs(depth - z) < np.float32(2 * self.truncation))
+        depth[near] = _between_pixels(view.depth, depth[near], column[near], row[near])
+        distance = (depth - z) * np.float32(1 / self.truncation)
         band = np.ones(len(pixel), np.float32) if view.band is None else view.band.reshape(-1)[pixel]
         observed = (depth > 0) & (distance > -band)
         index, pixel, depth, distance = index[observed], pixel[observed], depth[observed], distance[observed]
@@ -165,30 +168,31 @@ class Volume:
         return self.blocks[: len(self._slots)]
 
 
-def _depth_at(depth: NDArray[np.floating], pixel: NDArray[np.intp], column: FloatArray, row: FloatArray) -> FloatArray:
+def _between_pixels(
+    depth: NDArray[np.floating], nearest: FloatArray, column: FloatArray, row: FloatArray
+) -> FloatArray:
     """Depth [K] at points of the image: between four pixels of one surface, on which inverse depth is linear, and else
-    that of the ``pixel`` [K] which holds the point."""
-    nearest = depth.ravel()[pixel].astype(np.float32)
-    if min(depth.shape) < 2:
+    that of the ``nearest`` pixel [K]."""
+    height, width = depth.shape
+    if min(height, width) < 2:
         return nearest
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         inverse = (1 / depth).astype(np.float32)
-    blocks = np.stack([inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]])
-    is_one = blocks.max(axis=0) < SAME_SURFACE * blocks.min(axis=0)  # infinite where depth is unknown
+        a, b, c, d = inverse[:-1, :-1], inverse[:-1, 1:], inverse[1:, :-1], inverse[1:, 1:]
+        largest, least = (f(f(a, b), f(c, d)) for f in (np.maximum, np.minimum))
+        # Infinite where depth is unknown. Four terms together are read faster than from four places.
+        terms = np.stack([a, b - a, c - a, a - b - c + d], axis=-1).reshape(-1, 4)
+    is_one = (largest < SAME_SURFACE * least).reshape(-1)
     # Pixels have their centres at halves.
     x, y = column - np.float32(0.5), row - np.float32(0.5)
-    left, above = np.floor(x).astype(np.intp), np.floor(y).astype(np.intp)
-    height, width = is_one.shape
-    within = (left >= 0) & (left < width) & (above >= 0) & (above < height)
-    between = np.flatnonzero(within)
-    left, above = left[between], above[between]
-    alike = is_one[above, left]
-    between, left, above = between[alike], left[alike], above[alike]
-    x, y = x[between] - left, y[between] - above
-    a, b, c, d = (part[above, left] for part in blocks)
-    top, bottom = a + x * (b - a), c + x * (d - c)
-    nearest[between] = 1 / (top + y * (bottom - top))
-    return nearest
+    left, above = x.astype(np.int32).clip(0, width - 2), y.astype(np.int32).clip(0, height - 2)
+    block = above * np.int32(width - 1) + left
+    between = np.flatnonzero(is_one[block])
+    x, y = (x - left)[between], (y - above)[between]
+    first, along, down, both = terms[block[between]].T
+    result = nearest.copy()
+    result[between] = 1 / (first + x * along + y * (down + x * both))
+    return result
 
 
 def _key(x: Any, y: Any, z: Any) -> Any:
