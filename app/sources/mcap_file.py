@@ -49,7 +49,6 @@ class McapFile:
         summary = self._reader.get_summary()
         if summary is None or summary.statistics is None:
             raise InputError(f"{path.name} has no index: restore it with 'mcap recover {path.name}'")
-        self._schemas, self._channels = summary.schemas, summary.channels
         counts = summary.statistics.channel_message_counts
         grouped = defaultdict(list)
         for number, channel in summary.channels.items():
@@ -59,7 +58,6 @@ class McapFile:
             SimpleNamespace(topic=topic, msgtype=kind, msgcount=sum(counts.get(n, 0) for n in ids), ids=ids)
             for (topic, kind), ids in grouped.items()
         ]
-
         self.topics = {connection.topic: connection for connection in self.connections}
 
     def messages(self, connections: Sequence[Any]) -> Iterator[tuple[Any, int, Any]]:
@@ -87,9 +85,8 @@ class McapFile:
         if kind not in self._stores:
             store = types.get_typestore(types.Stores.ROS1_NOETIC if encoding == "ros1" else types.Stores.ROS2_HUMBLE)
             if kind not in store.fielddefs:
-                parse = types.get_types_from_idl if schema.encoding.endswith("idl") else types.get_types_from_msg
-                text = schema.data.decode()
-                found = parse(text) if schema.encoding.endswith("idl") else parse(text, kind)
+                text, is_idl = schema.data.decode(), schema.encoding.endswith("idl")
+                found = types.get_types_from_idl(text) if is_idl else types.get_types_from_msg(text, kind)
                 store.register({name: fields for name, fields in found.items() if name not in store.fielddefs})
             self._stores[kind] = store
         read = self._stores[kind].deserialize_ros1 if encoding == "ros1" else self._stores[kind].deserialize_cdr

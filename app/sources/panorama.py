@@ -175,14 +175,9 @@ def _is_cube(faces: NDArray[np.float32], columns: int) -> bool:
                 return False  # two faces of a cube have one edge in common; of a symmetrical picture, several
             pairs.add(pair)
             lonely -= 2
-            joined += not _touch(pair, columns)
+            (y, x), (v, u) = divmod(pair[0], columns), divmod(pair[1], columns)
+            joined += abs(y - v) + abs(x - u) > 1
     return joined >= JOINED and lonely <= LONELY
-
-
-def _touch(pair: tuple[int, int], columns: int) -> bool:
-    """Whether two faces lie next to each other in the image."""
-    (y, x), (v, u) = (divmod(face, columns) for face in pair)
-    return abs(y - v) + abs(x - u) == 1
 
 
 def _is_cross(rgb: NDArray[np.uint8]) -> bool:

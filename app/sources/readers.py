@@ -158,6 +158,10 @@ class VideoReader(Reader):
         if path is None:
             return
         stated = film(path)
+        if not stated.container:
+            self.warnings.append(
+                f"MediaInfo does not read {name}: whether it is HDR, interlaced or cut off is not known"
+            )
         for track in stated.tracks[:1]:
             self._orientation = track.orientation or self._orientation
             self.warnings += [f"{name}: {note}" for note in track.notes] + colour_warnings(name, track)

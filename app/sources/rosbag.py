@@ -348,12 +348,7 @@ def _check_signatures(path: Path) -> None:
 
 def _library() -> ModuleType:
     try:
-        import rosbags
         import rosbags.highlevel
-        import rosbags.rosbag1
-        import rosbags.rosbag2
-        import rosbags.serde
-        import rosbags.typesys
     except ImportError as error:
         raise missing_library("reading of ROS recordings", "rosbags") from error
     return rosbags  # type: ignore[no-any-return,unused-ignore]
