@@ -20,6 +20,7 @@ from stream_recon.app.datasets.recording import (
     in_time_order,
 )
 from stream_recon.app.datasets.rgbd import centred
+from stream_recon.app.datasets.tables import TIMES
 from stream_recon.app.datasets.text import (
     content_lines,
     integer,
@@ -116,7 +117,11 @@ def load_euroc(path: Path) -> Recording:
     for number, row in rows:
         if len(row) < 2 or not row[0].isdecimal():
             raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
-    times = np.array([int(row[0]) * NANOSECONDS for _, row in rows])
+    stated = re.match(r"#\s*timestamp\s*\[(\w+)\]", read_text(table))
+    unit = NANOSECONDS if stated is None else TIMES.get(stated[1].lower(), 0.0)
+    if not unit:
+        raise InputError(f"{table}: the unit {stated and stated[1]!r} of its timestamps is not known")
+    times = np.array([int(row[0]) * unit for _, row in rows])
     timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
     truth, T_tracked_body, warnings = _euroc_truth(base)
     sensor = table.with_name("sensor.yaml")

@@ -22,7 +22,7 @@ from stream_recon.app.sources.capture import (
     shown_frame_count,
 )
 from stream_recon.app.sources.colour import colour_warnings, tone_curve
-from stream_recon.app.sources.containers import film
+from stream_recon.app.sources.containers import VideoTrack, film
 from stream_recon.app.sources.exif import camera_from_photographs, camera_of_video, read_exif
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
@@ -158,18 +158,16 @@ class VideoReader(Reader):
         if path is None:
             return
         stated = film(path)
+        track = (*stated.tracks, VideoTrack())[0]
+        self._orientation = track.orientation or self._orientation
+        self.warnings += colour_warnings(name, track) + [f"{name}: {note}" for note in track.notes]
         if not stated.container:
-            self.warnings.append(
-                f"MediaInfo does not read {name}: whether it is HDR, interlaced or cut off is not known"
-            )
-        for track in stated.tracks[:1]:
-            self._orientation = track.orientation or self._orientation
-            self.warnings += [f"{name}: {note}" for note in track.notes] + colour_warnings(name, track)
+            self.warnings.append(f"MediaInfo does not read {name}: whether it is HDR or interlaced is not known")
         if count is not None and stated.container in ("Matroska", "WebM"):
             # Matroska states the time of its end, also where its first frame is late.
             late = capture.get(cv2.CAP_PROP_PTS)
             self.frame_hint = max(1, count - round(late)) if 0 < late < count else count
-        self._decoding = DecodingCheck(path, name, interlaced=any(track.interlaced for track in stated.tracks[:1]))
+        self._decoding = DecodingCheck(path, name, interlaced=track.interlaced)
 
     def grab(self) -> tuple[int, float] | None:
         if self._first is not None:

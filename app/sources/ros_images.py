@@ -46,6 +46,8 @@ ENCODINGS: dict[str, tuple[int, int, int | None]] = {
 """Channels, bits of each, and OpenCV's conversion to RGB, by the encoding's name in ROS."""
 _PLANAR = ("nv12", "nv21")
 """Encodings with a plane of colour in half resolution below the grey one."""
+MIN_STEP = 64
+"""Bytes of a row up to which any padding is believed."""
 STILLS = ("jpeg", "jpg", "png", "webp", "tiff", "tif", "bmp")
 """Compressions whose messages hold a picture each."""
 
@@ -53,8 +55,12 @@ STILLS = ("jpeg", "jpg", "png", "webp", "tiff", "tif", "bmp")
 def unsupported(message: Any) -> str | None:
     """Encoding or format of a message that is not understood; None for those that are."""
     if hasattr(message, "encoding"):
-        known = message.encoding in ENCODINGS
-        return None if known else f"the encoding {str(message.encoding)[:40]!r}"
+        if message.encoding not in ENCODINGS:
+            return f"the encoding {str(message.encoding)[:40]!r}"
+        channels, bits, _ = ENCODINGS[message.encoding]
+        used = int(message.width) * channels * bits // 8
+        is_fit = used <= int(message.step) < 2 * max(used, MIN_STEP)
+        return None if is_fit else f"rows (step) of {message.step} bytes, and {message.encoding} needs {used}"
     text = str(getattr(message, "format", ""))
     words = [word.removeprefix("image/").lstrip(".") for word in text.replace(";", " ").split()]
     known_words = (*STILLS, "compressed", "compressedDepth", *ENCODINGS)

@@ -238,11 +238,10 @@ class _Clock:
 
 
 def _choose_topic(infos: dict[str, Any], chosen: str | None, name: str) -> str:
-    kinds = {topic: alike(str(info.msgtype)) for topic, info in infos.items()}
-    topics = {topic: infos[topic] for topic, kind in kinds.items() if kind in (RAW, COMPRESSED)}
-    for video in (topic for topic, kind in kinds.items() if VIDEO.search(kind)):
-        if chosen == video or not topics:
-            raise InputError(f"{video} of {name} is a video stream, which is not read: convert it to images")
+    topics = {topic: info for topic, info in infos.items() if alike(str(info.msgtype)) in (RAW, COMPRESSED)}
+    for topic, info in infos.items():
+        if VIDEO.search(str(info.msgtype)) and (chosen == topic or not topics):
+            raise InputError(f"{topic} of {name} is a video stream, which is not read: convert it to images")
     if chosen is not None:
         if chosen not in topics:
             raise ConfigError(f"--topic {chosen}: the image topics of {name} are {_listed(topics)}")

@@ -441,6 +441,14 @@ def test_a_sparse_file_is_no_recording_and_costs_no_time(tmp_path: Path, name: s
         open_source(str(tmp_path / name))
 
 
+@pytest.mark.parametrize(("encoding", "needs"), [("mono8", 64), ("rgba16", 512)])
+def test_rows_that_do_not_fit_the_encoding_are_named(tmp_path: Path, encoding: str, needs: int) -> None:
+    with Bag(tmp_path / "bag") as bag:
+        bag.raw("/cam/image_raw", 0, picture(0), encoding)
+    with pytest.raises(InputError, match=rf"step\) of 192 bytes, and {encoding} needs {needs}"):
+        open_source(str(tmp_path / "bag"))
+
+
 def test_images_of_12_bits_have_their_brightness(tmp_path: Path) -> None:
     picture = np.tile(np.linspace(0, 250, WIDTH, dtype=np.uint16), (HEIGHT, 1))
     with Bag(tmp_path / "a.bag") as bag:
