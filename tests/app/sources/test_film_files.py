@@ -28,6 +28,7 @@ from tests.app.sources.film_files import (
     turning,
     with_wide_pixels,
 )
+from tests.mutations import of_parts, silently_other
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "files"
 
@@ -284,3 +285,23 @@ def test_tones_of_hdr_are_mapped(tmp_path: Path) -> None:
 def test_interlaced_video_is_told(name: str) -> None:
     assert film(CORPUS / name).tracks[0].interlaced
     assert not film(CORPUS / "hlg.mp4").tracks[0].interlaced
+
+
+def test_boxes_of_a_track_are_read_in_any_order(tmp_path: Path) -> None:
+    whole = displayed(tmp_path / "a.mp4", (0, 1, -1, 0), frames=4).read_bytes()
+    begin, end = find_box(whole, [b"moov", b"trak"])
+    parts, at = [], begin + 8
+    while at < end:
+        size = int.from_bytes(whole[at : at + 4], "big")
+        parts.append((whole[at + 4 : at + 8].decode("latin-1"), whole[at : at + size]))
+        at += size
+
+    def read(boxes: list[tuple[str, bytes]]) -> tuple[list[bytes], list[str]]:
+        inner = b"".join(content for _, content in boxes)
+        path = tmp_path / "b.mp4"
+        path.write_bytes(whole[: begin + 8] + inner + whole[end:])
+        with open_source(str(path)) as source:
+            return [frame.rgb.tobytes() for frame in source], source.warnings
+
+    moved = [mutant for mutant in of_parts(parts) if mutant.change.startswith("moved")]
+    assert len(moved) > 1 and silently_other(read, moved, read(parts)[0], InputError) == []
