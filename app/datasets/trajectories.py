@@ -111,6 +111,9 @@ def _rows(
     header = header or _usual_header(lines[0], columns)
     table, left_out = read_table([header, *lines])
     named = {_meaning(column.name)[0]: column for column in reversed(table)}
+    meanings = [_meaning(column.name)[0] for column in table]
+    if doubled := [name for name in COLUMNS[1:] if meanings.count(name) > 1]:
+        raise ValueError(f"the header {header[:80]!r} names more than one column for {', '.join(doubled)}")
     if missing := [name for name in COLUMNS if name not in named]:
         raise ValueError(f"the header {header[:80]!r} names no column for {', '.join(missing)}")
     if left_out:

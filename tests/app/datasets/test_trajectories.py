@@ -83,6 +83,7 @@ def test_an_empty_cell_is_a_lost_frame_and_moves_no_other(tmp_path: Path) -> Non
         (["time,x,y,z,roll,pitch,yaw", "1,2,3,4,0,0,0"], "names no column for qx, qy, qz, qw"),
         (["frame,x,y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "names no column for t"),
         (["time,x [parsec],y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "'parsec'"),
+        (["time,x,y,z,tx,qx,qy,qz,qw", "1,2,3,4,5,0,0,0,1"], "more than one column for x"),
         (["time [ticks],x,y,z,qx,qy,qz,qw", "1,2,3,4,0,0,0,1"], "'ticks'"),
         (["1 0.1 0.2 0.3 0 0 0 1 7"], "line 1: 9 numbers, more than 8"),
         (["1 5 5 5 0 0 0 1", "2 5 5 5 1 0 0 0", "3 5 5 5 0.9 0.9 0 1"], "length 1.62, others of 1"),
