@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from stream_recon.app.core.platform import INTERRUPTS
+
 
 class Cancelled(Exception):  # noqa: N818 - no error: the user wanted it
     """Work was ended early. What it was to change is unchanged, where its docstring says nothing else."""
@@ -33,7 +35,7 @@ class Cancel:
 
 @contextmanager
 def cancel_on_signals(cancel: Cancel | None = None) -> Iterator[Cancel]:
-    """Within the block the first SIGINT or SIGTERM only requests the end; the second raises KeyboardInterrupt.
+    """Within the block the first Ctrl-C or SIGTERM only requests the end; the second raises KeyboardInterrupt.
 
     Outside the main thread, where Python delivers no signals, they request nothing. ``cancel``: None: a new one.
     """
@@ -47,7 +49,7 @@ def cancel_on_signals(cancel: Cancel | None = None) -> Iterator[Cancel]:
             raise KeyboardInterrupt
         cancel.request()
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (*INTERRUPTS, signal.SIGTERM)}
     try:
         yield cancel
     finally:

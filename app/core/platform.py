@@ -22,6 +22,10 @@ KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Signal that a process cannot refuse."""
 INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
 """Signal of Ctrl-C to another process."""
+INTERRUPTS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasattr(signal, name))
+"""Signals that Ctrl-C and `INTERRUPT` are where they arrive."""
+END = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM)
+"""Signal that ends another process after what it has in hand; Windows' SIGTERM would kill it."""
 LOCKED_BYTE = 1 << 40
 """Place of Windows' lock in a file, behind all content: there a lock keeps others from reading, too."""
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -82,6 +86,12 @@ def lock_file(file: int) -> None:
             raise BlockingIOError(errno.EAGAIN, "locked") from error
     else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the process that started this one."""
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def lower_priority(niceness: int) -> None:

@@ -2,13 +2,13 @@
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 
+from stream_recon.app.core.platform import ignore_interrupts
 from stream_recon.configs.errors import ResourceError
 
 
@@ -65,5 +65,5 @@ def exit_with_parent() -> None:
         os._exit(1)
 
     # The terminal sends Ctrl-C to all processes; the parent forwards it to busy workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     threading.Thread(target=wait_for_parent, daemon=True).start()

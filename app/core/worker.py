@@ -14,6 +14,7 @@ from multiprocessing.context import SpawnProcess
 from threading import Event, Lock
 from typing import Any, Protocol
 
+from stream_recon.app.core.platform import ignore_interrupts
 from stream_recon.configs.errors import ResourceError
 
 PROCESS_DIED = "a process has ended, perhaps out of memory"
@@ -65,7 +66,7 @@ def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[Spa
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=main, args=(theirs, *args), name=name, daemon=True)
+    process = context.Process(target=_run_child, args=(main, theirs, *args), name=name, daemon=True)
     # Ctrl-C reaches all processes of a terminal, but only the main one handles it. The child inherits the blocked
     # signal, so that it is blocked during its imports, too.
     blocks = hasattr(signal, "pthread_sigmask")
@@ -78,6 +79,12 @@ def start_process(name: str, main: Callable[..., None], *args: Any) -> tuple[Spa
     # With no other copy open, reading ends when the process does.
     theirs.close()
     return process, ours
+
+
+def _run_child(main: Callable[..., None], *args: Any) -> None:
+    """Body of a process. Where signals cannot be blocked, Ctrl-C is ignored from here on."""
+    ignore_interrupts()
+    main(*args)
 
 
 class ProcessWorker:

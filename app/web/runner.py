@@ -6,14 +6,13 @@ A job that the server's end interrupts is queued again at the next start and goe
 import asyncio
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stream_recon.app.core.platform import INTERRUPT, KILL, child_options
+from stream_recon.app.core.platform import END, INTERRUPT, KILL, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
@@ -120,7 +119,7 @@ class JobRunner:
         """Interrupt all jobs, which the next start continues."""
         self._closing = True
         for process in self._processes.values():
-            _send(process, signal.SIGTERM)
+            _send(process, END)
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS / 2)
         for process in self._processes.values():

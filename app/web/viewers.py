@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from contextlib import suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from stream_recon.app.core.platform import child_options
+from stream_recon.app.core.platform import INTERRUPT, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
@@ -84,7 +83,7 @@ class Viewers:
         viewer = self._viewers.pop(name, None)
         if viewer is not None and viewer.process.returncode is None:
             with suppress(ProcessLookupError):
-                viewer.process.send_signal(signal.SIGINT)
+                viewer.process.send_signal(INTERRUPT)
             try:
                 await asyncio.wait_for(viewer.process.wait(), 5)
             except TimeoutError:

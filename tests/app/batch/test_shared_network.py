@@ -105,3 +105,11 @@ def test_streams_are_refused_where_they_cannot_share(tmp_path: Path) -> None:
         check_streams(EngineLoader(ModelChoice(cache="fp8")))
     with pytest.raises(ResourceError, match=r"own attention kernel.*not fa2"):
         check_streams(EngineLoader(ModelChoice(attention="fa2")))
+
+
+def test_scenes_share_no_network_without_the_calls_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows and macOS: each worker loads its own."""
+    monkeypatch.delattr("os.memfd_create")
+    assert not shares_by_default(EngineLoader(ModelChoice()))
+    with pytest.raises(ResourceError, match="--streams needs Linux; use --workers"):
+        check_streams(EngineLoader(ModelChoice()))

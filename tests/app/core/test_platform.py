@@ -78,6 +78,35 @@ assert open_regular(Path("x")).read() == b"a\\r\\nb"
     run_without_posix(code, tmp_path)
 
 
+def test_ctrl_break_ends_a_job_as_ctrl_c_does(tmp_path: Path) -> None:
+    """Windows sends it to the processes of a job: the first one stops, those that it has started go on working."""
+    code = """
+import os, signal, sys
+signal.SIGBREAK = signal.CTRL_BREAK_EVENT = signal.SIGUSR1
+del signal.pthread_sigmask
+from stream_recon.app.core.cancel import cancel_on_signals
+from stream_recon.app.core.platform import END, INTERRUPT
+from stream_recon.app.core.worker import ProcessWorker, serve, start_process
+
+assert END is INTERRUPT is signal.SIGUSR1
+with cancel_on_signals() as cancel:
+    os.kill(os.getpid(), INTERRUPT)
+    assert cancel.requested
+    try:
+        os.kill(os.getpid(), INTERRUPT)
+    except KeyboardInterrupt:
+        print("at once")
+process, connection = start_process("list", serve, list)
+worker = ProcessWorker(connection, "list")
+worker.submit("append").future.result()
+os.kill(process.pid, signal.SIGINT)
+worker.submit("append").future.result()
+worker.close()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "at once\n"), done.stderr[-3000:]
+
+
 def test_bytes_are_read_and_written_at_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index, without in enumerate((False, True)):
         if without:
