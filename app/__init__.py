@@ -14,6 +14,9 @@ os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
 os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
+# torch reads this when it is imported: operations that Apple's GPU lacks run on the CPU.
+os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
+
 # What is multiplied outside of the network is small, and several at once: with threads of its own for each numpy's
 # BLAS is two to three times as slow. Only where the network's library is another one.
 if platform.machine().lower() in ("x86_64", "amd64"):

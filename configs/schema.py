@@ -27,6 +27,7 @@ CONFIDENCE_LEVELS = {"low": 0.05, "medium": 0.5, "high": 0.9}
 """Named levels of `PointsConfig.confidence`: all but sky; no guesses; measured or nearly so."""
 
 KeyframeMode = Literal["flow", "every", "interval"]
+DeviceChoice = Literal["auto", "cuda", "mps", "cpu"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
 PrecisionChoice = Literal["auto", "int8", "bf16", "fp32"]
 """Number type of the network's matrices; ``auto``: the fastest that this machine runs well."""

@@ -12,6 +12,7 @@ from stream_recon.cache.attention import KVCache
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.encoder import STEM_CHANNELS
 from stream_recon.models.layers import Block, Mlp, in_fp32
+from stream_recon.models.rope import exact_device
 
 POSE_CODE = 9
 """Translation (3), quaternion xyzw (4), vertical and horizontal field of view in radians (2)."""
@@ -124,10 +125,11 @@ def position_grid(
     """Sine-cosine code of pixel positions, [1, channels, height, width]; the image's diagonal has length 2."""
     height, width = size
     diagonal = (aspect**2 + 1) ** 0.5
-    x = torch.linspace(-1, 1, width, device=device) * (aspect / diagonal * (width - 1) / width)
-    y = torch.linspace(-1, 1, height, device=device) * (1 / diagonal * (height - 1) / height)
+    exact = exact_device(device)
+    x = torch.linspace(-1, 1, width, device=exact) * (aspect / diagonal * (width - 1) / width)
+    y = torch.linspace(-1, 1, height, device=exact) * (1 / diagonal * (height - 1) / height)
     quarter = channels // 4
-    frequency = POSITION_BASE ** -(torch.arange(quarter, dtype=torch.float64, device=device) / quarter)
+    frequency = POSITION_BASE ** -(torch.arange(quarter, dtype=torch.float64, device=exact) / quarter)
 
     def waves(positions: Tensor) -> Tensor:
         angles = positions.double()[:, None] * frequency
@@ -136,7 +138,7 @@ def position_grid(
     along_x = waves(x)[None].expand(height, -1, -1)
     along_y = waves(y)[:, None].expand(-1, width, -1)
     code = torch.cat([along_x, along_y], dim=-1) * POSITION_RATIO
-    code = code.to(dtype).permute(2, 0, 1)[None]
+    code = code.to(device, dtype).permute(2, 0, 1)[None]
     return code if channels_last else code.contiguous()
 
 

@@ -17,6 +17,11 @@ Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, broadcastable to [..., D/2]."""
 
 
+def exact_device(device: torch.device) -> torch.device:
+    """Where float64 is computed for a device: there, or on the CPU for Apple's GPU, which has none."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def _angles(positions: Tensor, channels: int, base: float) -> Tensor:
     """positions [...] -> angles [..., channels / 2] in float64."""
     exponents = torch.arange(0, channels, 2, dtype=torch.float64, device=positions.device) / channels
@@ -29,8 +34,9 @@ def frame_rotation(grid: tuple[int, int], special: int, head_dim: int, device: t
 
     Special tokens have position (0, 0), patches begin at (1, 1).
     """
-    angles = _grid_angles(torch.zeros(special, dtype=torch.long, device=device), 1, grid, head_dim, FRAME_BASE)
-    return angles.cos().float(), angles.sin().float()
+    special_tokens = torch.zeros(special, dtype=torch.long, device=exact_device(device))
+    angles = _grid_angles(special_tokens, 1, grid, head_dim, FRAME_BASE)
+    return angles.cos().float().to(device), angles.sin().float().to(device)
 
 
 def _grid_angles(special: Tensor, first: int, grid: tuple[int, int], channels: int, base: float) -> Tensor:
@@ -61,11 +67,12 @@ def time_frequencies(channels: int, device: torch.device) -> Tensor:
 
 def global_rotation(times: Tensor, grid: tuple[int, int], special: int, head_dim: int, time_channels: int) -> Rotation:
     """Rotation of global blocks, [F, P, D/2], for frames at ``times`` [F]."""
-    space = _global_angles(grid, special, head_dim - time_channels, times.device)  # [P, *]
-    time = _angles(times, time_channels, GLOBAL_BASE)  # [F, *]
+    device = exact_device(times.device)
+    space = _global_angles(grid, special, head_dim - time_channels, device)  # [P, *]
+    time = _angles(times.to(device), time_channels, GLOBAL_BASE)  # [F, *]
     shape = (len(time), len(space))
     angles = torch.cat([time[:, None].expand(*shape, -1), space.expand(*shape, -1)], dim=-1)
-    return angles.cos().float(), angles.sin().float()
+    return angles.cos().float().to(times.device), angles.sin().float().to(times.device)
 
 
 def rotate_frame(x: Tensor, rotation: Rotation) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from stream_recon.configs.errors import ConfigError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, DeviceChoice, PrecisionChoice
 
 INPUT, OUTPUT, CAMERA, NETWORK = "Input", "Output", "Camera", "Network"
 MAPPING, VIEWER, LIVE, WORKERS = "Mapping", "Viewer", "Live sources", "Workers"
@@ -54,7 +54,10 @@ PresetName = Annotated[str, option("Name or TOML file of a preset.", "--preset",
 Weights = Annotated[
     Path | None, option("A .safetensors file for this preset; default: the embedded one.", panel=NETWORK)
 ]
-Device = Annotated[Literal["auto", "cuda", "cpu"], option("Where the network runs.", panel=NETWORK)]
+Device = Annotated[
+    DeviceChoice,
+    option("Where the network runs; auto: an NVIDIA GPU (cuda), Apple's (mps), or the CPU.", panel=NETWORK),
+]
 Attention = Annotated[
     AttentionChoice, option("Attention kernel; auto: Triton where it runs, else FlashInfer or torch.", panel=NETWORK)
 ]

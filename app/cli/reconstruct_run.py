@@ -72,7 +72,7 @@ class TerminalRun(SourceRun):
         elif self.job.options.dense_side is not None and has_back_end:
             from stream_recon.app.run.live_dense import LiveDense, StereoProcess
 
-            device = "cpu" if session.engine.device == "cpu" else "cuda"
+            device = "cuda" if session.engine.device.startswith("cuda") else "cpu"
             listeners.append(stack.enter_context(closing(LiveDense(viewer, StereoProcess(device)))))
         else:
             listeners.append(viewer)

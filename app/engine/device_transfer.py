@@ -14,6 +14,7 @@ from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import PrecisionChoice
 from stream_recon.models.int8 import bf16_is_faster, exact_levels, is_fastest
 from stream_recon.models.pose import focal_length, pose_to_matrix
+from stream_recon.models.rope import exact_device
 
 
 def to_images(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
@@ -28,7 +29,7 @@ def to_host(
 
     ``crops``: width and height of each frame's crop in source pixels.
     """
-    pose, depth, confidence = _copy_to_host(pose.double(), depth, confidence)
+    pose, depth, confidence = _copy_to_host(pose.to(exact_device(pose.device)).double(), depth, confidence)
     T_world_camera = pose_to_matrix(pose).numpy()
     # The fields of view are those of the crop. Source pixels are assumed square, so that both axes estimate one focal
     # length; two focal lengths would distort the scene.

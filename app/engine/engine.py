@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from stream_recon.app.engine.device_transfer import (
     to_host,
     to_images,
 )
+from stream_recon.app.engine.devices import choose_device, runs_alike, trial_outputs
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -111,7 +113,7 @@ def load_engine(
     Args:
         preset: name or TOML file; see `load_preset`, also for ``overrides``.
         weights: a .safetensors file that fits the preset, under our names or published ones.
-        device: ``auto``, ``cuda`` or ``cpu``.
+        device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
         attention: ``auto``, ``triton``, ``flashinfer`` or ``sdpa``; see `choose_attention`.
         cache: ``full``, or ``fp8`` for about half the cache's memory.
         weights_sha256: of the file, if known; None computes it.
@@ -146,13 +148,19 @@ def load_model(
     """A preset's network on its device, ready for inference; see `load_engine`."""
     check_choice(attention)
     file = weights_file(preset, weights)
-    target = _choose_device(device)
+    target = choose_device(device)
     cache_policy(cache).check(attention, target)
     chosen = choose_precision(precision, target)
     # Hashing gigabytes takes as long as loading them: in parallel, both take the time of one.
     with ThreadPoolExecutor(1, "digest") as pool:
         digest = pool.submit(lambda: weights_sha256 or file_sha256(file))
         network = load_network(file, preset.network)
+        if target.type == "mps" and not runs_alike(partial(trial_outputs, network, preset), target):
+            if device != "auto":
+                raise ResourceError("this network fails or errs on this device: use --device cpu")
+            logger.warning("Apple's GPU runs this network wrongly or not at all: the CPU does")
+            target = torch.device("cpu")
+            network, chosen = network.to(target), choose_precision(precision, target)
         prepare_network(network, target, chosen)
         network = network.to(target)
     logger.info("loaded %s on %s, %s", file, target, chosen)
@@ -171,13 +179,3 @@ def prepare_network(network: StreamingNetwork, device: torch.device, precision: 
         network.pack_for_cpu()
     else:
         network.store_matrices_in_half()
-
-
-def _choose_device(device: str) -> torch.device:
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ResourceError("no CUDA device is available: use --device cpu")
-    if device not in ("cuda", "cpu"):
-        raise ResourceError(f"unknown device {device!r}: use auto, cuda or cpu")
-    return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)

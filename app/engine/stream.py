@@ -203,9 +203,9 @@ def _policy(options: StepOptions, device: torch.device) -> CacheDtypePolicy:
 def searches_rotation(config: StreamConfig, device: torch.device) -> bool:
     """Whether odometry searches for large errors of rotation on this device; ``auto``: where it costs little.
 
-    On a CPU steps skip the search unless they need it. A captured CUDA graph cannot, and matches every frame twice.
+    Steps skip the search unless they need it. A captured CUDA graph cannot, and matches every frame twice.
     """
-    return device.type == "cpu" if config.rotation_search == "auto" else config.rotation_search
+    return device.type != "cuda" if config.rotation_search == "auto" else config.rotation_search
 
 
 def stream_schema(

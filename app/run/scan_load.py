@@ -57,12 +57,12 @@ def run_load(options: "RunOptions", source: "Source") -> RunLoad:
     """All that was asked for, but less work for each frame of a scan where this machine needs it (imports torch)."""
     if source.feedback is None:
         return RunLoad(options)
-    import torch
-
     from stream_recon.app.core.cores import usable_cores
+    from stream_recon.app.engine.devices import choose_device
 
     cores = usable_cores()
-    uses_gpu = options.model.device == "cuda" or (options.model.device == "auto" and torch.cuda.is_available())
+    device = options.model.device
+    uses_gpu = (choose_device(device).type if device == "auto" else device) != "cpu"
     if uses_gpu or cores >= CORES or options.mapping != "full":
         return RunLoad(options)
     model = dataclasses.replace(options.model, max_patches=PATCHES)

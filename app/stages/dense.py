@@ -52,7 +52,8 @@ class DenseStage(Stage):
     def of(cls, options: RunOptions) -> "DenseStage | None":
         if options.mapping != "full" or options.dense_side is None:
             return None
-        return DenseStage(options.dense_side, options.model.device)
+        device = options.model.device
+        return DenseStage(options.dense_side, "cpu" if device == "mps" else device)
 
     def is_done(self, context: StageContext) -> bool:
         result = context.result
