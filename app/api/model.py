@@ -1,7 +1,6 @@
 """A loaded network, and streams of images through it."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -24,19 +23,18 @@ from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.run.health import HealthMonitor
 from stream_recon.app.run.masking import Masking
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
+from stream_recon.app.sources.images import checked_image, checked_time
 from stream_recon.app.sources.preprocess import grey_image, reduced_image
+from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.undistort import Undistorter
 from stream_recon.configs.errors import InputError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
-
-NOMINAL_FPS = 30.0
-"""Rate of images that come without a time."""
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, DeviceChoice, PrecisionChoice
 
 
 def load_model(
     preset: str | Path = "small",
     weights: str | Path | None = None,
-    device: Literal["auto", "cuda", "cpu"] = "auto",
+    device: DeviceChoice = "auto",
     attention: AttentionChoice = "auto",
     cache: CacheChoice = "full",
     precision: PrecisionChoice = "auto",
@@ -45,7 +43,7 @@ def load_model(
 
     Raises ConfigError, WeightsError, ResourceError.
     """
-    chosen("device", device, ("auto", "cuda", "cpu"))
+    chosen("device", device, get_args(DeviceChoice))
     chosen("attention", attention, get_args(AttentionChoice))
     chosen("cache", cache, get_args(CacheChoice))
     chosen("precision", precision, get_args(PrecisionChoice))
@@ -110,7 +108,9 @@ class Stream:
 
     The first scale frames (8) are processed together: `push` returns nothing until they are complete, then all of
     their results; later one result for each image, and revisions of earlier ones. One thread at a time may use it.
-    The images are those of one shot: a cut is not found here as `reconstruct` finds it, so begin another stream there.
+
+    A cut begins a new `FrameResult.segment`, with scale frames of its own, whose pose relative to the one before is a
+    guess. Where one is in doubt, up to 5 images wait for the next ones. Dark and covered images have no result.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Stream:
         scale_frames = engine.preset.stream.scale_frames
         known = camera is not None
         self._back_end = OnlineBackEnd(prefill=scale_frames, known_intrinsics=known) if mapping == "stream" else None
-        self._masking, self._health = Masking(sky=False), HealthMonitor()
+        self._masking, self._health, self._cuts = Masking(sky=False), HealthMonitor(), DiscontinuityDetector()
         self._frames: dict[int, PreparedFrame] = {}
         """Images whose results are still to come."""
         self._images: dict[int, NDArray[np.uint8]] = {}
@@ -146,6 +146,11 @@ class Stream:
         poses = np.reshape(np.array([pose for _, pose in ordered], np.float64), (-1, 4, 4))
         return Trajectory(np.array([time for time, _ in ordered], np.float64), poses)
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each new segment so far, with its reason: a cut, or a dark or covered picture."""
+        return self._cuts.warnings
+
     def push(
         self, rgb: NDArray[np.uint8], timestamp: float | None = None, mask: NDArray[np.bool_] | None = None
     ) -> list[FrameResult | Revision]:
@@ -157,32 +162,35 @@ class Stream:
             mask: bool [H, W], true where the image is left out of depth; None: nowhere.
 
         Raises InputError: an image, a time or a mask is not valid; ResourceError: no memory. The stream is then as it
-        was, and goes on with the next call.
+        was, and goes on with the next call; only an error in a step at a cut ends it.
         """
         if self._ended:
             raise InputError(f"{self._ended}: begin another one with model.stream()")
-        time = self._checked_time(timestamp)
+        time = checked_time(timestamp, self._last_time)
         self._check_image(rgb, mask)
         # Copies: the results keep the image, and the caller may write the next one into the same array.
         frame = Frame(self._count, time, np.array(rgb, order="C"), mask=None if mask is None else np.array(mask))
+        cuts, earlier, ready = self._cuts.copy(), self._cuts, list[PreparedFrame]()
         try:
             if self._calibration is not None:
                 frame = self._undistorted(frame)
             prepared = self._engine.prepare(frame)
             if self._back_end is not None:
                 prepared = dataclasses.replace(prepared, grey=grey_image(frame.rgb))
-            with self._lock, memory_errors():
-                results = self._engine.push(prepared)
+            ready = cuts.push(prepared)
+            results = self._step(ready)
         except BaseException:
             if self._count == 0:  # the next image may have another size
                 self._engine.reset()
                 self._undistorter = None
+            if len(ready) > 1 or len(cuts.segments) > len(earlier.segments):
+                self._ended = "a step of this stream at a cut has failed"
             raise
         # From here on the image counts.
-        self._size, self._last_time, self._count = rgb.shape[:2], time, self._count + 1
+        self._size, self._last_time, self._count, self._cuts = rgb.shape[:2], time, self._count + 1, cuts
         self._masking.note(frame, prepared.transform)
-        self._frames[frame.index] = prepared
-        if any(hasattr(listener, "add_image") for listener in self._listeners):
+        is_blank = cuts.blank_frames > earlier.blank_frames
+        if not is_blank and any(hasattr(listener, "add_image") for listener in self._listeners):
             self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
         return self._take(results)
 
@@ -192,9 +200,10 @@ class Stream:
             return []
         self._ended = "the stream is finished"
         try:
+            items = self._take(self._step(self._cuts.release()))
             with self._lock, memory_errors():
                 results = self._engine.finish()
-            items = self._take(results)
+            items += self._take(results)
             if self._back_end is not None:
                 with memory_errors():
                     rest = self._back_end.finish()
@@ -219,24 +228,8 @@ class Stream:
         mapping = "off" if self._back_end is None else "stream"
         return f"<Stream: {self._count} images, {len(self._poses)} poses, mapping {mapping}>"
 
-    def _checked_time(self, timestamp: float | None) -> float:
-        last = self._last_time
-        if timestamp is None:
-            return 0.0 if last is None else last + 1 / NOMINAL_FPS
-        if isinstance(timestamp, bool) or not isinstance(timestamp, int | float | np.integer | np.floating):
-            raise InputError(f"timestamp is {timestamp!r}: give seconds")
-        time = float(timestamp)
-        if not math.isfinite(time):
-            raise InputError(f"timestamp is {time}: give finite seconds")
-        if last is not None and time <= last:
-            raise InputError(f"timestamp is {time:g} s, and that of the image before {last:g} s: times must rise")
-        return time
-
     def _check_image(self, rgb: NDArray[np.uint8], mask: NDArray[np.bool_] | None) -> None:
-        if not isinstance(rgb, np.ndarray):
-            raise InputError(f"an image is a numpy array, uint8 [H, W, 3], not {type(rgb).__name__}")
-        if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3 or 0 in rgb.shape:
-            raise InputError(f"an image is uint8 [H, W, 3], not {rgb.dtype} {list(rgb.shape)}")
+        checked_image(rgb)
         if self._size is not None and rgb.shape[:2] != self._size:
             (height, width), (first_height, first_width) = rgb.shape[:2], self._size
             raise InputError(f"an image is {width}x{height}, and the first one was {first_width}x{first_height}")
@@ -245,6 +238,15 @@ class Stream:
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != rgb.shape[:2]:
             came = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, np.ndarray) else type(mask).__name__
             raise InputError(f"a mask is bool {list(rgb.shape[:2])} as its image, not {came}")
+
+    def _step(self, frames: Iterable[PreparedFrame]) -> list[FrameResult]:
+        """Results of the network."""
+        results: list[FrameResult] = []
+        with self._lock, memory_errors():
+            for frame in frames:
+                results += self._engine.push(frame)
+                self._frames[frame.index] = frame
+        return results
 
     def _undistorted(self, frame: Frame) -> Frame:
         assert self._calibration is not None

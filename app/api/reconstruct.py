@@ -1,8 +1,11 @@
 """A source reconstructed into a result folder, as the command does it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stream_recon.app.api.camera import Camera
 from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dense_side_of
@@ -14,13 +17,33 @@ from stream_recon.app.run.options import DENSE_SIDE, RunJob, RunOptions
 from stream_recon.app.slam.mode import MappingChoice
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.images import NAME, open_images
+from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.source_run import SourceRun, reconstruct_source
-from stream_recon.configs.errors import InputError
-from stream_recon.configs.schema import AttentionChoice, CacheChoice, PrecisionChoice
+from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.schema import AttentionChoice, CacheChoice, DeviceChoice, PrecisionChoice
+
+
+class _ImagesRun(SourceRun):
+    """A run over images of an iterable."""
+
+    def __init__(self, images: object, *others: Any) -> None:
+        """``others``: see `SourceRun`. Raises InputError."""
+        if not isinstance(images, Iterable):
+            raise InputError(f"a source is a path, an address, a camera number or images, not {type(images).__name__}")
+        super().__init__(*others)
+        self._images: Iterable[object] = images
+
+    def open(self, frames: FrameChoice, reconnect: float) -> Source:
+        return open_images(self._images, frames)
+
+    @property
+    def opens_again(self) -> bool:
+        return not isinstance(self._images, Iterator)
 
 
 def reconstruct(
-    source: str | Path | int,
+    source: str | Path | int | Iterable[NDArray[np.uint8] | tuple[float, NDArray[np.uint8]]],
     output: str | Path,
     *,
     stride: int = 1,
@@ -45,7 +68,7 @@ def reconstruct(
     intrinsics: Camera | str | Path | None = None,
     preset: str | Path = "small",
     weights: str | Path | None = None,
-    device: Literal["auto", "cuda", "cpu"] = "auto",
+    device: DeviceChoice = "auto",
     attention: AttentionChoice = "auto",
     cache: CacheChoice = "full",
     precision: PrecisionChoice = "auto",
@@ -62,7 +85,9 @@ def reconstruct(
     """Reconstruct a source into a result folder, as the command does: frames, refinement, dense depth, mesh, verdict.
 
     Args:
-        source: video, folder of images, ROS recording, camera number or stream address.
+        source: video, folder of images, ROS recording, camera number or stream address; or images, uint8 [H, W, 3], or
+            pairs of seconds and image. A list, or what else can be iterated again, is as a video. An iterator is read
+            once: as for a camera, refinement then has the result's small images, and there is no dense depth.
         output: the result folder.
         intrinsics: known camera: a `Camera`, or what ``--intrinsics`` takes.
         publish: addresses of ``--publish``: ``foxglove``, ``zenoh`` or an MCAP file.
@@ -79,15 +104,15 @@ def reconstruct(
     """
     for name, value, choices in (
         ("keep_depth", keep_depth, ("all", "keyframes", "none")),
-        ("device", device, ("auto", "cuda", "cpu")),
+        ("device", device, get_args(DeviceChoice)),
         ("attention", attention, get_args(AttentionChoice)),
         ("cache", cache, get_args(CacheChoice)),
         ("precision", precision, get_args(PrecisionChoice)),
         ("mapping", mapping, get_args(MappingChoice)),
     ):
         chosen(name, value, choices)
-    if not isinstance(source, str | Path | int):
-        raise InputError(f"a source is a path, an address or a camera number, not {type(source).__name__}")
+    if isinstance(source, Iterator) and resume:
+        raise ConfigError("an iterator cannot be read again to resume: give a list, or overwrite=True")
     mask_folder = None if masks is None else str(Path(masks).absolute())
     frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic)
     least = None if confidence is None else str(confidence)
@@ -109,9 +134,11 @@ def reconstruct(
         reconnect=reconnect,
         publish=(publish,) if isinstance(publish, str) else tuple(publish),
     )
-    job = RunJob(str(source), options, Path(output), overwrite, resume)
+    is_path = isinstance(source, str | Path | int)
+    job = RunJob(str(source) if is_path else NAME, options, Path(output), overwrite, resume)
     # No separate process: it would import the user's main module again.
-    if not reconstruct_source(SourceRun(job, ProgressCalls(on_progress), cancel, listeners)):
+    setup = job, ProgressCalls(on_progress), cancel, listeners
+    if not reconstruct_source(SourceRun(*setup) if is_path else _ImagesRun(source, *setup)):
         raise Cancelled
     return open_result(output)
 

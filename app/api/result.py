@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_result
 from stream_recon.app.result.verdict import Verdict, recorded_verdict
 from stream_recon.app.run.options import DENSE_SIDE
 from stream_recon.configs.errors import ConfigError
+from stream_recon.configs.schema import DeviceChoice
 
 if TYPE_CHECKING:
     from stream_recon.app.sources.source import Source
@@ -93,7 +94,7 @@ class Result:
         keep_map: bool = True,
         dense: Literal["on", "off"] = "on",
         dense_side: int = DENSE_SIDE,
-        device: Literal["auto", "cuda", "cpu"] = "auto",
+        device: DeviceChoice = "auto",
         on_progress: OnProgress | None = None,
         cancel: Cancel | None = None,
     ) -> None:
@@ -105,7 +106,7 @@ class Result:
         from stream_recon.app.run.options import RunOptions
         from stream_recon.app.stages.again import plan_refinement
 
-        chosen("device", device, ("auto", "cuda", "cpu"))
+        chosen("device", device, get_args(DeviceChoice))
         side = dense_side_of(dense, dense_side)
         options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh, keep_map=keep_map)
         self._run(*plan_refinement(self.folder, options), on_progress, cancel)

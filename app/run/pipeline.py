@@ -250,17 +250,13 @@ class _PipelineRun:
             submaps=self._engine.submaps,
             reference_frames=self._engine.reference_frames,
             blank_frames=self._discontinuities.blank_frames,
-            warnings=(*self._resume.warnings, *self._source.warnings, *self._segment_warnings()),
+            warnings=(*self._resume.warnings, *self._source.warnings, *self._discontinuities.warnings),
             health=self._health.summary(),
             resumed=self._resume.resumed,
             segments=tuple(dataclasses.asdict(segment) for segment in self._segments()),
             source_lost=self._source.lost,
             stream=self._back_end.figures if self._back_end is not None else None,
         )
-
-    def _segment_warnings(self) -> list[str]:
-        note = "a new segment begins, whose pose relative to the one before is a guess"
-        return [f"{each.reason}: {note}" for each in self._discontinuities.segments[len(self._resume.segments) :]]
 
     def _segments(self) -> list[FrameRange]:
         return sorted([*self._source.segments, *self._discontinuities.segments], key=lambda segment: segment.index)

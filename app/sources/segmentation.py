@@ -11,6 +11,7 @@ from frame to frame before and after it.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -158,7 +159,7 @@ class DiscontinuityDetector:
             names: file names by frame number, whose times mean nothing; None: frames of a video.
             unordered: consecutive frames need not show the same place, so that nothing is a cut.
         """
-        self._names, self._unordered = names, unordered
+        self._names, self._unordered, self._known = names, unordered, len(known)
         self.segments = list(known)
         """Starts of segments, without the first segment."""
         self.blank_frames = blank_frames
@@ -177,20 +178,35 @@ class DiscontinuityDetector:
         self.blank_since: tuple[float, str] | None = None
         """Time in seconds of the first blank frame of a row, and the reason; None outside. Read from any thread."""
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each segment that was found, without those of the continued run."""
+        note = "a new segment begins, whose pose relative to the one before is a guess"
+        return [f"{segment.reason}: {note}" for segment in self.segments[self._known :]]
+
+    def copy(self) -> "DiscontinuityDetector":
+        """Another one, which goes on from here by itself."""
+        twin = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | deque):
+                setattr(twin, name, value.copy())
+        return twin
+
     def watch(self, frames: Iterable[PreparedFrame]) -> Iterator[PreparedFrame]:
         """Yield the frames that are not blank, in order, up to `MAX_PENDING` frames late."""
         for frame in frames:
-            yield from self._push(frame)
-        yield from self._release()
+            yield from self.push(frame)
+        yield from self.release()
 
-    def _push(self, frame: PreparedFrame) -> list[PreparedFrame]:
+    def push(self, frame: PreparedFrame) -> list[PreparedFrame]:
+        """The next frame; returns the frames that are ready, as `watch` yields them."""
         view = ImageSignature(frame)
         if self._previous is not None and frame.segment != self._previous.frame.segment:
             # The source itself reports a gap.
-            released = self._release()
+            released = self.release()
             self._previous, self.blank_since = None, None
             self._reset_history()
-            return [*released, *self._push(frame)]
+            return [*released, *self.push(frame)]
         reason = view.blank_reason
         if self._unordered:
             self.blank_frames += reason is not None
@@ -207,7 +223,7 @@ class DiscontinuityDetector:
 
     def _remove_blank(self, frame: PreparedFrame, reason: str) -> list[PreparedFrame]:
         """Remove a blank frame. Returns the frames held back before it."""
-        released = self._release() if self._pending else []
+        released = self.release() if self._pending else []
         if self.blank_since is None:
             # After a fade the next frame is compared with the clearest one before it.
             self._previous = max(self._recent, key=lambda signature: signature.contrast)
@@ -243,7 +259,7 @@ class DiscontinuityDetector:
             self._overlaps.append(overlap)
         else:
             self._overlaps.append(0)
-        return self._release()
+        return self.release()
 
     def _overlap(self, view: ImageSignature) -> int:
         """Overlap with the previous frame; around blank frames by features alone, as all dim thumbnails correlate."""
@@ -277,7 +293,8 @@ class DiscontinuityDetector:
             return f"the picture was {self.blank_since[1]} until {self._at(frame)}"
         return f"the picture was {self.blank_since[1]} from {self.blank_since[0]:.2f} s to {self._at(frame)}"
 
-    def _release(self) -> list[PreparedFrame]:
+    def release(self) -> list[PreparedFrame]:
+        """The frames that are still held back."""
         pending, self._pending, self.blank_since = self._pending, [], None
         return [self._accept(view) for view in pending]
 

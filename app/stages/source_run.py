@@ -18,6 +18,7 @@ from stream_recon.app.run.options import RunJob
 from stream_recon.app.run.publish import publishing
 from stream_recon.app.run.scan_load import begins_again, run_load
 from stream_recon.app.run.session import Output, Session
+from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
@@ -81,6 +82,15 @@ class SourceRun(ExitStack):
         lock.release()  # the stages take it again
         return self._finish(has_frames=summary.frames_reconstructed > 0)
 
+    def open(self, frames: FrameChoice, reconnect: float) -> Source:
+        """The source at its first frame. Raises StreamReconError."""
+        return open_source(self.job.spec, frames, reconnect=reconnect)
+
+    @property
+    def opens_again(self) -> bool:
+        """Whether the stages may open it again; else they have only what the result holds."""
+        return not self.source.live
+
     def on_open(self) -> None:
         """The source is open, and the network is not loaded."""
 
@@ -113,10 +123,8 @@ class SourceRun(ExitStack):
     def _open(self) -> None:
         """Open the source, and check that it is the one of an earlier run."""
         options = self.job.options
-        self._open_again = partial(open_source, self.job.spec, options.frames)
-        self.source: Source = self.enter_context(
-            open_source(self.job.spec, options.frames, reconnect=options.reconnect)
-        )
+        self._open_again = partial(self.open, options.frames, options.reconnect)
+        self.source: Source = self.enter_context(self._open_again())
         # A recording or photographs may contain their camera.
         frames = dataclasses.replace(options.frames, camera=self.source.camera)
         self.job = dataclasses.replace(self.job, options=dataclasses.replace(options, frames=frames))
@@ -179,8 +187,7 @@ class SourceRun(ExitStack):
         return is_complete
 
     def _run_stages(self) -> bool:
-        # A live source leaves only what the result holds.
-        open_again = None if self.source.live else self._open_again
+        open_again = self._open_again if self.opens_again else None
         context = StageContext(self.job.folder, open_again, self.observer, self._listeners, self.view, self.cancel)
         context.max_bytes, context.follows_frames = self.limit.max_bytes, self.earlier.record is None
         end = run_stages(self.plan, context)

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 import stream_recon as sr
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import open_source
 from tests.app.program import exit_code
 
 SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample" / "walkthrough.mp4"
+
+IMAGE = np.zeros((48, 64, 3), np.uint8)
 
 
 def test_a_run_is_cancelled_and_resumed(tmp_path: Path) -> None:
@@ -49,7 +53,11 @@ def test_a_run_is_cancelled_and_resumed(tmp_path: Path) -> None:
         ({"stride": 0}, sr.ConfigError),
         ({"scale_from": "marker"}, sr.ConfigError),
         ({"source": "nothing-there.mp4"}, sr.InputError),
-        ({"source": [np.zeros((4, 4, 3), np.uint8)]}, sr.InputError),
+        ({"source": 1.5}, sr.InputError),
+        ({"source": []}, sr.InputError),
+        ({"source": [IMAGE.astype(np.float32)]}, sr.InputError),
+        ({"source": [IMAGE], "topic": "/image"}, sr.ConfigError),
+        ({"source": iter([IMAGE]), "resume": True}, sr.ConfigError),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(
@@ -58,6 +66,14 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     with pytest.raises(error):
         sr.reconstruct(**{"source": SAMPLE, "output": tmp_path / "out", **options})  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
+
+
+def test_an_iterator_is_read_once_and_refined_as_a_camera_is(tmp_path: Path) -> None:
+    with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=8)) as source:
+        images = iter([frame.rgb for frame in source])
+    result = sr.reconstruct(images, tmp_path / "out", mesh=False, keep_map=False, device="cpu")
+    assert "small images" in result.run["refinement"]["warning"]
+    assert "dense" not in result.run and next(images, None) is None
 
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:

@@ -171,6 +171,34 @@ def test_listeners_get_what_push_returns(model: sr.Model, images: Images) -> Non
         stream.push(images[0])
 
 
+def test_cuts_and_dark_pictures_are_what_they_are_in_a_run(model: sr.Model, images: Images, tmp_path: Path) -> None:
+    dark = np.zeros_like(images[0])
+    film = [*images[:9], dark, dark, *(np.ascontiguousarray(rgb[::-1]) for rgb in images[:4])]
+    run = sr.reconstruct(film, tmp_path / "run", mapping="off", mesh=False, device="cpu")
+    with model.stream(mapping="off") as stream:
+        items = [item for rgb in film for item in stream.push(rgb)]
+        items += stream.finish()
+    segments = {item.index: item.segment for item in items if isinstance(item, sr.FrameResult)}
+    assert segments == {index: int(index > 8) for index in (*range(9), *range(11, 15))}
+    assert stream.warnings == [line for line in run.run["warnings"] if "new segment" in line] and stream.warnings
+    assert (stream.trajectory.poses == run.trajectory.poses).all()
+
+
+def test_a_step_that_fails_at_a_cut_ends_the_stream(model: sr.Model, images: Images) -> None:
+    policy = Policy()
+    turned = [np.ascontiguousarray(rgb[::-1]) for rgb in images[:4]]
+    with model.stream(mapping="off", keyframes=policy) as stream:
+        for rgb in images[:10]:
+            stream.push(rgb)
+        assert stream.push(turned[0]) == []
+        policy.fails = True
+        with pytest.raises(RuntimeError):
+            for rgb in (images[10], images[11]):
+                stream.push(rgb)
+        with pytest.raises(sr.InputError, match="begin another one"):
+            stream.push(images[11])
+
+
 def test_a_known_camera_is_that_of_the_results(model: sr.Model, images: Images) -> None:
     height, width = images[0].shape[:2]
     camera = sr.Camera(0.8 * width, 0.8 * width, (width - 1) / 2, (height - 1) / 2)
