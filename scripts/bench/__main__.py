@@ -34,6 +34,7 @@ BENCHMARKS = {
     "ablation": "errors and CPU time without each mechanism of mapping and stereo",
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
+    "colmap": "poses of the same frames by COLMAP's structure from motion and by the program",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "splat": "Gaussian splats trained from our exports and from structure from motion",
     "gpu": "network on a GPU: full-size steps, batched streams, memory budgets",
