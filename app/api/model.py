@@ -19,7 +19,6 @@ from stream_recon.app.core.views import IMAGE_SIDE, ResultListener
 from stream_recon.app.engine.engine import Engine
 from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.model_choice import ModelChoice
-from stream_recon.app.engine.stream import StepOptions
 from stream_recon.app.run.health import HealthMonitor
 from stream_recon.app.run.masking import Masking
 from stream_recon.app.slam.online.back_end import OnlineBackEnd
@@ -95,8 +94,7 @@ class Model:
             preset = dataclasses.replace(choice, keyframes=str(keyframes)).load_preset()
         else:
             policy = keyframes
-        options = StepOptions(choice.attention, loaded.precision, choice.cache, policy)
-        engine = Engine(loaded.network, preset, loaded.weights_sha256, options)
+        engine = loaded.engine(choice.attention, choice.cache, preset, policy)
         return Stream(engine, camera, mapping, tuple(listeners), self._lock)
 
     def __repr__(self) -> str:

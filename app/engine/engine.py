@@ -21,6 +21,7 @@ from stream_recon.app.engine.device_transfer import (
     to_images,
 )
 from stream_recon.app.engine.devices import choose_device, runs_alike, trial_outputs
+from stream_recon.app.engine.keyframes import KeyframePolicy
 from stream_recon.app.engine.session import StreamingSession, frame_result
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.cache.cache_dtypes import cache_policy
@@ -121,9 +122,8 @@ def load_engine(
 
     Raises ConfigError, WeightsError, ResourceError: see their messages.
     """
-    loaded = load_model(load_preset(preset, overrides), weights, device, attention, cache, weights_sha256, precision)
-    options = StepOptions(attention, loaded.precision, cache)
-    return Engine(loaded.network, loaded.preset, loaded.weights_sha256, options)
+    known = load_preset(preset, overrides), weights, device, attention, cache, weights_sha256, precision
+    return load_model(*known).engine(attention, cache)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,17 @@ class LoadedModel:
     preset: Preset
     weights_sha256: str
     precision: Precision
+
+    def engine(
+        self,
+        attention: AttentionChoice,
+        cache: CacheChoice,
+        preset: Preset | None = None,
+        keyframes: KeyframePolicy | None = None,
+    ) -> Engine:
+        """An engine on this network; ``preset``: one that chooses other keyframes, or ``keyframes`` does."""
+        options = StepOptions(attention, self.precision, cache, keyframes)
+        return Engine(self.network, preset or self.preset, self.weights_sha256, options)
 
 
 def load_model(

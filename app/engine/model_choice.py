@@ -60,18 +60,7 @@ class ModelChoice:
         ``weights_sha256``: of the weights file, if known; None computes it. Raises ConfigError, WeightsError,
         ResourceError: see `load_engine`.
         """
-        from stream_recon.app.engine.engine import load_engine
-
-        return load_engine(
-            preset=self.preset,
-            weights=self.weights,
-            device=self.device,
-            attention=self.attention,
-            overrides=self.overrides,
-            cache=self.cache,
-            weights_sha256=weights_sha256,
-            precision=self.precision,
-        )
+        return self.load_model(weights_sha256).engine(self.attention, self.cache)
 
     def load_model(self, weights_sha256: str | None = None) -> "LoadedModel":
         """The network without an engine; see `load`."""

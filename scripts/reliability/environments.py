@@ -118,8 +118,8 @@ def run(environment: Environment, tests: list[str], options: list[str], scratch:
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     if environment.folder:
         root = copy_of_repository(scratch / environment.folder)
-    for folder in os.environ["PATH"].split(os.pathsep):
-        for program in Path(folder).glob("*"):
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
             if program.name not in environment.programs and not (programs / program.name).is_symlink():
                 (programs / program.name).symlink_to(program)
     variables = {
