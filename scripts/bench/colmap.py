@@ -92,8 +92,11 @@ def timed_colmap(images: Path, work: Path, overlap: int) -> tuple[Poses, str, st
     process.start()
     process.join()
     seconds, core_seconds = time.perf_counter() - begin, children_seconds() - before
-    poses = dict(np.load(work / "poses.npz")) if process.exitcode == 0 else {}
-    return {int(name): T for name, T in poses.items()}, f"{seconds:.1f}", f"{core_seconds:.0f}"
+    if process.exitcode:
+        raise SystemExit("COLMAP failed")
+    with np.load(work / "poses.npz") as found:
+        poses = dict(zip(found["numbers"].tolist(), found["poses"], strict=True))
+    return poses, f"{seconds:.1f}", f"{core_seconds:.0f}"
 
 
 def colmap(images: Path, work: Path, overlap: int) -> None:
@@ -106,7 +109,6 @@ def colmap(images: Path, work: Path, overlap: int) -> None:
     models = pycolmap.incremental_mapping(database, images, work / "models")
     best = max(models.values(), key=lambda model: model.num_reg_images(), default=None)
     registered = [] if best is None else [best.images[number] for number in best.reg_image_ids()]
-    matrices = {
-        Path(image.name).stem: np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]]) for image in registered
-    }
-    np.savez(work / "poses.npz", **{name: invert_pose(T) for name, T in matrices.items()})
+    matrices = [np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]]) for image in registered]
+    numbers = [int(Path(image.name).stem) for image in registered]
+    np.savez(work / "poses.npz", numbers=numbers, poses=invert_pose(np.reshape(matrices, (-1, 4, 4))))
