@@ -33,6 +33,8 @@ __all__ = ["FOCAL_KEYS", "SKEW", "UnsupportedError", "colmap_camera", "distortio
 
 MAX_FILE_BYTES = 1 << 26
 """Bytes of a calibration file that are read: more than the largest transforms.json."""
+SMALL_PX = 0.1
+"""Error in pixels up to which Metashape's small affine term is left out, with a warning."""
 
 
 def read_camera(path: Path) -> Calibration:
@@ -313,7 +315,11 @@ def _metashape_camera(names: Names) -> Calibration:
     f = names.needed("f")
     cx, cy, b1 = names.usual("cx"), names.usual("cy"), names.usual("b1")
     k1, k2, k3 = (names.usual(key) for key in ("k1", "k2", "k3"))
-    names.zero("b2", "skew", "p3", "p4")
+    moved_px = abs(names.number("b2") or 0.0) * height / 2 / f
+    if moved_px > SMALL_PX:
+        raise UnsupportedError(f"b2, which moves pixels by {moved_px:.2g}")
+    notes = (f"b2 moves pixels by up to {moved_px:.2g} and is not applied",) if moved_px else ()
+    names.zero("skew", "p3", "p4")
     if projection == "frame":
         p2, p1 = names.usual("p1"), names.usual("p2")
         names.zero("k4")
@@ -323,7 +329,7 @@ def _metashape_camera(names: Names) -> Calibration:
         kind, coefficients = "fisheye", (k1, k2, k3, names.usual("k4"))
     names.end("class|date|software|text|covariance|params|vars|coeffs")
     size, centre = (int(width), int(height)), (width / 2 + cx, height / 2 + cy)
-    return Calibration(f + b1, f, *centre, kind, coefficients, size, notes=absent_notes(names))
+    return Calibration(f + b1, f, *centre, kind, coefficients, size, notes=(*notes, *absent_notes(names)))
 
 
 def _size(

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from xml.etree import ElementTree
 
@@ -139,11 +140,11 @@ def parse_trees(text: str) -> list[Any]:
         if text.lstrip().startswith("<"):
             return [_xml_tree(text)]
         if text.lstrip().startswith("{"):
-            try:
-                return [json.loads(text, object_pairs_hook=_table)]
-            except json.JSONDecodeError:
-                if len(text) > MAX_FLOW_YAML:
-                    raise
+            for plain in (text, re.sub(r"(?m)(^|\s)//.*", "", text)):  # OpenCV writes comments
+                with suppress(json.JSONDecodeError):
+                    return [json.loads(plain, object_pairs_hook=_table)]
+            if len(text) > MAX_FLOW_YAML:
+                raise ValueError("it is no JSON")
         return _yaml_trees(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error

@@ -398,7 +398,7 @@ def test_a_document_of_metashape_gives_its_adjusted_cameras(tmp_path: Path) -> N
     [
         ("yml", written("yml", VINS) + "model_type: MEI\n", "model_type stands there twice"),
         ("yaml", written("yaml", kalibr("radtan", BROWN)).replace("pinhole", "ds"), "camera_model ds"),
-        ("xml", written("xml", METASHAPE).replace("<b1>", "<b2>7</b2><b1>"), "b2 is not 0"),
+        ("xml", written("xml", METASHAPE).replace("<b1>", "<b2>7</b2><b1>"), "b2, which moves pixels"),
         ("xml", written("xml", METASHAPE).replace("<b1>", "<k4>7</k4><b1>"), "k4 is not 0"),
         ("xml", written("xml", METASHAPE).replace("frame", "spherical"), "projection spherical"),
         ("xml", "<!DOCTYPE a [<!ENTITY b 'c'>]>" + written("xml", METASHAPE), "DOCTYPE"),
@@ -428,6 +428,21 @@ def test_what_a_file_leaves_open_is_a_warning_of_the_source(tmp_path: Path, kind
     camera = parse_camera(str(tmp_path / f"camera.{kind}")).text()
     with open_source(str(tmp_path / "images"), FrameChoice(camera=camera)) as source:
         assert any(named in line for line in source.warnings)
+
+
+@pytest.mark.parametrize("kind", ["yml", "xml", "json"])
+def test_what_opencv_writes_with_comments_is_read(tmp_path: Path, kind: str) -> None:
+    storage = cv2.FileStorage(str(tmp_path / f"a.{kind}"), cv2.FILE_STORAGE_WRITE)
+    storage.write("flags", 2)
+    storage.writeComment("flags: +fix_aspectRatio", append=False)
+    for name, value in (("image_width", SIZE[0]), ("image_height", SIZE[1])):
+        storage.write(name, value)
+    storage.write("camera_matrix", K)
+    storage.write("distortion_coefficients", np.array(BROWN5))
+    storage.write("image_points", np.zeros((2, 3, 2), np.float32))
+    storage.release()
+    camera = parse_camera(str(tmp_path / f"a.{kind}"))
+    assert camera.size == SIZE and np.abs(Undistorter(camera, SIZE).to_source(GRID) - expected(BROWN5, "")).max() < 0.1
 
 
 def test_values_in_flow_style_as_words_and_in_utf_16(tmp_path: Path) -> None:
