@@ -103,6 +103,8 @@ def _colmap_text(lines: list[list[str]]) -> list[Calibration]:
 def _colmap_binary(data: bytes) -> list[Calibration]:
     """Cameras of a ``cameras.bin``."""
     (count,), at, cameras = struct.unpack_from("<Q", data), 8, []
+    if count > len(data):
+        return []
     while at < len(data):
         _, kind, width, height = struct.unpack_from("<iiQQ", data, at)
         model = COLMAP_NUMBERS.get(kind)
