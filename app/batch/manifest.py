@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from stream_recon.app.core.input_file import parse_json, read_file
+from stream_recon.app.core.input_file import open_regular, parse_json, read_file
+from stream_recon.app.core.output_file import PART_SUFFIX
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
-from stream_recon.app.result.files import PART_SUFFIX, output_errors, replace_file
+from stream_recon.app.result.files import output_errors, replace_file
 from stream_recon.app.result.lock import LOCK_NAME
-from stream_recon.app.result.run_record import PROGRAM, RUN_NAME
-from stream_recon.app.result.writer import FILE_NAMES
+from stream_recon.app.result.run_record import FILE_NAMES, PROGRAM, RUN_NAME
 from stream_recon.configs.errors import OutputError
 
 BLOCK_BYTES = 1 << 26
@@ -53,7 +53,7 @@ def file_digest(path: Path, block_bytes: int = BLOCK_BYTES) -> str:
     """Digest of a file; of a large one, a digest over those of its blocks. Raises OSError."""
 
     def block(begin: int) -> bytes:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(begin)
             return _hash_next(file, block_bytes)
 

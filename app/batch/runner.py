@@ -1,6 +1,8 @@
 """Run of a batch, from scenes to summary: keeps what is finished, runs the other jobs, stitches split scenes."""
 
+import errno
 import logging
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,19 +10,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from stream_recon.app.batch import jobs as batch_jobs
 from stream_recon.app.batch.chunks import chunk_jobs
-from stream_recon.app.batch.jobs import (
-    Event,
-    Job,
-    JobProgress,
-    ModelIdentity,
-    ModelLoader,
-    Outcome,
-    Seconds,
-    StageTimer,
-    chunks_folder,
-    longest_first,
-)
 from stream_recon.app.batch.page import write_page
 from stream_recon.app.batch.plan import Batch
 from stream_recon.app.batch.scene import run_guarded
@@ -48,14 +39,14 @@ class BatchListener(Protocol):
     def finished(self, row: Row) -> None: ...
 
 
-def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchListener) -> dict[str, Any]:
+def run_batch(batch: Batch, loader: batch_jobs.ModelLoader, pool: Pool, listener: BatchListener) -> dict[str, Any]:
     """Run all jobs that are not done, and write summary and page. Returns the content of the summary.
 
     Raises:
         OutputError: another batch writes there; other files are there; the disk is full (finished scenes are kept).
         StreamReconError: the model cannot be loaded.
     """
-    timer = StageTimer("start")
+    timer = batch_jobs.StageTimer("start")
     loader.check()
     with batch.store.lock(), cancel_on_signals() as cancel, ExitStack() as stack:
         check_summary_files(batch.store)
@@ -86,14 +77,16 @@ def run_batch(batch: Batch, loader: ModelLoader, pool: Pool, listener: BatchList
 class _BatchRun:
     """State of all scenes during a run."""
 
-    def __init__(self, batch: Batch, model: ModelIdentity, listener: BatchListener, timer: StageTimer) -> None:
+    def __init__(
+        self, batch: Batch, model: batch_jobs.ModelIdentity, listener: BatchListener, timer: batch_jobs.StageTimer
+    ) -> None:
         self._batch, self._store = batch, batch.store
         self._model = model
         self._listener = listener
         self._disk_full: str | None = None
         """Error of the write that did not fit. No job is started after it."""
         self._timer = timer
-        self._chunk_phases: dict[str, Seconds] = {}
+        self._chunk_phases: dict[str, batch_jobs.Seconds] = {}
         self._written = 0.0
         self._jobs = {job.name: job for job in batch.jobs(model)}
         self._rows = {name: self._first_row(job) for name, job in self._jobs.items()}
@@ -101,7 +94,7 @@ class _BatchRun:
         self._failed_chunks: dict[str, str] = {}
         self._frames: dict[str, int] = {}
 
-    def _first_row(self, job: Job) -> Row:
+    def _first_row(self, job: batch_jobs.Job) -> Row:
         scene = job.scene
         row = Row(job.name, scene.dataset, job.key["scene"]["path"])
         check = self._store.check(job.name, job.key)
@@ -124,7 +117,7 @@ class _BatchRun:
             try:
                 jobs += self._split(job)
             except InputError as error:
-                refused.append(Outcome(job.name, "failed", reason=str(error)))
+                refused.append(batch_jobs.Outcome(job.name, "failed", reason=str(error)))
         self._listener.begin(list(self._rows.values()), sum(job.frames or 0 for job in jobs))
         for outcome in refused:
             self._finish_scene(outcome)
@@ -139,18 +132,19 @@ class _BatchRun:
             self._stitch(name, pool, cancel)
         for name, row in self._rows.items():
             if row.status == "done":
-                self._store.remove_results(chunks_folder(name))
+                self._store.remove_results(batch_jobs.chunks_folder(name))
 
-    def _run_jobs(self, jobs: list[Job], pool: Pool, cancel: Cancel) -> None:
-        pool.run(longest_first(jobs), self._on_event, cancel)
+    def _run_jobs(self, jobs: list[batch_jobs.Job], pool: Pool, cancel: Cancel) -> None:
+        pool.run(batch_jobs.longest_first(jobs), self._on_event, cancel)
         self._check_disk()
 
     def _check_disk(self) -> None:
         """Raises OutputError if something did not fit."""
         if self._disk_full is not None:
-            raise OutputError(f"{self._disk_full}. The disk is full: make room, then run the same command to continue")
+            reason = f"{self._disk_full}. The disk is full: make room, then run the same command to continue"
+            raise OutputError(reason) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _split(self, job: Job) -> list[Job]:
+    def _split(self, job: batch_jobs.Job) -> list[batch_jobs.Job]:
         """The job itself, or those of its chunks that are not done. Raises InputError if it cannot be split."""
         chunks = [job] if self._batch.split == 1 else chunk_jobs(job, self._batch.split)
         if len(chunks) == 1:
@@ -161,12 +155,12 @@ class _BatchRun:
             self.stitcher.add_chunk(name, earlier=True)
         return [chunk for chunk in chunks if chunk.name not in done]
 
-    def _begin_stitching(self, name: str, chunks: Sequence[Job]) -> None:
+    def _begin_stitching(self, name: str, chunks: Sequence[batch_jobs.Job]) -> None:
         stitcher = SceneStitcher(self._jobs[name], chunks, self._store, self._model)
         self.stitcher.add_scene(stitcher, name, chunks)
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, JobProgress):
+    def _on_event(self, event: batch_jobs.Event) -> None:
+        if isinstance(event, batch_jobs.JobProgress):
             self._report_frames(event.name, event.frames)
             return
         if event.result is not None:
@@ -180,7 +174,7 @@ class _BatchRun:
         self._frames[name] = frames
         self._listener.progress(sum(self._frames.values()))
 
-    def _finish_chunk(self, outcome: Outcome) -> None:
+    def _finish_chunk(self, outcome: batch_jobs.Outcome) -> None:
         if outcome.status == "done":
             self._chunk_phases[outcome.name] = (outcome.result or {}).get("phases", {})
             self.stitcher.add_chunk(outcome.name)
@@ -195,7 +189,7 @@ class _BatchRun:
         outcome = self._stitch_outcome(name)
         if outcome.frames_mismatch:
             logger.warning("%s: %s; decoding it from the start", name, outcome.reason)
-            self._store.remove_results(chunks_folder(name))
+            self._store.remove_results(batch_jobs.chunks_folder(name))
             chunks = [replace(chunk, read_through=True) for chunk in self.stitcher.chunks(name)]
             self._begin_stitching(name, chunks)
             self._run_jobs(chunks, pool, cancel)
@@ -205,10 +199,10 @@ class _BatchRun:
         self._finish_scene(outcome)
         self._check_disk()
 
-    def _stitch_outcome(self, name: str) -> Outcome:
+    def _stitch_outcome(self, name: str) -> batch_jobs.Outcome:
         failed = self._failed_chunks.get(name)
         if failed is not None:
-            return Outcome(name, "failed", reason=failed)
+            return batch_jobs.Outcome(name, "failed", reason=failed)
         outcome = run_guarded(name, lambda: self.stitcher.finish(name))
         if outcome.result is None:
             return outcome
@@ -216,7 +210,7 @@ class _BatchRun:
         known = [self._chunk_phases.get(chunk.name) for chunk in self.stitcher.chunks(name)]
         return replace(outcome, result={**outcome.result, "chunk_phases": [seconds for seconds in known if seconds]})
 
-    def _finish_scene(self, outcome: Outcome) -> None:
+    def _finish_scene(self, outcome: batch_jobs.Outcome) -> None:
         if outcome.status == "interrupted":
             return
         if outcome.status == "disk full":

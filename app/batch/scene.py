@@ -3,7 +3,6 @@
 `run_job` is the boundary of a scene: its errors become the outcome and stop no other scene.
 """
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from stream_recon.app.batch.partial_scene import read_partial_scene
 from stream_recon.app.batch.scene_stages import job_options, manifest_record, run_scene_stages
 from stream_recon.app.batch.store import Store
 from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.output_file import is_disk_full
 from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.files import replace_json
@@ -28,9 +28,6 @@ from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
 
 logger = logging.getLogger(__name__)
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a full disk and of a full quota."""
 
 
 def run_job(
@@ -54,19 +51,10 @@ def run_guarded(name: str, work: Callable[[], dict[str, Any]]) -> Outcome:
     except FrameMismatchError as error:
         return Outcome(name, "failed", reason=str(error), frames_mismatch=True)
     except (StreamReconError, OSError) as error:
-        return Outcome(name, "disk full" if _is_disk_full(error) else "failed", reason=str(error))
+        return Outcome(name, "disk full" if is_disk_full(error) else "failed", reason=str(error))
     except Exception as error:
         logger.exception("scene %s", name)
         return Outcome(name, "failed", reason=f"{type(error).__name__}: {error}")
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or a cause of it, is a full disk."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in DISK_FULL:
-            return True
-        error = error.__cause__
-    return False
 
 
 def _reconstruct(

@@ -5,7 +5,6 @@ transformed to one coordinate system and thinned again to one point per voxel. W
 decided in order, but independently for each part of the voxel table. All other work on points runs out of order.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 from stream_recon.app.batch.chunks import AlignedChunks
 from stream_recon.app.batch.manifest import Checksum, recorded_files
 from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.output_file import write_new
 from stream_recon.app.core.ply import Vertices, positions, select_vertices
 from stream_recon.app.core.transforms import Similarity, transform_points
 from stream_recon.app.core.voxels import VoxelTable, first_of_each
@@ -167,7 +168,7 @@ def _link_depth(index: int, chunk: Path, folder: Path, checksums: Mapping[str, C
     except OSError:
         # Not every file system has hard links.
         with output_errors(target):
-            shutil.copyfile(source, target)
+            write_new(target, read_file(source))
     return name, checksums[name]
 
 

@@ -10,16 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stream_recon.app.batch.manifest import (
-    MANIFEST_NAME,
-    CheckResult,
-    Checksum,
-    check_manifest,
-    check_target,
-    is_real_folder,
-    publish,
-    remove_result,
-)
+from stream_recon.app.batch import manifest as manifest_files
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.result.depth import DEPTH_FOLDER
@@ -53,7 +44,7 @@ class Store(Protocol):
     def lock(self) -> AbstractContextManager[object]:
         """Lock the store for the block. Raises OutputError if another batch holds it."""
 
-    def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
+    def check(self, name: str, key: Mapping[str, Any]) -> manifest_files.CheckResult:
         """Whether there is a complete result of that name and key; see `check_manifest`."""
 
     def read(self, name: str) -> bytes | None:
@@ -78,7 +69,7 @@ class Store(Protocol):
         name: str,
         key: Mapping[str, Any],
         result: Mapping[str, Any],
-        known: Mapping[str, Checksum] | None = None,
+        known: Mapping[str, manifest_files.Checksum] | None = None,
     ) -> None:
         """Move a result from a workspace into the store, the manifest last. Arguments and errors: see `publish`."""
 
@@ -117,8 +108,8 @@ class LocalStore:
     def lock(self) -> AbstractContextManager[object]:
         return output_lock(self.folder)
 
-    def check(self, name: str, key: Mapping[str, Any]) -> CheckResult:
-        return check_manifest(self.folder / name, key)
+    def check(self, name: str, key: Mapping[str, Any]) -> manifest_files.CheckResult:
+        return manifest_files.check_manifest(self.folder / name, key)
 
     def read(self, name: str) -> bytes | None:
         path = self.folder / name
@@ -126,7 +117,7 @@ class LocalStore:
             return read_file(path) if path.exists() or path.is_symlink() else None
 
     def check_target(self, name: str) -> None:
-        check_target(self.folder / name)
+        manifest_files.check_target(self.folder / name)
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -176,23 +167,23 @@ class LocalStore:
         name: str,
         key: Mapping[str, Any],
         result: Mapping[str, Any],
-        known: Mapping[str, Checksum] | None = None,
+        known: Mapping[str, manifest_files.Checksum] | None = None,
     ) -> None:
-        publish(work, self.folder / name, key, result, known)
+        manifest_files.publish(work, self.folder / name, key, result, known)
 
     @contextmanager
     def fetch(self, name: str) -> Iterator[Path | None]:
         folder = self.folder / name
-        yield folder if (folder / MANIFEST_NAME).is_file() else None
+        yield folder if (folder / manifest_files.MANIFEST_NAME).is_file() else None
 
     def remove_results(self, name: str, keep: Container[str] = ()) -> None:
         parent = self.folder / name
         with output_errors(parent):
-            for folder in list(parent.iterdir()) if is_real_folder(parent) else []:
+            for folder in list(parent.iterdir()) if manifest_files.is_real_folder(parent) else []:
                 if folder.name not in keep:
-                    remove_result(folder)
+                    manifest_files.remove_result(folder)
             for emptied in (parent, parent.parent):
-                if emptied != self.folder and is_real_folder(emptied) and not any(emptied.iterdir()):
+                if emptied != self.folder and manifest_files.is_real_folder(emptied) and not any(emptied.iterdir()):
                     emptied.rmdir()
 
     def clear_workspaces(self, jobs: Iterable[tuple[str, Mapping[str, Any]]] = ()) -> None:

@@ -1,6 +1,5 @@
 """Output of commands: consoles, exit codes, and errors as one line."""
 
-import errno
 import functools
 import io
 import os
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stream_recon.app.core.cancel import Cancelled
+from stream_recon.app.core.output_file import is_disk_full
 from stream_recon.app.core.progress_file import ProgressFile
 from stream_recon.configs.errors import SourceLostError, StreamReconError
 
@@ -113,13 +113,13 @@ def exit_code(command: Callable[[], int]) -> int:
             return command()
     except StreamReconError as error:
         _print_failure(_shortened(error))
-        return DISK_FULL if _is_disk_full(error) else SOURCE_LOST if isinstance(error, SourceLostError) else BAD_INPUT
+        return DISK_FULL if is_disk_full(error) else SOURCE_LOST if isinstance(error, SourceLostError) else BAD_INPUT
     except MemoryError:
         _print_failure("out of memory")
     except OSError as error:
         # Errors that no other place handles, such as a limit on open files.
         _print_failure(f"the system refuses an operation: {_shortened(error)}")
-        return DISK_FULL if _is_disk_full(error) else BAD_INPUT
+        return DISK_FULL if is_disk_full(error) else BAD_INPUT
     except ImportError as error:
         _print_failure(f"the program cannot be loaded (too little memory, or a broken installation): {error}")
     except (Cancelled, KeyboardInterrupt):
@@ -153,15 +153,6 @@ def _print_error(line: str) -> None:
     # The reader of stderr may have ended.
     with suppress(OSError, ValueError):
         typer.echo(f"stream-recon: {line}", err=True)
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error comes from a full disk or quota."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _shortened(error: Exception) -> str:

@@ -54,13 +54,13 @@ def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECO
 
 def _exported(folder: Path, name: str, target: Path) -> Path:
     """Write an export of a result into ``target``, a folder as a ZIP file. Raises StreamReconError."""
-    import shutil
+    from stream_recon.app.export.target import pack
 
     suffix = FORMATS[name].offered[0]
     if suffix:
         return export(folder, name, target / f"{result_name(folder)}{suffix}")[0]
     made = export(folder, name, target / f"{result_name(folder)}-{name}")[0]
-    return Path(shutil.make_archive(str(made), "zip", target, made.name))
+    return pack(made, target / f"{made.name}.zip")
 
 
 def _film(folder: Path, camera_path: Literal["orbit", "trajectory"], seconds: float, target: Path) -> Path:

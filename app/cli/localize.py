@@ -25,6 +25,7 @@ from stream_recon.app.cli.options import (
 )
 from stream_recon.app.cli.place import show_located
 from stream_recon.app.cli.view import ViewerChoice, show_all
+from stream_recon.app.core.output_file import new_text
 from stream_recon.configs.errors import OutputError
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ def _lines(path: Path | None, overwrite: bool, out: PlainConsole) -> Iterator[An
         )
         return
     try:
-        file = path.open("w" if overwrite else "x", encoding="utf-8")
+        if overwrite and (path.is_file() or path.is_symlink()):
+            path.unlink()
+        file = new_text(path)
     except FileExistsError as error:
         raise OutputError(f"{path} exists: use --overwrite, or another file") from error
     except OSError as error:

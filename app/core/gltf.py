@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.output_file import new_file
+
 POINTS, LINES, TRIANGLES = 0, 1, 4
 """Modes of primitives in glTF."""
 FLOAT, UNSIGNED_SHORT, UNSIGNED_INT = 5126, 5123, 5125
@@ -73,7 +75,7 @@ def write_glb(target: Path | BinaryIO, primitives: Sequence[Primitive], generato
     head = struct.pack("<4sII", b"glTF", 2, total) + struct.pack("<II", len(text), JSON_CHUNK)
     parts = [head, text, struct.pack("<II", size, BINARY_CHUNK), *blocks]
     if isinstance(target, Path):
-        with target.open("wb") as file:
+        with new_file(target) as file:
             file.writelines(parts)
     else:
         target.writelines(parts)

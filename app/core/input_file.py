@@ -11,8 +11,9 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from stream_recon.app.core.platform import NO_WAIT, OPEN_FLAGS
 from stream_recon.configs.errors import InputError
@@ -20,6 +21,8 @@ from stream_recon.configs.errors import InputError
 MAX_TEXT_BYTES = 1 << 28
 """Default size limit in bytes (256 MiB): more than any table, list or JSON file of a data set or result."""
 
+MAX_MESH_BYTES = 1 << 31
+"""The same for meshes."""
 READ_SECONDS = 60.0
 """Time within which a file must open, and within which each part of it must be read: a network drive whose server is
 gone blocks for ever."""
@@ -37,12 +40,12 @@ def input_errors(name: object) -> Iterator[None]:
         raise InputError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def open_regular(path: Path, timeout_s: float = READ_SECONDS) -> BinaryIO:
+def open_regular(path: Path, timeout_s: float = READ_SECONDS) -> BufferedReader:
     """Open a regular file for reading, without waiting. Raises OSError, also for any other kind of file."""
     return _in_time(lambda _: _open_regular(path), path, timeout_s)
 
 
-def _open_regular(path: Path) -> BinaryIO:
+def _open_regular(path: Path) -> BufferedReader:
     # Without O_NONBLOCK, opening a pipe waits for its writer.
     descriptor = os.open(path, os.O_RDONLY | NO_WAIT | OPEN_FLAGS)
     try:

@@ -8,10 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
+from stream_recon.app.core.input_file import parse_json, read_file
+from stream_recon.app.core.output_file import replacing
+
 VARIABLE = "STREAM_RECON_PROGRESS"
 """Environment variable with the path of the file; commands write none without it."""
 WRITE_SECONDS = 0.25
 """Least time between two writes of the same step."""
+MAX_BYTES, READ_SECONDS = 1 << 16, 1.0
+"""Bounds of a file that is read."""
 
 
 class ProgressFile:
@@ -40,10 +45,8 @@ class ProgressFile:
     def _store(self) -> None:
         if self._path is None:
             return
-        part = self._path.with_suffix(".part")
-        with suppress(OSError, ValueError):
-            part.write_text(self._text(), encoding="utf-8")
-            part.replace(self._path)
+        with suppress(OSError, ValueError), replacing(self._path) as file:
+            file.write(self._text().encode())
 
     def _text(self) -> str:
         return json.dumps(self._state, allow_nan=False)
@@ -79,7 +82,7 @@ def _file_at(path: str | None) -> ProgressFile:
 def read_progress(path: Path) -> dict[str, Any]:
     """The last state that was written; empty where there is none."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = parse_json(read_file(path, MAX_BYTES, READ_SECONDS))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}

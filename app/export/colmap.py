@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import sure_pixels
+from stream_recon.app.core.output_file import new_file, write_new
 from stream_recon.app.core.transforms import invert_pose, quaternion_xyzw
 from stream_recon.app.export.depth import MASKS_NOTE, excluded_pixels, frame_name, has_masks, missing_frames, write_mask
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -98,7 +99,7 @@ def _write_depth_maps(job: ExportJob, cameras: Sequence[FrameCamera], view: Pinh
             sure = np.where(sure_pixels(dense, job.points), dense.depth, np.float32(0))
             depth = np.ascontiguousarray(small.from_map(sure, dense, cv2.INTER_NEAREST), "<f4")
             path = maps / f"{frame_name(camera.index)}.jpg.geometric.bin"
-            path.write_bytes(f"{depth.shape[1]}&{depth.shape[0]}&1&".encode("ascii") + depth.tobytes())
+            write_new(path, f"{depth.shape[1]}&{depth.shape[0]}&1&".encode("ascii") + depth.tobytes())
             written += 1
     write_points(folder / "fused.ply", job.cloud())
     return written
@@ -146,7 +147,7 @@ def _write_model(
     """
     k = view.intrinsics
     camera_row = struct.pack("<QIiQQ4d", 1, CAMERA_ID, PINHOLE, *view.size, k.fx, k.fy, k.cx, k.cy)
-    (model / "cameras.bin").write_bytes(camera_row)
+    write_new(model / "cameras.bin", camera_row)
     by_image = np.argsort(observed.camera, kind="stable")
     starts = np.searchsorted(observed.camera[by_image], np.arange(len(cameras) + 1))
     keypoint = np.empty(len(by_image), np.int64)
@@ -159,7 +160,7 @@ def _write_model(
 
 def _write_poses(path: Path, cameras: Sequence[FrameCamera], keypoints: Sequence[NDArray[np.void]]) -> None:
     """Write ``images.bin``: pose, camera, name and keypoints of each image."""
-    with path.open("wb") as file:
+    with new_file(path) as file:
         file.write(struct.pack("<Q", len(cameras)))
         for number, (camera, own) in enumerate(zip(cameras, keypoints, strict=True), start=1):
             T_camera_world = invert_pose(camera.T_world_camera)
@@ -180,7 +181,7 @@ def _write_points3d(
     points = np.empty(len(observed.xyz), POINT)
     points["number"], points["length"] = np.arange(len(points)) + 1, np.diff(starts)
     points["xyz"], points["rgb"], points["error"] = observed.xyz, observed.rgb, errors_px
-    with path.open("wb") as file:
+    with new_file(path) as file:
         file.write(struct.pack("<Q", len(points)))
         for point, first, end in zip(points, starts, starts[1:], strict=False):
             file.write(point.tobytes() + tracks[first:end].tobytes())

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import confidence_levels
+from stream_recon.app.core.output_file import new_text, write_new
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.source_images import frame_images
@@ -122,7 +123,7 @@ def write_depth_images(job: ExportJob, folder: Path) -> ExportReport:
     warnings: list[str] = []
     maps = _stored_maps(job, cameras) if job.options.max_side is None else _upsampled_maps(job, cameras, warnings)
     written = 0
-    with (folder / CAMERAS).open("w") as table:
+    with new_text(folder / CAMERAS) as table:
         table.write("file,index,timestamp,width,height,fx,fy,cx,cy\n")
         for done, (camera, map_of_frame) in enumerate(maps, start=1):
             if map_of_frame is not None:
@@ -222,7 +223,7 @@ def write_image(path: Path, image: NDArray[Any], parameters: tuple[int, ...] = (
     # Encoded in memory first, because OpenCV's writer does not report a full disk.
     ok, data = cv2.imencode(path.suffix, image, parameters)
     assert ok, "such an image can always be encoded"
-    path.write_bytes(data.tobytes())
+    write_new(path, data.tobytes())
 
 
 def missing_frames(count: int) -> list[str]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from stream_recon.app.core.output_file import write_new
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -134,14 +135,14 @@ def export(
     if not form.suffixes:
         with staged_folder(target, overwrite) as part:
             report = form.write(job, part)
-            (part / README_NAME).write_text(readme(name, result, report), encoding="utf-8")
+            write_new(part / README_NAME, readme(name, result, report))
     else:
         readme_path = target.with_name(f"{target.name}.{README_NAME}")
         check_readme(readme_path)
         with staged_file(target, overwrite) as part:
             report = form.write(job, part)
             with staged_file(readme_path, overwrite=True) as text:
-                text.write_text(readme(name, result, report), encoding="utf-8")
+                write_new(text, readme(name, result, report))
     without = [option for option in options.changed if not form.concerns(option)]
     report.warnings += [f"--{option.replace('_', '-')} has no effect on --format {name}" for option in without]
     return target, report

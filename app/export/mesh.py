@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import cut_primitive
 from stream_recon.app.core.gltf import Primitive, write_glb
+from stream_recon.app.core.output_file import new_file, new_text
 from stream_recon.app.core.ply import VERTEX, vertices_of
 from stream_recon.app.export.depth import missing_frames
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -80,7 +81,7 @@ def write_ply(path: Path, mesh: Mesh) -> None:
     faces["count"], faces["corners"] = 3, mesh.faces
     vertices: NDArray[np.void] = vertices_of(mesh.xyz, mesh.rgb)
     assert vertices.dtype == VERTEX
-    with path.open("wb") as file:
+    with new_file(path) as file:
         file.write(head.encode("ascii"))
         file.write(vertices.view(np.uint8).data)
         file.write(faces.view(np.uint8).data)
@@ -88,7 +89,7 @@ def write_ply(path: Path, mesh: Mesh) -> None:
 
 def write_obj(path: Path, mesh: Mesh) -> None:
     """Write a Wavefront OBJ file with colours after positions, as MeshLab and Blender read them. Raises OSError."""
-    with path.open("w") as file:
+    with new_text(path) as file:
         file.write(f"# {PROGRAM}\n")
         np.savetxt(file, np.hstack([mesh.xyz, mesh.rgb / np.float32(255)]), "v %.6g %.6g %.6g %.4g %.4g %.4g")
         np.savetxt(file, mesh.faces + 1, "f %d %d %d")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.output_file import write_new
 from stream_recon.app.core.ply import uniform_indices
 from stream_recon.app.export.glb import FRUSTUM_COLOUR, FRUSTUM_SHARE, PATH_COLOUR, frusta
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -45,7 +46,7 @@ def write_page(job: ExportJob, path: Path) -> ExportReport:
         text = with_page(str(recording.as_html(dark_mode=True)), job.result.folder.resolve().name or "stream-recon")
     finally:
         stop_server(server)
-    path.write_text(text, encoding="utf-8")
+    write_new(path, text)
     return ExportReport(
         f"{len(cloud.xyz)} points of {len(cloud.cameras)} frames, {what}, {len(text) / 1e6:.1f} MB.",
         [

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.box import cut_primitive
 from stream_recon.app.core.gltf import Primitive, glb, read_glb
+from stream_recon.app.core.input_file import MAX_MESH_BYTES, read_file
 from stream_recon.app.core.transforms import quaternion_xyzw
 from stream_recon.app.export.job import ExportJob
 from stream_recon.app.export.source_images import surface_images
@@ -67,7 +68,7 @@ def _set_camera(server: Any, job: ExportJob, timeline: Timeline, subject: Subjec
 
 
 def _add_mesh(server: Any, job: ExportJob, mesh: Path) -> str:
-    axes, content = gltf_axes(job.result.cameras, "auto"), mesh.read_bytes()
+    axes, content = gltf_axes(job.result.cameras, "auto"), read_file(mesh, MAX_MESH_BYTES)
     if job.options.box is not None:
         planes = job.box_planes(axes)
         content = glb([cut_primitive(part, planes) for part in read_glb(content)])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.output_file import new_file
 from stream_recon.app.core.ply import Vertices, header, subsample
 from stream_recon.app.core.voxels import VoxelTable
 from stream_recon.app.export.job import ExportJob
@@ -28,7 +29,7 @@ def sample_cloud(folder: Path, most: int) -> Vertices:
 
 def write_points(path: Path, vertices: Vertices) -> None:
     """Write a PLY file. Raises OSError."""
-    with path.open("wb") as file:
+    with new_file(path) as file:
         file.write(header(len(vertices)))
         file.write(np.ascontiguousarray(vertices).view(np.uint8).data)
 

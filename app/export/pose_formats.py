@@ -13,23 +13,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.output_file import new_text, write_new
 from stream_recon.app.core.ply import subsample
 from stream_recon.app.core.transforms import quaternion_xyzw
-from stream_recon.app.export.depth import (
-    CONFIDENCE_NOTE,
-    DEPTH_NOTE,
-    MASKS_NOTE,
-    PER_UNIT,
-    depth_units,
-    excluded_pixels,
-    frame_name,
-    has_masks,
-    level_steps,
-    missing_frames,
-    view_depth,
-    write_image,
-    write_mask,
-)
+from stream_recon.app.export import depth as depth_maps
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import write_points
 from stream_recon.app.export.source_images import frame_images
@@ -52,28 +39,28 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
     """
     cameras = job.cameras("keyframes")
     images = frame_images(job.result, cameras, job.view, job.options.max_side)
-    masks = has_masks(job)
+    masks = depth_maps.has_masks(job)
     without = sum(not job.has_depth(camera) for camera in cameras)
     for name in ("images", *([] if without else ["depth", "confidence"]), *(["masks"] if masks else [])):
         (folder / name).mkdir()
     frames: list[dict[str, Any]] = []
     for done, (camera, rgb, mask) in enumerate(images, start=1):
-        name = frame_name(camera.index)
+        name = depth_maps.frame_name(camera.index)
         depth_entry = {}
         if not without:
             try:
-                depth, level = view_depth(job, camera, images.view.scaled(DEPTH_SIDE), rgb)
+                depth, level = depth_maps.view_depth(job, camera, images.view.scaled(DEPTH_SIDE), rgb)
             except OutputError:
                 images.missing.append(camera)  # depth for all frames or for none
                 continue
-            write_image(folder / "depth" / f"{name}.png", depth_units(depth))
-            write_image(folder / "confidence" / f"{name}.png", level_steps(level))
+            depth_maps.write_image(folder / "depth" / f"{name}.png", depth_maps.depth_units(depth))
+            depth_maps.write_image(folder / "confidence" / f"{name}.png", depth_maps.level_steps(level))
             depth_entry = {"depth_file_path": f"depth/{name}.png"}
         save_rgb(folder / "images" / f"{name}.jpg", rgb)
         mask_entry = {}
         if masks:
-            mask_entry["mask_path"] = "masks/" + write_mask(
-                folder / "masks", camera, excluded_pixels(job, camera, images.view, mask)
+            mask_entry["mask_path"] = "masks/" + depth_maps.write_mask(
+                folder / "masks", camera, depth_maps.excluded_pixels(job, camera, images.view, mask)
             )
         frames.append(
             {
@@ -94,12 +81,12 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         "camera_model": "OPENCV",
         **{"fl_x": k.fx, "fl_y": k.fy, "cx": k.cx, "cy": k.cy, "w": view.size[0], "h": view.size[1]},
         **dict.fromkeys(("k1", "k2", "p1", "p2"), 0.0),
-        "depth_unit_scale_factor": 1 / PER_UNIT,
+        "depth_unit_scale_factor": 1 / depth_maps.PER_UNIT,
         "ply_file_path": POINTS,
         "frames": frames,
     }
-    (folder / TRANSFORMS).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    warnings = [*([images.warning] if images.warning else []), *missing_frames(len(images.missing))]
+    write_new(folder / TRANSFORMS, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    warnings = [*([images.warning] if images.warning else []), *depth_maps.missing_frames(len(images.missing))]
     if without:
         warnings.append(
             f"no depth maps: the run did not keep those of {without} of {len(cameras)} frames, and trainers need all"
@@ -110,8 +97,8 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
         [
             f"{TRANSFORMS}: camera to world, with camera axes x right, y up, z backward (OpenGL); the world's axes are "
             "as above. One pinhole camera; images are undistorted.",
-            *([MASKS_NOTE] if masks else []),
-            *([] if without else [DEPTH_NOTE + VIEW_NOTE, CONFIDENCE_NOTE]),
+            *([depth_maps.MASKS_NOTE] if masks else []),
+            *([] if without else [depth_maps.DEPTH_NOTE + VIEW_NOTE, depth_maps.CONFIDENCE_NOTE]),
             f"{POINTS}: coloured points in the same world.",
         ],
         warnings,
@@ -120,7 +107,7 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
 
 def save_rgb(path: Path, rgb: NDArray[np.uint8]) -> None:
     """Write a JPEG file, see `JPEG`. Raises OSError."""
-    write_image(path, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), JPEG)
+    depth_maps.write_image(path, cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), JPEG)
 
 
 TUM, KITTI, KITTI_TIMES, EUROC = "trajectory_tum.txt", "trajectory_kitti.txt", "times_kitti.txt", "trajectory_euroc.csv"
@@ -131,10 +118,10 @@ def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
     """Write poses in the formats of TUM RGB-D, KITTI odometry and EuRoC MAV. Raises StreamReconError or OSError."""
     cameras = job.cameras("all")
     with (
-        (folder / TUM).open("w") as tum,
-        (folder / KITTI).open("w") as kitti,
-        (folder / KITTI_TIMES).open("w") as times,
-        (folder / EUROC).open("w") as euroc,
+        new_text(folder / TUM) as tum,
+        new_text(folder / KITTI) as kitti,
+        new_text(folder / KITTI_TIMES) as times,
+        new_text(folder / EUROC) as euroc,
     ):
         tum.write("# timestamp tx ty tz qx qy qz qw\n")
         euroc.write(EUROC_HEAD)

@@ -6,6 +6,7 @@ from types import ModuleType
 import cv2
 import numpy as np
 
+from stream_recon.app.core.output_file import write_new
 from stream_recon.app.export.glb import PATH_COLOUR
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import ordered_points
@@ -59,7 +60,7 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
         points = rr.Points3D(cloud.xyz[new], colors=cloud.rgb[new], radii=radius)
         recording.log(f"world/points/{camera.index}", points)
         job.progress(number + 1, len(cloud.cameras))
-    path.write_bytes(stream.read(flush=True) or b"")
+    write_new(path, stream.read(flush=True) or b"")
     recording.disconnect()
     return ExportReport(
         f"{len(cloud.xyz)} points, {len(cloud.cameras)} cameras, {images} of them with images.",

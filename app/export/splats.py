@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core.output_file import write_new
 from stream_recon.app.core.splats import Splats, read_splats, splats_bytes
 from stream_recon.app.core.spz import spz_bytes
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -18,7 +19,7 @@ def write_splats_file(job: ExportJob, path: Path) -> ExportReport:
     job.cameras("all")  # as all exports, where a result has no frames
     splats = job_splats(job)
     content = spz_bytes(splats) if path.name.endswith(SUFFIXES[1]) else splats_bytes(splats)
-    path.write_bytes(content)
+    write_new(path, content)
     notes = [
         "Gaussian splats with spherical harmonics of degree "
         f"{splats.sh_degree}, in the layout of 3D Gaussian splatting: logarithms of sizes, logits of opacity."

@@ -5,10 +5,13 @@ import secrets
 import shutil
 import textwrap
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.output_file import give_name, replacing
 from stream_recon.app.export.job import ExportReport
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import ResultFolder
@@ -70,7 +73,7 @@ def check_readme(path: Path) -> None:
 
 
 def _is_own_readme(path: Path) -> bool:
-    return path.is_file() and path.read_bytes().startswith(README_TITLE.encode())
+    return path.is_file() and read_file(path).startswith(README_TITLE.encode())
 
 
 @contextmanager
@@ -80,24 +83,19 @@ def staged_folder(target: Path, overwrite: bool) -> Iterator[Path]:
     Raises OutputError: see `check_target`; or a system error such as a full disk.
     """
     check_target(target, overwrite, is_file=False)
-    part = _sibling(target, "part")
+    part, old = _sibling(target, "part"), _sibling(target, "old")
     with output_errors(target):
-        part.mkdir()
         try:
+            part.mkdir()
             yield part
-            old = _sibling(target, "old") if target.exists() else None
-            if old is not None:
+            if target.exists():
                 target.replace(old)
-            try:
-                part.replace(target)
-            except OSError:
-                if old is not None:
-                    old.replace(target)
-                raise
-            if old is not None:
-                shutil.rmtree(old, ignore_errors=True)
+            part.replace(target)
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            if old.exists() and not target.exists():  # also by Ctrl-C
+                old.replace(target)
+            for each in (part, old):
+                shutil.rmtree(each, ignore_errors=True)
 
 
 @contextmanager
@@ -111,7 +109,7 @@ def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
     with output_errors(target):
         try:
             yield part
-            part.replace(target)
+            give_name(part, target, overwrite=overwrite)
         finally:
             part.unlink(missing_ok=True)
 
@@ -127,10 +125,13 @@ def _sibling(target: Path, kind: str) -> Path:
 
 def _remove_left_behind(target: Path) -> None:
     """Remove what exports to this target that were killed left, once no export can still be writing to it."""
-    ours = re.compile(rf"\.{re.escape(target.stem)}\.[0-9a-f]{{16}}\.part{re.escape(target.suffix)}")
+    ours = re.compile(rf"\.{re.escape(target.stem)}\.[0-9a-f]{{16}}\.(part|old){re.escape(target.suffix)}")
     with suppress(OSError):
         for path in target.parent.iterdir():
-            if ours.fullmatch(path.name) and not path.is_symlink() and time.time() - _newest(path) > LEFT_SECONDS:
+            left = ours.fullmatch(path.name)
+            if left is None or path.is_symlink() or (left[1] == "old" and not target.exists()):
+                continue
+            if time.time() - _newest(path) > LEFT_SECONDS:
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
@@ -142,8 +143,16 @@ def _newest(path: Path) -> float:
     return max(float(each.lstat().st_mtime) for each in (path, *(path.rglob("*") if path.is_dir() else ())))
 
 
+def pack(folder: Path, target: Path) -> Path:
+    """Pack an export's folder into a ZIP file, which is returned. Raises OSError."""
+    with replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder.parent))
+    return target
+
+
 AXES = {
-    FIRST_CAMERA: "World: the axes of the first camera: x right, y down, z forward.",
+    FIRST_CAMERA: "World: the axes of the first camera, up to the error of its own pose: x right, y down, z forward.",
     EAST_NORTH_UP: "World: x east, y north, z up.",
     OF_FILE: "World: the axes of the track file that the scale comes from.",
 }

@@ -40,9 +40,8 @@ def measure_scale(
 
     Raises InputError: the source of scale does not determine a scale, or is not visible; OutputError: a damaged file.
     """
+    result.check_frames("measure")
     cameras = _longest_segment(result.cameras)
-    if not cameras:
-        raise InputError(f"{result.folder} has no frames")
     match source:
         case Marker():
             again = open_again or source_of(result)

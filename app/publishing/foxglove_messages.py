@@ -7,45 +7,27 @@ from types import ModuleType
 from typing import Any
 
 from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
-from stream_recon.app.publishing.messages import (
-    BASE,
-    CAMERA,
-    MAP,
-    ODOM,
-    POINT_BYTES,
-    CameraInfo,
-    CompressedImage,
-    Depth,
-    Diagnostics,
-    MapPose,
-    Message,
-    OdometryMessage,
-    PathMessage,
-    PointsMessage,
-    State,
-    Topic,
-    Transforms,
-)
+from stream_recon.app.publishing import messages as msg
 from stream_recon.app.publishing.ros_messages import camera_matrices
 from stream_recon.configs.errors import missing_library
 
 SCHEMAS = {
-    Topic.TF: "FrameTransforms",
-    Topic.ODOMETRY: "Odometry",
-    Topic.POSE: "PoseInFrame",
-    Topic.PATH: "PosesInFrame",
-    Topic.POINTS: "PointCloud",
-    Topic.DEPTH: "RawImage",
-    Topic.IMAGE: "CompressedImage",
-    Topic.CAMERA_INFO: "CameraCalibration",
-    Topic.DIAGNOSTICS: None,
+    msg.Topic.TF: "FrameTransforms",
+    msg.Topic.ODOMETRY: "Odometry",
+    msg.Topic.POSE: "PoseInFrame",
+    msg.Topic.PATH: "PosesInFrame",
+    msg.Topic.POINTS: "PointCloud",
+    msg.Topic.DEPTH: "RawImage",
+    msg.Topic.IMAGE: "CompressedImage",
+    msg.Topic.CAMERA_INFO: "CameraCalibration",
+    msg.Topic.DIAGNOSTICS: None,
 }
 """Schema of each topic; None: JSON by `DIAGNOSTICS_SCHEMA`. Static transforms are repeated with the others."""
 DIAGNOSTICS_SCHEMA = {
     "title": "stream_recon.Tracking",
     "type": "object",
     "properties": {
-        "state": {"type": "string", "enum": [state.value for state in State]},
+        "state": {"type": "string", "enum": [state.value for state in msg.State]},
         "reason": {"type": "string"},
         "stamp_ns": {"type": "integer"},
         "values": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -58,7 +40,7 @@ DIAGNOSTICS_SCHEMA = {
 class FoxgloveChannel:
     """A topic as Foxglove describes it."""
 
-    topic: Topic
+    topic: msg.Topic
     encoding: str
     schema_name: str
     schema_encoding: str
@@ -95,21 +77,21 @@ class FoxgloveEncoder:
         self._library = foxglove_library().messages
         self._static: tuple[Any, ...] = ()
         self._makers: dict[type, Callable[[Any], Any]] = {
-            OdometryMessage: self._odometry,
-            MapPose: self._map_pose,
-            PathMessage: self._path,
-            PointsMessage: self._points,
-            Depth: self._depth,
-            CompressedImage: self._image,
-            CameraInfo: self._camera,
+            msg.OdometryMessage: self._odometry,
+            msg.MapPose: self._map_pose,
+            msg.PathMessage: self._path,
+            msg.PointsMessage: self._points,
+            msg.Depth: self._depth,
+            msg.CompressedImage: self._image,
+            msg.CameraInfo: self._camera,
         }
 
-    def __call__(self, message: Message) -> bytes:
+    def __call__(self, message: msg.Message) -> bytes:
         """A message's bytes; none for static transforms, which come with the next others."""
-        if isinstance(message, Diagnostics):
+        if isinstance(message, msg.Diagnostics):
             record = {"state": message.state, "reason": message.reason, "stamp_ns": message.stamp_ns}
             return json.dumps({**record, "values": message.values}).encode()
-        if isinstance(message, Transforms):
+        if isinstance(message, msg.Transforms):
             if message.static:
                 self._static = message.transforms
                 return b""
@@ -131,7 +113,7 @@ class FoxgloveEncoder:
     def _pose(self, T: FloatArray) -> Any:
         return self._library.Pose(position=self._vector(T[:3, 3]), orientation=self._quaternion(T))
 
-    def _transforms(self, message: Transforms) -> Any:
+    def _transforms(self, message: msg.Transforms) -> Any:
         stamp = self._time(message.stamp_ns)
         transforms = [
             self._library.FrameTransform(
@@ -145,11 +127,11 @@ class FoxgloveEncoder:
         ]
         return self._library.FrameTransforms(transforms=transforms)
 
-    def _odometry(self, message: OdometryMessage) -> Any:
+    def _odometry(self, message: msg.OdometryMessage) -> Any:
         return self._library.Odometry(
             timestamp=self._time(message.stamp_ns),
-            frame_id=ODOM,
-            body_frame_id=BASE,
+            frame_id=msg.ODOM,
+            body_frame_id=msg.BASE,
             pose=self._pose(message.T_odom_base),
             linear_velocity=self._vector(message.velocity[:3]),
             angular_velocity=self._vector(message.velocity[3:]),
@@ -157,53 +139,42 @@ class FoxgloveEncoder:
             velocity_covariance=message.velocity_covariance.ravel().tolist(),
         )
 
-    def _map_pose(self, message: MapPose) -> Any:
+    def _map_pose(self, message: msg.MapPose) -> Any:
         return self._library.PoseInFrame(
-            timestamp=self._time(message.stamp_ns), frame_id=MAP, pose=self._pose(message.T_map_base)
+            timestamp=self._time(message.stamp_ns), frame_id=msg.MAP, pose=self._pose(message.T_map_base)
         )
 
-    def _path(self, message: PathMessage) -> Any:
+    def _path(self, message: msg.PathMessage) -> Any:
         poses = [self._pose(T) for T in message.T_map_base]
-        return self._library.PosesInFrame(timestamp=self._time(message.stamp_ns), frame_id=MAP, poses=poses)
+        return self._library.PosesInFrame(timestamp=self._time(message.stamp_ns), frame_id=msg.MAP, poses=poses)
 
-    def _points(self, message: PointsMessage) -> Any:
+    def _points(self, message: msg.PointsMessage) -> Any:
         numeric = self._library.PackedElementFieldNumericType
         kinds = [(name, 4 * at, numeric.Float32) for at, name in enumerate(("x", "y", "z"))]
         kinds += [(name, 12 + at, numeric.Uint8) for at, name in enumerate(("blue", "green", "red", "alpha"))]
         return self._library.PointCloud(
             timestamp=self._time(message.stamp_ns),
-            frame_id=CAMERA,
-            point_stride=POINT_BYTES,
+            frame_id=msg.CAMERA,
+            point_stride=msg.POINT_BYTES,
             fields=[self._library.PackedElementField(name=name, offset=at, type=kind) for name, at, kind in kinds],
             data=message.packed(alpha=255),
         )
 
-    def _depth(self, message: Depth) -> Any:
+    def _depth(self, message: msg.Depth) -> Any:
         height, width = message.depth.shape
         return self._library.RawImage(
-            timestamp=self._time(message.stamp_ns),
-            frame_id=CAMERA,
-            width=width,
-            height=height,
-            encoding="32FC1",
-            step=4 * width,
-            data=message.depth.astype("<f4", copy=False).tobytes(),
-        )
+            timestamp=self._time(message.stamp_ns), frame_id=msg.CAMERA, width=width, height=height, encoding="32FC1",
+            step=4 * width, data=message.depth.astype("<f4", copy=False).tobytes(),
+        )  # fmt: skip
 
-    def _image(self, message: CompressedImage) -> Any:
+    def _image(self, message: msg.CompressedImage) -> Any:
         stamp = self._time(message.stamp_ns)
-        return self._library.CompressedImage(timestamp=stamp, frame_id=CAMERA, data=message.data, format="jpeg")
+        return self._library.CompressedImage(timestamp=stamp, frame_id=msg.CAMERA, data=message.data, format="jpeg")
 
-    def _camera(self, message: CameraInfo) -> Any:
+    def _camera(self, message: msg.CameraInfo) -> Any:
         K, P = camera_matrices(message)
         return self._library.CameraCalibration(
-            timestamp=self._time(message.stamp_ns),
-            frame_id=CAMERA,
-            width=message.width,
-            height=message.height,
-            distortion_model="plumb_bob",
-            D=[0.0] * 5,
-            K=K.ravel().tolist(),
-            R=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0],
-            P=P.ravel().tolist(),
-        )
+            timestamp=self._time(message.stamp_ns), frame_id=msg.CAMERA, width=message.width, height=message.height,
+            distortion_model="plumb_bob", D=[0.0] * 5, K=K.ravel().tolist(),
+            R=[1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0], P=P.ravel().tolist(),
+        )  # fmt: skip

@@ -154,17 +154,9 @@ class FoxgloveSink:
 
     async def _serve(self, host: str, port: int, tls: ssl.SSLContext | None) -> Server:
         return await serve(
-            self._handle,
-            host or None,
-            port,
-            ssl=tls,
-            subprotocols=SUBPROTOCOLS,
-            process_request=self._refuse,
-            max_size=MAX_REQUEST_BYTES,
-            write_limit=SEND_BUFFER,
-            compression=None,
-            logger=SILENT,
-        )
+            self._handle, host or None, port, ssl=tls, subprotocols=SUBPROTOCOLS, process_request=self._refuse,
+            max_size=MAX_REQUEST_BYTES, write_limit=SEND_BUFFER, compression=None, logger=SILENT,
+        )  # fmt: skip
 
     async def _end(self) -> None:
         self._server.close(close_connections=True)

@@ -1,10 +1,12 @@
 """Recording of a run as an MCAP file with the schemas of Foxglove."""
 
+import os
 from collections.abc import Callable
 from io import SEEK_CUR, SEEK_END, SEEK_SET, FileIO
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.output_file import give_name, open_new
 from stream_recon.app.publishing.foxglove_messages import FoxgloveEncoder, channels, foxglove_library
 from stream_recon.app.publishing.messages import Message, Topic, Transforms
 from stream_recon.configs.errors import OutputError
@@ -19,8 +21,9 @@ class McapSink:
         """Raises OutputError: the file exists or cannot be written; ResourceError: the library is missing."""
         library = foxglove_library()
         self._path, self._part = path, path.with_name(f"{path.stem}.part{path.suffix}")
-        if path.exists() or path.is_symlink():
-            raise OutputError(f"{path} exists: choose another name for --publish")
+        for taken in (path, self._part):  # the second one of a run that was killed
+            if os.path.lexists(taken):
+                raise OutputError(f"{taken} exists: move it, or choose another name for --publish")
         self._encoder = FoxgloveEncoder()
         self._context = context = library.Context()  # its end would close the channels
         try:
@@ -71,7 +74,7 @@ class McapSink:
             writer.close()
             self._file.close()
             if self._file.error is None:
-                self._part.rename(self._path)
+                give_name(self._part, self._path, overwrite=False)
         except (OSError, RuntimeError) as error:
             raise OutputError(f"{self._path} was not completed: {error}") from error
 
@@ -80,7 +83,7 @@ class _RecordingFile(FileIO):
     """File that keeps its first error, and then only counts: the library prints errors of a file, and goes on."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "w")
+        super().__init__(open_new(path), "w")
         self.error: OSError | None = None
         self._at = self._end = 0
 

@@ -8,57 +8,38 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray, quaternion_xyzw
-from stream_recon.app.publishing.messages import (
-    BASE,
-    CAMERA,
-    MAP,
-    NODE,
-    ODOM,
-    POINT_BYTES,
-    CameraInfo,
-    CompressedImage,
-    Depth,
-    Diagnostics,
-    MapPose,
-    Message,
-    OdometryMessage,
-    PathMessage,
-    PointsMessage,
-    State,
-    Topic,
-    Transforms,
-)
+from stream_recon.app.publishing import messages as msg
 from stream_recon.app.sources.rmw_zenoh import RosQos
 from stream_recon.configs.errors import missing_library
 
 TYPES = {
-    Topic.TF: "tf2_msgs/msg/TFMessage",
-    Topic.TF_STATIC: "tf2_msgs/msg/TFMessage",
-    Topic.ODOMETRY: "nav_msgs/msg/Odometry",
-    Topic.POSE: "geometry_msgs/msg/PoseWithCovarianceStamped",
-    Topic.PATH: "nav_msgs/msg/Path",
-    Topic.POINTS: "sensor_msgs/msg/PointCloud2",
-    Topic.DEPTH: "sensor_msgs/msg/Image",
-    Topic.IMAGE: "sensor_msgs/msg/CompressedImage",
-    Topic.CAMERA_INFO: "sensor_msgs/msg/CameraInfo",
-    Topic.DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
+    msg.Topic.TF: "tf2_msgs/msg/TFMessage",
+    msg.Topic.TF_STATIC: "tf2_msgs/msg/TFMessage",
+    msg.Topic.ODOMETRY: "nav_msgs/msg/Odometry",
+    msg.Topic.POSE: "geometry_msgs/msg/PoseWithCovarianceStamped",
+    msg.Topic.PATH: "nav_msgs/msg/Path",
+    msg.Topic.POINTS: "sensor_msgs/msg/PointCloud2",
+    msg.Topic.DEPTH: "sensor_msgs/msg/Image",
+    msg.Topic.IMAGE: "sensor_msgs/msg/CompressedImage",
+    msg.Topic.CAMERA_INFO: "sensor_msgs/msg/CameraInfo",
+    msg.Topic.DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
 }
 """Type of each topic."""
 _SENSOR = RosQos(reliable=False, depth=5)
 QOS = {
-    Topic.TF: RosQos(depth=100),
-    Topic.TF_STATIC: RosQos(depth=1, latched=True),
-    Topic.ODOMETRY: RosQos(depth=10),
-    Topic.POSE: RosQos(depth=10),
-    Topic.PATH: RosQos(depth=1, latched=True),
-    Topic.POINTS: _SENSOR,
-    Topic.DEPTH: _SENSOR,
-    Topic.IMAGE: _SENSOR,
-    Topic.CAMERA_INFO: _SENSOR,
-    Topic.DIAGNOSTICS: RosQos(depth=10),
+    msg.Topic.TF: RosQos(depth=100),
+    msg.Topic.TF_STATIC: RosQos(depth=1, latched=True),
+    msg.Topic.ODOMETRY: RosQos(depth=10),
+    msg.Topic.POSE: RosQos(depth=10),
+    msg.Topic.PATH: RosQos(depth=1, latched=True),
+    msg.Topic.POINTS: _SENSOR,
+    msg.Topic.DEPTH: _SENSOR,
+    msg.Topic.IMAGE: _SENSOR,
+    msg.Topic.CAMERA_INFO: _SENSOR,
+    msg.Topic.DIAGNOSTICS: RosQos(depth=10),
 }
 """Quality of service as such topics usually have it: sensor data best effort, what holds for long latched."""
-LEVELS = {State.TRACKING: 0, State.INITIALISING: 1, State.WEAK: 1, State.LOST: 2}
+LEVELS = {msg.State.TRACKING: 0, msg.State.INITIALISING: 1, msg.State.WEAK: 1, msg.State.LOST: 2}
 """Levels of diagnostic_msgs/DiagnosticStatus: OK, WARN, ERROR."""
 FLOAT32 = 7
 """Number of the type in sensor_msgs/PointField."""
@@ -82,17 +63,17 @@ def typestore() -> Any:
 
 
 @cache
-def type_hash(topic: Topic) -> str:
+def type_hash(topic: msg.Topic) -> str:
     """Hash ``RIHS01_...`` of a topic's type."""
     return str(typestore().hash_rihs01(TYPES[topic]))
 
 
-def encode(topic: Topic, message: Message) -> bytes:
+def encode(topic: msg.Topic, message: msg.Message) -> bytes:
     """A message in CDR, with its header of four bytes."""
     return bytes(typestore().serialize_cdr(ros_message(message), TYPES[topic]))
 
 
-def ros_message(message: Message) -> Any:
+def ros_message(message: msg.Message) -> Any:
     """A message as an object of rosbags."""
     return _MAKERS[type(message)](message)
 
@@ -127,7 +108,7 @@ def _pose_with_covariance(T: FloatArray, covariance: FloatArray) -> Any:
     return _new("geometry_msgs/PoseWithCovariance", _pose(T), np.ascontiguousarray(covariance).ravel())
 
 
-def _transforms(message: Transforms) -> Any:
+def _transforms(message: msg.Transforms) -> Any:
     return _new(
         "tf2_msgs/TFMessage",
         [
@@ -142,88 +123,81 @@ def _transforms(message: Transforms) -> Any:
     )
 
 
-def _odometry(message: OdometryMessage) -> Any:
+def _odometry(message: msg.OdometryMessage) -> Any:
     velocity = _new("geometry_msgs/Twist", _vector(message.velocity[:3]), _vector(message.velocity[3:]))
     twist = _new("geometry_msgs/TwistWithCovariance", velocity, message.velocity_covariance.ravel())
     pose = _pose_with_covariance(message.T_odom_base, message.covariance)
-    return _new("nav_msgs/Odometry", _header(message.stamp_ns, ODOM), BASE, pose, twist)
+    return _new("nav_msgs/Odometry", _header(message.stamp_ns, msg.ODOM), msg.BASE, pose, twist)
 
 
-def _map_pose(message: MapPose) -> Any:
+def _map_pose(message: msg.MapPose) -> Any:
     pose = _pose_with_covariance(message.T_map_base, message.covariance)
-    return _new("geometry_msgs/PoseWithCovarianceStamped", _header(message.stamp_ns, MAP), pose)
+    return _new("geometry_msgs/PoseWithCovarianceStamped", _header(message.stamp_ns, msg.MAP), pose)
 
 
-def _path(message: PathMessage) -> Any:
+def _path(message: msg.PathMessage) -> Any:
     poses = [
-        _new("geometry_msgs/PoseStamped", _header(stamp, MAP), _pose(T))
+        _new("geometry_msgs/PoseStamped", _header(stamp, msg.MAP), _pose(T))
         for stamp, T in zip(message.stamps_ns, message.T_map_base, strict=True)
     ]
-    return _new("nav_msgs/Path", _header(message.stamp_ns, MAP), poses)
+    return _new("nav_msgs/Path", _header(message.stamp_ns, msg.MAP), poses)
 
 
-def _points(message: PointsMessage) -> Any:
+def _points(message: msg.PointsMessage) -> Any:
     names = ("x", "y", "z", "rgb")
     fields = [_new("sensor_msgs/PointField", name, 4 * at, FLOAT32, 1) for at, name in enumerate(names)]
     data, count = np.frombuffer(message.packed(alpha=0), np.uint8), len(message.xyz)
-    header = _header(message.stamp_ns, CAMERA)
+    header = _header(message.stamp_ns, msg.CAMERA)
     return _new(
-        "sensor_msgs/PointCloud2", header, 1, count, fields, False, POINT_BYTES, POINT_BYTES * count, data, True
+        "sensor_msgs/PointCloud2", header, 1, count, fields, False, msg.POINT_BYTES, msg.POINT_BYTES * count, data, True
     )
 
 
-def _depth(message: Depth) -> Any:
+def _depth(message: msg.Depth) -> Any:
     height, width = message.depth.shape
     data = np.ascontiguousarray(message.depth, "<f4").view(np.uint8).ravel()
-    return _new("sensor_msgs/Image", _header(message.stamp_ns, CAMERA), height, width, "32FC1", 0, 4 * width, data)
+    return _new("sensor_msgs/Image", _header(message.stamp_ns, msg.CAMERA), height, width, "32FC1", 0, 4 * width, data)
 
 
-def _image(message: CompressedImage) -> Any:
+def _image(message: msg.CompressedImage) -> Any:
     data = np.frombuffer(message.data, np.uint8)
-    return _new("sensor_msgs/CompressedImage", _header(message.stamp_ns, CAMERA), "jpeg", data)
+    return _new("sensor_msgs/CompressedImage", _header(message.stamp_ns, msg.CAMERA), "jpeg", data)
 
 
-def camera_matrices(message: CameraInfo) -> tuple[FloatArray, FloatArray]:
+def camera_matrices(message: msg.CameraInfo) -> tuple[FloatArray, FloatArray]:
     """Matrices K [3, 3] and P [3, 4]; pixel (0, 0) is the centre of the first pixel, as in ROS."""
     k = message.intrinsics
     K = np.array([[k.fx, 0, k.cx - 0.5], [0, k.fy, k.cy - 0.5], [0, 0, 1]])
     return K, np.hstack([K, np.zeros((3, 1))])
 
 
-def _camera_info(message: CameraInfo) -> Any:
+def _camera_info(message: msg.CameraInfo) -> Any:
     K, P = camera_matrices(message)
     region = _new("sensor_msgs/RegionOfInterest", 0, 0, 0, 0, False)
     return _new(
-        "sensor_msgs/CameraInfo",
-        header=_header(message.stamp_ns, CAMERA),
-        height=message.height,
-        width=message.width,
-        distortion_model="plumb_bob",
-        d=np.zeros(5),
-        k=K.ravel(),
-        r=np.eye(3).ravel(),
-        p=P.ravel(),
-        binning_x=0,
-        binning_y=0,
-        roi=region,
-    )
+        "sensor_msgs/CameraInfo", header=_header(message.stamp_ns, msg.CAMERA), height=message.height,
+        width=message.width, distortion_model="plumb_bob", d=np.zeros(5), k=K.ravel(), r=np.eye(3).ravel(),
+        p=P.ravel(), binning_x=0, binning_y=0, roi=region,
+    )  # fmt: skip
 
 
-def _diagnostics(message: Diagnostics) -> Any:
+def _diagnostics(message: msg.Diagnostics) -> Any:
     values = [_new("diagnostic_msgs/KeyValue", key, value) for key, value in message.values.items()]
     text = message.state + (f": {message.reason}" if message.reason else "")
-    status = _new("diagnostic_msgs/DiagnosticStatus", LEVELS[message.state], f"{NODE}: tracking", text, NODE, values)
+    status = _new(
+        "diagnostic_msgs/DiagnosticStatus", LEVELS[message.state], f"{msg.NODE}: tracking", text, msg.NODE, values
+    )
     return _new("diagnostic_msgs/DiagnosticArray", _header(message.stamp_ns, ""), [status])
 
 
 _MAKERS: dict[type, Callable[[Any], Any]] = {
-    Transforms: _transforms,
-    OdometryMessage: _odometry,
-    MapPose: _map_pose,
-    PathMessage: _path,
-    PointsMessage: _points,
-    Depth: _depth,
-    CompressedImage: _image,
-    CameraInfo: _camera_info,
-    Diagnostics: _diagnostics,
+    msg.Transforms: _transforms,
+    msg.OdometryMessage: _odometry,
+    msg.MapPose: _map_pose,
+    msg.PathMessage: _path,
+    msg.PointsMessage: _points,
+    msg.Depth: _depth,
+    msg.CompressedImage: _image,
+    msg.CameraInfo: _camera_info,
+    msg.Diagnostics: _diagnostics,
 }

@@ -7,15 +7,7 @@ from typing import Any
 from stream_recon.app.publishing import ros_messages
 from stream_recon.app.publishing.messages import LATCHED, NODE, Message, Topic
 from stream_recon.app.publishing.ros_messages import QOS, TYPES
-from stream_recon.app.sources.rmw_zenoh import (
-    DEFAULT_ENDPOINT,
-    RosNode,
-    RosQos,
-    attachment,
-    open_session,
-    topic_key,
-    zenoh_library,
-)
+from stream_recon.app.sources import rmw_zenoh
 
 
 class ZenohSink:
@@ -26,10 +18,10 @@ class ZenohSink:
 
     lossless = False
 
-    def __init__(self, endpoint: str = DEFAULT_ENDPOINT, domain: int = 0) -> None:
+    def __init__(self, endpoint: str = rmw_zenoh.DEFAULT_ENDPOINT, domain: int = 0) -> None:
         ros_messages.typestore()
-        self._session = open_session(endpoint)
-        self._node = RosNode(self._session, domain, NODE)
+        self._session = rmw_zenoh.open_session(endpoint)
+        self._node = rmw_zenoh.RosNode(self._session, domain, NODE)
         self._wake: Callable[[], None] = lambda: None
         self._joined: set[Topic] = set()
         self._publishers = {topic: _Publisher(self._node, topic, QOS[topic], self._on_match) for topic in Topic}
@@ -73,10 +65,12 @@ class ZenohSink:
 class _Publisher:
     """Publisher of one topic."""
 
-    def __init__(self, node: RosNode, topic: Topic, qos: RosQos, on_match: Callable[[Topic], None]) -> None:
-        zenoh = zenoh_library()
+    def __init__(
+        self, node: rmw_zenoh.RosNode, topic: Topic, qos: rmw_zenoh.RosQos, on_match: Callable[[Topic], None]
+    ) -> None:
+        zenoh = rmw_zenoh.zenoh_library()
         kind, digest = TYPES[topic], ros_messages.type_hash(topic)
-        key = topic_key(node.domain, topic, kind, digest)
+        key = rmw_zenoh.topic_key(node.domain, topic, kind, digest)
         reliability = zenoh.Reliability.RELIABLE if qos.reliable else zenoh.Reliability.BEST_EFFORT
         options = {"congestion_control": zenoh.CongestionControl.DROP, "reliability": reliability}
         self._plain = node.session.declare_publisher(key, **options)
@@ -103,7 +97,7 @@ class _Publisher:
 
     def put(self, data: bytes) -> None:
         self._number += 1
-        self._sender.put(data, attachment=attachment(self._number, time.time_ns(), self._gid))
+        self._sender.put(data, attachment=rmw_zenoh.attachment(self._number, time.time_ns(), self._gid))
 
     def close(self) -> None:
         self._listener.undeclare()

@@ -109,19 +109,11 @@ class FrameCamera:
         """The camera of a causal result."""
         pose = np.asarray(result.T_world_camera, np.float64)
         return cls(
-            index=result.index,
-            timestamp=float(result.timestamp),
-            T_world_camera=pose,
-            T_world_camera_causal=pose,
-            intrinsics=result.intrinsics,
-            intrinsics_causal=result.intrinsics,
-            is_keyframe=bool(result.is_keyframe),
-            flow=None if result.flow is None else float(result.flow),
-            source_size=result.transform.source_size,
-            segment=result.segment,
-            health=result.health,
-            network=result.network,
-        )
+            index=result.index, timestamp=float(result.timestamp), T_world_camera=pose, T_world_camera_causal=pose,
+            intrinsics=result.intrinsics, intrinsics_causal=result.intrinsics, is_keyframe=bool(result.is_keyframe),
+            flow=None if result.flow is None else float(result.flow), source_size=result.transform.source_size,
+            segment=result.segment, health=result.health, network=result.network,
+        )  # fmt: skip
 
     def revised(self, frame: FrameRevision) -> "FrameCamera":
         """The camera after a revision."""

@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -32,11 +33,10 @@ from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, change_ca
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
 from stream_recon.app.result.depth import depth_path
-from stream_recon.app.result.files import PlyFile, in_order, output_errors, temporary_name
-from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_run, result_of
+from stream_recon.app.result.files import PlyFile, in_order, output_errors
+from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_run, result_of, revision_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, change_tracks
-from stream_recon.configs.errors import OutputError
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_NAME = "points.ply"
@@ -64,18 +64,13 @@ class PointCloud:
         """Camera of each frame when its points were written."""
         self._ends = array("q", [0])
         self._keyframes = RecentKeyframes(config)
-        path = folder / POINTS_NAME
-        part = temporary_name(path)
-        self._ply = PlyFile(part)
-        try:
+        with FolderChange(folder) as change, ExitStack() as opened:
+            self._ply = PlyFile(change.part(POINTS_NAME))
+            opened.callback(self._ply.close)
             for camera in known:
                 self.add(result_of(folder, camera), camera.depth_scale)
-            with output_errors(path):
-                part.replace(path)
-        except OutputError:
-            self._ply.close()
-            part.unlink(missing_ok=True)
-            raise
+            change.commit()
+            opened.pop_all()
 
     def add(self, result: FrameResult, depth_scale: float = 1.0, *, now: bool = True) -> None:
         """Append the new points of a frame, whose depth is ``depth_scale`` times the causal one. Raises OutputError.
@@ -98,14 +93,10 @@ class PointCloud:
 
         See `write_cloud`; the old file stays after its errors.
         """
-        path = self._folder / POINTS_NAME
-        part = temporary_name(path)
-        try:
-            write_cloud(part, self._config.voxel, self._frames(), len(self._written), on_progress, cancelled)
-            with output_errors(part):
-                part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with FolderChange(self._folder) as change:
+            part, count = change.part(POINTS_NAME), len(self._written)
+            write_cloud(part, self._config.voxel, self._frames(), count, on_progress, cancelled)
+            change.commit()
 
     def close(self) -> None:
         self._ply.close()
@@ -220,24 +211,19 @@ def amend(
     folder = result.folder
     changes = {frame.index: frame for frame in revision.frames}
     cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
-    part = temporary_name(folder / POINTS_NAME)
-    try:
-        write_result_cloud(part, result.amended(cameras, record), on_progress, cancelled)
+    with FolderChange(folder) as change:
+        write_result_cloud(change.part(POINTS_NAME), result.amended(cameras, record), on_progress, cancelled)
         # The rest writes little and is not cancelled.
-        number = int(result.run.get("revisions", {}).get("cameras", 0)) + 1
+        number = revision_of(result) + 1
+        change_cameras(change, cameras, number)
+        if tracks is not None:
+            change_tracks(change, tracks)
+        else:
+            change.remove(TRACKS_NAME)
+        change.remove(MESH_NAME)  # it is of the old poses
         numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
-        with FolderChange(folder) as change:
-            change.adopt(part, POINTS_NAME)
-            change_cameras(change, cameras, number)
-            if tracks is not None:
-                change_tracks(change, tracks)
-            else:
-                change.remove(TRACKS_NAME)
-            change.remove(MESH_NAME)  # it is of the old poses
-            change.replace_json(RUN_NAME, {**result.run, **record, "revisions": numbers})
-            change.commit()
-    finally:
-        part.unlink(missing_ok=True)
+        change.replace_json(RUN_NAME, {**result.run, **record, "revisions": numbers})
+        change.commit()
 
 
 def rebuild_cloud(
@@ -249,20 +235,15 @@ def rebuild_cloud(
 
     ``on_progress``, ``cancelled``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
     """
-    part = temporary_name(result.folder / POINTS_NAME)
-    try:
-        write_result_cloud(part, result, on_progress, cancelled)
-        with FolderChange(result.folder) as change:
-            change.adopt(part, POINTS_NAME)
-            numbers = result.run.get("revisions")
-            if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
-                # Another step may have changed the file since the result was read.
-                record = read_run(result.folder)
-                record["revisions"] = {**numbers, "points": numbers.get("cameras")}
-                change.replace_json(RUN_NAME, record)
-            change.commit()
-    finally:
-        part.unlink(missing_ok=True)
+    with FolderChange(result.folder) as change:
+        write_result_cloud(change.part(POINTS_NAME), result, on_progress, cancelled)
+        numbers = result.run.get("revisions")
+        if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
+            # Another step may have changed the file since the result was read.
+            record = read_run(result.folder)
+            record["revisions"] = {**numbers, "points": numbers.get("cameras")}
+            change.replace_json(RUN_NAME, record)
+        change.commit()
 
 
 def write_result_cloud(

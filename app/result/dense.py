@@ -19,10 +19,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.output_file import temporary_name
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import FLOAT16_MAX, JPEG_QUALITY
-from stream_recon.app.result.files import replace_file, temporary_name
+from stream_recon.app.result.files import replace_file
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.configs.errors import OutputError
 
@@ -60,20 +61,13 @@ class DenseMap:
         """The frame's result at the size of the dense map; ``confidence`` is the certainty."""
         height, width = self.depth.shape
         return FrameResult(
-            index=camera.index,
-            timestamp=camera.timestamp,
-            T_world_camera=camera.T_world_camera,
-            intrinsics=camera.intrinsics.pinhole,
-            depth=self.depth * np.float32(camera.depth_scale),
+            index=camera.index, timestamp=camera.timestamp, T_world_camera=camera.T_world_camera,
+            intrinsics=camera.intrinsics.pinhole, depth=self.depth * np.float32(camera.depth_scale),
             confidence=self.certainty.astype(np.float32),
             rgb=np.asarray(cv2.resize(self.image, (width, height), interpolation=cv2.INTER_AREA), np.uint8),
-            transform=self.transform,
-            is_keyframe=camera.is_keyframe,
-            flow=camera.flow,
-            segment=camera.segment,
-            health=camera.health,
-            certainty=self.certainty,
-        )
+            transform=self.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
+            health=camera.health, certainty=self.certainty,
+        )  # fmt: skip
 
 
 def reduced_size(size: tuple[int, int], side: int) -> tuple[int, int]:

@@ -7,8 +7,6 @@ data.
 
 import json
 import os
-import re
-import secrets
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,15 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.core.platform import NO_FOLLOW, OPEN_FLAGS, read_at, write_at
+from stream_recon.app.core.output_file import is_temporary, open_new, replacing, temporary_name
+from stream_recon.app.core.platform import read_at, write_at
 from stream_recon.app.core.ply import VERTEX, Vertices, header, vertices_of
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import OutputError
 
-PART_SUFFIX = ".part"
-_TEMPORARY = re.compile(r".+\.[0-9a-f]{16}\.part")
-LONGEST_NAME = 200
-"""Characters of a name that a temporary one repeats: file systems allow 255 bytes."""
 FARTHEST = 1e9
 """Largest coordinate of a point: beyond it, lengths overflow."""
 COPY_BYTES = 2**20
@@ -54,16 +49,6 @@ def _holds_result(path: Path) -> bool:
     return False
 
 
-def temporary_name(path: Path) -> Path:
-    """A name next to ``path`` that nobody can guess: a link that waits there would lead the writing elsewhere."""
-    return path.with_name(f"{path.name[:LONGEST_NAME]}.{secrets.token_hex(8)}{PART_SUFFIX}")
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a file's name is one that `temporary_name` gives."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
 def remove_temporary(folder: Path) -> None:
     """Remove temporary files that killed processes left; the caller has locked the folder."""
     with suppress(OSError), os.scandir(folder) as entries:
@@ -73,35 +58,13 @@ def remove_temporary(folder: Path) -> None:
                     Path(entry.path).unlink()
 
 
-def open_new(path: Path) -> int:
-    """Descriptor of a new file, for reading and writing. Raises OSError where the name exists, also as a link."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | OPEN_FLAGS
-    return os.open(path, flags, 0o644)
-
-
-def new_file(path: Path) -> BinaryIO:
-    """A new file for writing. Raises OSError where the name exists, also as a link."""
-    return os.fdopen(open_new(path), "w+b")
-
-
 def replace_file(path: Path, write: Callable[[BinaryIO], object], *, durable: bool = False) -> None:
     """Write a file under a temporary name in its folder, then rename it: readers see the old or the new file.
 
     ``durable``: wait until the content is on the disk. Raises OutputError; the old file then stays.
     """
-    part = temporary_name(path)
-    with output_errors(path):
-        try:
-            with new_file(part) as file:
-                write(file)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
+    with output_errors(path), replacing(path, durable=durable) as file:
+        write(file)
 
 
 def replace_json(path: Path, value: Any) -> None:
@@ -173,8 +136,9 @@ class GrowingFile:
         """
         part = temporary_name(self.path)
         with output_errors(self.path):
+            renewed = open_new(part)
             try:
-                with new_file(part) as file:
+                with os.fdopen(os.dup(renewed), "wb") as file:
                     file.write(head)
                     ends, copied = array("q", [len(head)]), 0
                     for number in sorted(changed):
@@ -184,13 +148,9 @@ class GrowingFile:
                         copied = number + 1
                     self._copy(file, ends, copied, len(self._ends) - 1)
                     file.write(self._tail)
-                renewed = os.open(part, os.O_RDWR | OPEN_FLAGS)
-                try:
-                    part.replace(self.path)
-                except OSError:
-                    os.close(renewed)
-                    raise
-            except OSError:
+                part.replace(self.path)
+            except BaseException:
+                os.close(renewed)
                 part.unlink(missing_ok=True)
                 raise
         os.close(self._file)

@@ -18,7 +18,7 @@ from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
 from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS
-from stream_recon.configs.errors import OutputError
+from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
 MESH_NAME, SPLATS_NAME = "mesh.glb", "splats.ply"
@@ -38,6 +38,11 @@ class ResultFolder:
         self.run = read_run(folder)
         _check_revisions(folder, self.run)
         self.cameras = list(iterate_cameras(folder / CAMERAS_NAME))
+
+    def check_frames(self, use: str) -> None:
+        """Raises InputError where there are no frames to ``use``, such as "merge"."""
+        if not self.cameras:
+            raise InputError(f"{self.folder} has no frames to {use}")
 
     @property
     def points(self) -> PointsConfig:
@@ -151,19 +156,11 @@ def result_of(folder: Path, camera: FrameCamera) -> FrameResult:
     corrected = correct_depth(stored.depth, camera.depth_scale, camera.depth_field)
     stored = undistorted(replace(stored, depth=corrected), camera.intrinsics)
     return FrameResult(
-        index=camera.index,
-        timestamp=camera.timestamp,
-        T_world_camera=camera.T_world_camera,
-        intrinsics=camera.intrinsics.pinhole,
-        depth=stored.depth,
-        confidence=stored.confidence,
-        rgb=stored.rgb,
-        transform=stored.transform,
-        is_keyframe=camera.is_keyframe,
-        flow=camera.flow,
-        segment=camera.segment,
+        index=camera.index, timestamp=camera.timestamp, T_world_camera=camera.T_world_camera,
+        intrinsics=camera.intrinsics.pinhole, depth=stored.depth, confidence=stored.confidence, rgb=stored.rgb,
+        transform=stored.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
         health=camera.health,
-    )
+    )  # fmt: skip
 
 
 def causal_result(folder: Path, camera: FrameCamera) -> FrameResult:

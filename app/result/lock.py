@@ -48,15 +48,16 @@ class FolderLock:
                 os.close(self._file)  # its last holder removed this file in the meantime
             os.ftruncate(self._file, 0)
             write_at(self._file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        if name == LOCK_NAME:
-            try:
-                complete_change(folder)
-            except OutputError:
-                self.release()
-                raise
+        if name != LOCK_NAME:
+            return
+        try:
+            complete_change(folder)
             for each in (folder, *(folder / inner for inner in WRITTEN_FOLDERS)):
                 if not each.is_symlink():
                     remove_temporary(each)
+        except BaseException:
+            self.release()
+            raise
 
     def __enter__(self) -> "FolderLock":
         return self

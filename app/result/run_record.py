@@ -11,6 +11,11 @@ from stream_recon.app.core.types import FrameEngine
 from stream_recon.configs.schema import Preset
 
 RUN_NAME = "run.json"
+FILE_NAMES = (
+    *("trajectory.txt", "cameras.json", "points.ply", "tracks.npz", "mesh.glb", "map.npz", "changes.ply"),
+    *("splats.ply", "splats.checkpoint"),
+)
+"""Files of a result besides ``run.json``."""
 PROGRAM = "stream-recon"
 ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""

@@ -23,18 +23,16 @@ import numpy as np
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.input_file import parse_json, read_file
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
-from stream_recon.app.result.cameras import CAMERAS_NAME, TRAJECTORY_NAME, CameraFiles, FrameCamera, listed_frames
-from stream_recon.app.result.cloud import POINTS_NAME, PointCloud
+from stream_recon.app.result.cameras import CAMERAS_NAME, CameraFiles, FrameCamera, listed_frames
+from stream_recon.app.result.cloud import PointCloud
 from stream_recon.app.result.dense import DENSE_FOLDER, dense_path
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, write_depth
 from stream_recon.app.result.disk_limit import DepthDiskLimit, DiskLimit
-from stream_recon.app.result.feature_map import MAP_NAME
 from stream_recon.app.result.files import output_errors, replace_json
-from stream_recon.app.result.folder import CHECKPOINT_NAME, MESH_NAME, SPLATS_NAME
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.resume import PartialResult
 from stream_recon.app.result.run_record import (
-    CHANGES_NAME,
+    FILE_NAMES,
     PROGRAM,
     RUN_NAME,
     FileRevisions,
@@ -44,13 +42,6 @@ from stream_recon.app.result.run_record import (
 )
 from stream_recon.app.result.tracks import TRACKS_NAME
 from stream_recon.configs.errors import OutputError, StreamReconError, WeightsError
-
-FILE_NAMES = (
-    *(TRAJECTORY_NAME, CAMERAS_NAME, POINTS_NAME, TRACKS_NAME, MESH_NAME, MAP_NAME, CHANGES_NAME),
-    *(SPLATS_NAME, CHECKPOINT_NAME),
-)
-"""Files of a result besides ``run.json``."""
-
 
 CloudTime = Literal["live", "end", "never"]
 """When the points of a run are written: also while it goes on, at its end, or not, because a later step does it."""

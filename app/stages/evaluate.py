@@ -126,11 +126,13 @@ def _dense_errors(folder: Path, truth: GroundTruth) -> DenseDepthErrors | None:
 
 
 def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluator:
-    """An evaluator that has received a complete or partial result, causal and final. Raises OutputError.
+    """An evaluator that has received a complete or partial result, causal and final.
 
     Depth was rounded to float16 in its files, which changes AbsRel by about 1e-5; poses and cameras are exact.
     ``truth`` is by the frames' indices in their source, so a result of every n-th frame fits.
+    Raises OutputError; InputError without frames.
     """
+    result.check_frames("evaluate")
     evaluator = Evaluator(truth)
     for camera in result.cameras:
         evaluator.add(causal_result(result.folder, camera))

@@ -51,8 +51,10 @@ class MergeInput:
     @staticmethod
     def open(folder: Path) -> "MergeInput":
         """Raises OutputError, and InputError where the result has no map."""
+        result = read_result(folder)
+        result.check_frames("merge")
         LocalizationMap.open(folder)
-        return MergeInput(read_result(folder))
+        return MergeInput(result)
 
     def place(self) -> LocalizationMap:
         """Its map. Raises OutputError."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from stream_recon.app.core.output_file import is_temporary, temporary_name
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.localization.placing import PlacedResult, place_results
-from stream_recon.app.result.files import is_temporary, output_errors, temporary_name
+from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.result.writer import check_output
@@ -53,6 +54,9 @@ def merge_results(
     observer = observer or RunObserver()
     if len(folders) < 2 or len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("give two or more different results to merge")
+    inside = {target.resolve(), *target.resolve().parents}
+    if any(folder.resolve() in inside for folder in folders):
+        raise OutputError(f"{target} is inside a result that is merged: choose another folder with -o")
     check_output(target, overwrite=False)
     _remove_stale(target)
     inputs = [MergeInput.open(folder) for folder in folders]

@@ -14,17 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import up_direction
-from stream_recon.app.viewer.overview import (
-    MARGIN,
-    MAX_PATH,
-    MAX_TRIED,
-    USUAL_WINDOW,
-    FreeView,
-    View,
-    inner_view,
-    opening_view,
-    share_in_view,
-)
+from stream_recon.app.viewer import overview
 from stream_recon.app.viewer.subject import Subject
 from stream_recon.app.viewer.timeline import Timeline
 
@@ -46,7 +36,7 @@ USUAL_NEAR, USUAL_FAR, FAR_ORBIT = 0.01, 1000.0, 1e7
 class ClientView:
     """What a client was shown last, and whether it has reported that."""
 
-    sent: View | None = None
+    sent: overview.View | None = None
     sent_at: float = 0.0
     sends: int = 0
     reported: bool = False
@@ -71,7 +61,7 @@ class ViewerCameras:
         self.clients: dict[int, ClientView] = {}
         """What each client was shown, by its id."""
         self._lock = threading.Lock()
-        self._opening: View | None = None
+        self._opening: overview.View | None = None
         """The opening view of a usual window."""
         self._share = 0.0
         """Share of the subject below which another one is chosen."""
@@ -115,17 +105,17 @@ class ViewerCameras:
         if self._start is None or not len(self.subject):
             return
         points, _ = self.subject.world(self._timeline)
-        usual = FreeView.of_window(self._server.initial_camera.fov, *USUAL_WINDOW)
-        if reframe or self._opening is None or share_in_view(points, self._opening, usual) < self._share:
+        usual = overview.FreeView.of_window(self._server.initial_camera.fov, *overview.USUAL_WINDOW)
+        if reframe or self._opening is None or overview.share_in_view(points, self._opening, usual) < self._share:
             self._opening = self._opening_view(usual)
-            self._share = share_in_view(points, self._opening, usual) - LOST_FROM_VIEW
+            self._share = overview.share_in_view(points, self._opening, usual) - LOST_FROM_VIEW
             camera, view = self._server.initial_camera, self._opening
             camera.position, camera.look_at, camera.up = view.position, view.target, view.up
         for client in self._server.get_clients().values():
             state = self.clients.get(client.client_id)
             if state is None or state.moved or state.sent is None:
                 continue
-            if reframe or share_in_view(points, state.sent, _free_view(client)) < state.share:
+            if reframe or overview.share_in_view(points, state.sent, _free_view(client)) < state.share:
                 state.sent = None
         self.send()
 
@@ -141,10 +131,12 @@ class ViewerCameras:
                 free = _free_view(client)
                 points, _ = self.subject.world(self._timeline)
                 if state.inside:
-                    view = inner_view(points, self._timeline.spaced_poses(MAX_TRIED), self._up(), free)
+                    view = overview.inner_view(
+                        points, self._timeline.spaced_poses(overview.MAX_TRIED), self._up(), free
+                    )
                 else:
                     view = self._opening_view(free)
-                state.share = share_in_view(points, view, free) - LOST_FROM_VIEW
+                state.share = overview.share_in_view(points, view, free) - LOST_FROM_VIEW
                 self._show(client, state, view)
             elif time.monotonic() - state.sent_at > RESEND_S and state.sends < MAX_SENDS:
                 self._show(client, state, state.sent)
@@ -157,7 +149,7 @@ class ViewerCameras:
         R, centre = T_world_camera[:3, :3], T_world_camera[:3, 3]
         position = centre + R @ np.array([0.0, -lift, -back]) * self.typical_depth
         target = centre + R @ np.array([0.0, 0.0, 1.0]) * self.typical_depth
-        self._put(client, View(position, target, np.asarray(client.camera.up_direction)))
+        self._put(client, overview.View(position, target, np.asarray(client.camera.up_direction)))
 
     def show_all(self, client: Any, compared: NDArray[np.float32]) -> None:
         """Move a client's view to the opening view. ``compared``: points [n, 3] that it also takes in."""
@@ -189,7 +181,7 @@ class ViewerCameras:
         else:
             camera.near, camera.far = USUAL_NEAR, USUAL_FAR
         camera.fov = float(fov)
-        self._put(client, View(target + ratio * (position - target), target, np.array(camera.up_direction)))
+        self._put(client, overview.View(target + ratio * (position - target), target, np.array(camera.up_direction)))
 
     def look_down(
         self, client: Any, R: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
@@ -197,18 +189,18 @@ class ViewerCameras:
         """Look straight down on a box; ``low``, ``high`` [3]: in axes x right, y up, z down the page, ``R`` [3, 3]."""
         free = _free_view(client)
         width, height = high[0] - low[0], high[2] - low[2]
-        distance = MARGIN * max(width / (free.left + free.right), height / (2 * free.upright))
+        distance = overview.MARGIN * max(width / (free.left + free.right), height / (2 * free.upright))
         middle = (low + high) / 2
         middle[0] += (free.left - free.right) / 2 * distance
         target = middle @ R
-        self._put(client, View(target + distance * R[1], target, -R[2]))
+        self._put(client, overview.View(target + distance * R[1], target, -R[2]))
 
     def stand_up(self, client: Any) -> None:
         """Move a client's view that looked straight down back to the opening view."""
         if np.asarray(client.camera.up_direction) @ self._up() < 0.9:
             self.show_all(client, np.zeros((0, 3), np.float32))
 
-    def _put(self, client: Any, view: View) -> None:
+    def _put(self, client: Any, view: overview.View) -> None:
         """Move a client's view on its user's behalf."""
         state = self.clients.get(client.client_id)
         if state is not None:
@@ -216,25 +208,25 @@ class ViewerCameras:
             _move_to(client, view)
 
     def _up(self) -> NDArray[np.float64]:
-        return up_direction(self._timeline.rotations(MAX_PATH))
+        return up_direction(self._timeline.rotations(overview.MAX_PATH))
 
-    def _opening_view(self, free: FreeView, compared: NDArray[np.float32] | None = None) -> View:
+    def _opening_view(self, free: overview.FreeView, compared: NDArray[np.float32] | None = None) -> overview.View:
         """The opening view of a window."""
         assert self._start is not None
         points, rays = self.subject.world(self._timeline)
         if compared is not None and len(compared):
             points = np.concatenate([points, compared])
-        path = self._timeline.path(MAX_PATH)
+        path = self._timeline.path(overview.MAX_PATH)
         up = self._up()
-        return opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
+        return overview.opening_view(points, rays, path, self._timeline.poses[self._start][:3, 2], up, free)
 
-    def _show(self, client: Any, state: ClientView, view: View) -> None:
+    def _show(self, client: Any, state: ClientView, view: overview.View) -> None:
         with self._lock:
             state.sends = state.sends + 1 if state.sent is view else 1
             state.sent, state.sent_at, state.reported = view, time.monotonic(), False
         if state.sends > 1:
             # What the server takes for the page's camera is what it sent: an equal one would not be sent again.
-            _move_to(client, View(view.position + 0.01 * (view.position - view.target), view.target, view.up))
+            _move_to(client, overview.View(view.position + 0.01 * (view.position - view.target), view.target, view.up))
         _move_to(client, view)
 
     def _report(self, state: ClientView, position: NDArray[np.float64]) -> None:
@@ -251,12 +243,12 @@ class ViewerCameras:
                 self.on_misplaced()
 
 
-def _free_view(client: Any) -> FreeView:
+def _free_view(client: Any) -> overview.FreeView:
     camera = client.camera
-    return FreeView.of_window(camera.fov, camera.image_width, camera.image_height)
+    return overview.FreeView.of_window(camera.fov, camera.image_width, camera.image_height)
 
 
-def _move_to(client: Any, view: View) -> None:
+def _move_to(client: Any, view: overview.View) -> None:
     with client.atomic():
         if client.camera.fov < 2 * FLAT_FOV:
             distance = float(np.linalg.norm(view.position - view.target))

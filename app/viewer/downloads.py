@@ -1,6 +1,5 @@
 """Downloads that a page can ask for: files made on request, one at a time."""
 
-import json
 import struct
 import tempfile
 import threading
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core import ply
 from stream_recon.app.core.box import Box, cut_primitive
 from stream_recon.app.core.gltf import glb, read_glb
+from stream_recon.app.core.input_file import open_regular, parse_json
 from stream_recon.app.viewer.points import send_file
 from stream_recon.app.viewer.scene import SceneMesh
 from stream_recon.configs.errors import StreamReconError
@@ -70,7 +70,7 @@ class Downloads:
 
 def vertex_count(path: Path) -> int | None:
     """Number of points of a PLY file; None where it cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for line in file.read(4096).split(b"\n"):
             if line.startswith(b"element vertex "):
                 return int(line.split()[-1])
@@ -81,7 +81,7 @@ def triangle_count(glb: bytes) -> int:
     """Number of triangles of a GLB file; 0 where it cannot be read."""
     try:
         (length,) = struct.unpack_from("<I", glb, 12)
-        document = json.loads(glb[20 : 20 + length])
+        document = parse_json(glb[20 : 20 + length])
         accessors = document["accessors"]
         primitives = [p for mesh in document["meshes"] for p in mesh["primitives"]]
         return sum(accessors[p["indices"]]["count"] // 3 for p in primitives if "indices" in p)
@@ -91,7 +91,7 @@ def triangle_count(glb: bytes) -> int:
 
 def cut_cloud(path: Path, box: Box, R_gltf_world: NDArray[np.floating]) -> bytes:
     """What a box leaves of a PLY file that the program wrote, as a PLY file. Raises OSError, ValueError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(4096)
     end, count = start.find(END_HEADER), vertex_count(path)
     if end < 0 or count is None:

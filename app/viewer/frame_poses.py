@@ -25,14 +25,9 @@ class FramePoses:
     def __init__(self, reach: float) -> None:
         self._reach = reach
         self._rows = DiskTable(
-            world=(4, 4),
-            in_chunk=(4, 4),
-            corners=(5, 3),
-            filled=(),
-            field=(GRID, GRID),
-            applied_field=(GRID, GRID),
+            world=(4, 4), in_chunk=(4, 4), corners=(5, 3), filled=(), field=(GRID, GRID), applied_field=(GRID, GRID),
             window=(4,),
-        )
+        )  # fmt: skip
         self.world, self.in_chunk = self._rows["world"], self._rows["in_chunk"]
         self.fields, self.applied_fields = self._rows["field"], self._rows["applied_field"]
         self.filled = self._rows["filled"]

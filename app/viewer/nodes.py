@@ -134,14 +134,9 @@ class SurfaceNode(Node):
             self._version, self._placement = surface.version, placement
             self.sent += 1
             self.handle = self.server.scene.add_glb(
-                self.name,
-                surface.triangles.glb(surface.jpeg),
-                scale=(x, y, z),
-                wxyz=quaternion,
-                position=position,
-                cast_shadow=False,
-                receive_shadow=False,
-            )
+                self.name, surface.triangles.glb(surface.jpeg), scale=(x, y, z), wxyz=quaternion, position=position,
+                cast_shadow=False, receive_shadow=False,
+            )  # fmt: skip
         elif placement != self._placement:
             if placement[:3] != self._placement[:3]:
                 self.handle.scale = (x, y, z)
@@ -209,20 +204,10 @@ class Frustum(Node):
             return
         self._view, self._pose, self._shape = view, T_world_camera.copy(), shape
         self.handle = self.server.scene.add_camera_frustum(
-            self.name,
-            fov,
-            aspect,
-            scale=scale,
-            thickness=2.0 if self._emphasis else 1.0,
-            thickness_units="screen",
-            color=self._color,
-            image=view.image,
-            jpeg_quality=80,
-            wxyz=quaternion,
-            position=T_world_camera[:3, 3].copy(),
-            cast_shadow=False,
-            receive_shadow=False,
-        )
+            self.name, fov, aspect, scale=scale, thickness=2.0 if self._emphasis else 1.0, thickness_units="screen",
+            color=self._color, image=view.image, jpeg_quality=80, wxyz=quaternion,
+            position=T_world_camera[:3, 3].copy(), cast_shadow=False, receive_shadow=False,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

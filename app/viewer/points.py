@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core import ply
 from stream_recon.app.core.depth_points import FramePoints, frame_points
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.core.types import FrameResult
 from stream_recon.configs.schema import PointsConfig
 
@@ -152,7 +153,7 @@ def send_file(client: Any, path: Path, name: str = FILE_NAME) -> None:
         return
     try:
         # Mapped, not read: viser copies it piece by piece, and a second copy of a large cloud is avoided.
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             client.send_file_download(name, content, save_immediately=True)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         client.add_notification("No file", f"{path} cannot be read: {error}", color="red")

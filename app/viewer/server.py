@@ -19,16 +19,8 @@ import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from stream_recon.app.viewer import guard as guards
 from stream_recon.app.viewer.document import PageBody
-from stream_recon.app.viewer.guard import (
-    MAX_BAD_MESSAGES,
-    MAX_CLIENTS,
-    MAX_MESSAGE_BYTES,
-    MessageGuard,
-    RateLimiter,
-    RequestGuard,
-    own_sockets,
-)
 from stream_recon.configs.errors import PortInUseError, ResourceError
 
 log = logging.getLogger(__name__)
@@ -67,7 +59,7 @@ def start_server(
             raise ResourceError(
                 f"cannot listen on {host} port {port} ({error}); choose with --host and --port"
             ) from error
-    requests, messages = RequestGuard(host, f"viser-v{viser.__version__}", token, public), MessageGuard()
+    requests, messages = guards.RequestGuard(host, f"viser-v{viser.__version__}", token, public), guards.MessageGuard()
     with _quiet_console(), _guarded(requests, messages, page or PageBody()):
         server = viser.ViserServer(host=host, port=port, verbose=False)
     messages.find_control = partial(_find_control, server)
@@ -102,7 +94,7 @@ def stop_server(server: Any) -> None:
 
 
 @contextlib.contextmanager
-def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> Iterator[None]:
+def _guarded(requests: guards.RequestGuard, messages: guards.MessageGuard, page: PageBody) -> Iterator[None]:
     """Within the block, a web server that viser starts uses the guards."""
     clients: set[Any] = set()
 
@@ -110,7 +102,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
         """Passes on messages that the guard allows, at a bounded rate."""
 
         async def recv(self, decode: bool | None = None) -> Any:
-            limiter: RateLimiter = self.__dict__.setdefault("limiter", RateLimiter())
+            limiter: guards.RateLimiter = self.__dict__.setdefault("limiter", guards.RateLimiter())
             while True:
                 raw = await super().recv(decode)
                 if (wait_s := limiter.next_wait_s()) > 0:
@@ -119,7 +111,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
                     return raw
                 requests.log_once("message", "a client sent a message that the web client never sends; ignored")
                 bad = self.__dict__["bad"] = self.__dict__.get("bad", 0) + 1
-                if bad >= MAX_BAD_MESSAGES:
+                if bad >= guards.MAX_BAD_MESSAGES:
                     await self.close(1008, "not a client of this viewer")
 
     def guarded_serve(
@@ -138,7 +130,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
                 del response.headers["Content-Length"]
                 response.headers["Content-Length"] = str(len(response.body))
                 response = requests.add_headers(request, response)
-                own = {"Content-Security-Policy": page.policy(own_sockets(request.headers["Host"]))}
+                own = {"Content-Security-Policy": page.policy(guards.own_sockets(request.headers["Host"]))}
                 # A page that a browser keeps for its button "back" would stay a client of this viewer.
                 for name, value in {**own, "Cache-Control": "no-store"}.items():
                     if name in response.headers:
@@ -148,8 +140,8 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
             return requests.add_headers(request, response)
 
         async def handle(connection: Any) -> None:
-            if len(clients) >= MAX_CLIENTS:
-                requests.log_once("clients", f"{MAX_CLIENTS} clients are connected: further ones are refused")
+            if len(clients) >= guards.MAX_CLIENTS:
+                requests.log_once("clients", f"{guards.MAX_CLIENTS} clients are connected: further ones are refused")
                 await connection.close(1013, "too many clients")
                 return
             clients.add(connection)
@@ -162,7 +154,7 @@ def _guarded(requests: RequestGuard, messages: MessageGuard, page: PageBody) -> 
             finally:
                 clients.discard(connection)
 
-        options |= {"max_size": MAX_MESSAGE_BYTES, "create_connection": Connection, "logger": SILENT}
+        options |= {"max_size": guards.MAX_MESSAGE_BYTES, "create_connection": Connection, "logger": SILENT}
         return serve(handle, *address, process_request=process, **options)
 
     with SERVE_LOCK:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
+from stream_recon.app.core.input_file import MAX_MESH_BYTES, read_file
 from stream_recon.app.core.splats import Splats
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.cameras import RESEND_S
@@ -195,7 +196,7 @@ class Viewer:
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """
         with suppress(OSError):
-            content = path.read_bytes()
+            content = read_file(path, MAX_MESH_BYTES)
             mesh = SceneMesh(content, np.array(R_world_mesh, np.float64), triangle_count(content))
             with self._wake:
                 # It is compared with what is shown, so frames and revisions that came earlier go first.

@@ -30,8 +30,8 @@ import stream_recon.app.cli.progress
 import stream_recon.app.engine.engine
 import stream_recon.app.run.session  # noqa: F401
 from stream_recon.app.cli import main as command_line
+from stream_recon.app.core.output_file import PART_SUFFIX
 from stream_recon.app.result.cloud import POINTS_NAME
-from stream_recon.app.result.files import PART_SUFFIX
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import StreamReconError

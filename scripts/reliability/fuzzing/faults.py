@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core import output_file
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.result import files
@@ -56,14 +57,14 @@ def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
     """A write that fails leaves the old result."""
     out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(12)
     write_small_result(out)
-    number, real, write = draw.choice(FULL), files.open_new, os.pwrite
+    number, real, write = draw.choice(FULL), output_file.open_new, os.pwrite
 
-    def opened(path: Path) -> int:
+    def opened(path: Path, permissions: int = 0o644) -> int:
         nonlocal left
         left -= 1
         if left < 0:
             raise OSError(number, os.strerror(number))
-        return real(path)
+        return real(path, permissions)
 
     def written(*arguments: Any) -> int:
         nonlocal left
@@ -72,13 +73,13 @@ def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
             raise OSError(number, os.strerror(number))
         return write(*arguments)
 
-    files.open_new, os.pwrite = opened, written  # type: ignore[assignment]
+    output_file.open_new, os.pwrite = opened, written  # type: ignore[assignment]
     try:
         scale_result(out, factor)
     except OutputError:
         pass
     finally:
-        files.open_new, os.pwrite = real, write
+        output_file.open_new, os.pwrite = real, write
     check_whole(out, [factor])
 
 

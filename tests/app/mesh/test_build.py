@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from bench.drawing import Drawable, draw
+from stream_recon.app.core import output_file
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.view import gltf_axes
 from stream_recon.app.mesh.build import write_result_mesh
-from stream_recon.app.result import files
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.configs.errors import NoSurfaceError
@@ -142,10 +142,10 @@ def killed_after(result: ResultFolder, share: float) -> None:
     if child:
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         return
-    whole = files.new_file
+    whole = output_file.new_file
 
-    def partial(path: Path) -> BinaryIO:
-        file = whole(path)
+    def partial(path: Path, permissions: int = 0o644) -> BinaryIO:
+        file = whole(path, permissions)
         write = file.write
 
         class Killed(io.BytesIO):
@@ -157,7 +157,7 @@ def killed_after(result: ResultFolder, share: float) -> None:
 
         return Killed()
 
-    files.new_file = partial
+    output_file.new_file = partial
     write_result_mesh(result)
     os.abort()
 

@@ -3,14 +3,17 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stream_recon.app.core import output_file
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.result import commit, files
@@ -72,15 +75,15 @@ def test_all_files_change_or_none(tmp_path: Path) -> None:
 def full_after(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From the ``count``-th new file on, the disk is full."""
     made = [0]
-    real = files.open_new
+    real = output_file.open_new
 
-    def limited(path: Path) -> int:
+    def limited(path: Path, permissions: int = 0o644) -> int:
         made[0] += 1
         if made[0] > count:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path)
+        return real(path, permissions)
 
-    monkeypatch.setattr(files, "open_new", limited)
+    monkeypatch.setattr(output_file, "open_new", limited)
     return made
 
 
@@ -138,6 +141,138 @@ def test_a_result_of_two_revisions_is_not_believed(result: Path) -> None:
     assert len(read_result(result).cameras) == 4
 
 
+def lines_of(work: Callable[[], object], interrupted: int | None) -> int:
+    """Number of lines that a commit runs; Ctrl-C comes before line ``interrupted``."""
+    places = {commit.__file__, output_file.__file__}
+    count = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename not in places:
+            return None
+        if event == "line":
+            count += 1
+            if count - 1 == interrupted:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with suppress(KeyboardInterrupt):
+            work()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def test_ctrl_c_at_each_line_of_a_change_leaves_all_old_or_all_new_files(tmp_path: Path) -> None:
+    names = ("run.json", "points.ply")
+
+    def changed(folder: Path) -> None:
+        with FolderLock(folder), FolderChange(folder) as change:
+            change.part(names[1]).write_text("new")  # a file that is written beside and adopted
+            change.replace(names[0], lambda file: file.write(b"new"))
+            change.remove("tracks.npz")
+            change.commit()
+
+    def fresh(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for each in (*names, "tracks.npz"):
+            (folder / each).write_text("old")
+        return folder
+
+    total = lines_of(partial(changed, fresh("whole")), None)
+    assert total > 60
+    seen = set()
+    for line in range(total):
+        folder = fresh(str(line))
+        lines_of(partial(changed, folder), line)
+        with FolderLock(folder):  # as the next process does
+            pass
+        left = {path.name: path.read_text() for path in folder.iterdir()}
+        assert left in ({**dict.fromkeys(names, "old"), "tracks.npz": "old"}, dict.fromkeys(names, "new")), line
+        seen.add(left["run.json"])
+    assert seen == {"old", "new"}
+
+
+def test_each_step_of_a_change_is_on_the_disk_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system calls, as they were made: contents, their names, the journal, its name, the renames, their names."""
+    calls: list[str] = []
+    fsync, rename, unlink = os.fsync, os.replace, os.unlink
+
+    def synced(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        calls.append("sync folder" if path == tmp_path else f"sync {path.name.rsplit('.', 2)[0]}")
+        fsync(file)
+
+    def renamed(source: Path, target: Path) -> None:
+        calls.append(f"rename {target.name}")
+        rename(source, target)
+
+    def removed(path: Path) -> None:
+        calls.append(f"remove {path.name}")
+        unlink(path)
+
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("old")
+    with monkeypatch.context() as patched, FolderChange(tmp_path) as change:
+        change.replace("a", lambda file: file.write(b"new"))
+        change.part("c").write_text("adopted")
+        change.remove("b")
+        for name, call in (("fsync", synced), ("replace", renamed), ("unlink", removed)):
+            patched.setattr(os, name, call)
+        change.commit()
+        done = calls.copy()
+    assert done == [
+        *("sync a", "sync c", "sync folder"),
+        *(f"sync {JOURNAL}", f"rename {JOURNAL}", "sync folder"),
+        *("rename a", "rename c", "remove b", "sync folder", f"remove {JOURNAL}"),
+    ]
+
+
+def test_a_second_change_completes_one_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("old")
+    with suppress(OutputError), monkeypatch.context() as patched, FolderChange(tmp_path) as change:
+        change.replace("a", lambda file: file.write(b"new"))
+        real = os.replace
+
+        def failing(source: Path, target: Path) -> None:
+            if Path(target).name == "a":
+                raise OSError(errno.EIO, "an error of the disk")
+            real(source, target)
+
+        patched.setattr(os, "replace", failing)
+        change.commit()
+    assert is_changing(tmp_path) and (tmp_path / "a").read_text() == "old"
+    with FolderChange(tmp_path) as change:
+        change.replace("a", lambda file: file.write(b"newest"))
+        change.replace("b", lambda file: file.write(b"newest"))
+        change.commit()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "newest", "b": "newest"}
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        {"renames": {"notes.txt.0123456789abcdef.part": "notes.txt"}, "removed": []},
+        {"renames": {}, "removed": ["notes.txt"]},
+        {"renames": {"points.ply.0123456789abcdef.part": "notes.txt"}, "removed": []},
+        {"renames": {"notes.txt.0123456789abcdef.part": "run.json"}, "removed": []},
+        {"renames": {}, "removed": [".."]},
+        {"renames": {}, "removed": ["depth/000000.npz"]},
+    ],
+)
+def test_a_journal_names_the_programs_own_files_alone(tmp_path: Path, journal: dict[str, object]) -> None:
+    mine = {"notes.txt": "mine", "notes.txt.0123456789abcdef.part": "theirs", "points.ply.0123456789abcdef.part": "x"}
+    for name, content in mine.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / JOURNAL).write_text(json.dumps(journal))
+    complete_change(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == mine
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"renames": {"run.json": "../x"}, "removed": []}'])
 def test_a_damaged_or_foreign_journal_does_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "out").mkdir()
@@ -163,7 +298,7 @@ def test_links_at_temporary_names_are_not_followed(result: Path, tmp_path: Path,
 def test_a_link_with_the_temporary_name_itself_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("keep")
-    monkeypatch.setattr(files, "temporary_name", lambda path: path.with_name("guessed.part"))
+    monkeypatch.setattr(output_file, "temporary_name", lambda path: path.with_name("guessed.part"))
     (tmp_path / "guessed.part").symlink_to(mine)
     with pytest.raises(OutputError):
         files.replace_file(tmp_path / "a", lambda file: file.write(b"x"))
@@ -174,7 +309,7 @@ def test_only_temporary_files_of_this_program_are_removed(result: Path) -> None:
     kept = [result / "depth/mine.npz.part", result / "notes.part", result / "run.json.0123.part"]
     for path in kept:
         path.write_text("mine")
-    gone = files.temporary_name(result / "depth/000001.npz")
+    gone = output_file.temporary_name(result / "depth/000001.npz")
     gone.write_text("half")
     writer = ResultWriter(result, run_info(), overwrite=True)
     writer.add(replace(room_result(0), index=0))
@@ -182,11 +317,7 @@ def test_only_temporary_files_of_this_program_are_removed(result: Path) -> None:
     assert all(path.read_text() == "mine" for path in kept) and not gone.exists()
 
 
-def entries(folder: Path) -> Iterator[str]:
-    return (path.name for path in folder.iterdir())
-
-
 def test_temporary_names_differ(tmp_path: Path) -> None:
-    names = {files.temporary_name(tmp_path / "a").name for _ in range(100)}
-    assert len(names) == 100 and all(map(files.is_temporary, names))
-    assert not files.is_temporary("a.part") and commit.JOURNAL.startswith(".")
+    names = {output_file.temporary_name(tmp_path / "a").name for _ in range(100)}
+    assert len(names) == 100 and all(map(output_file.is_temporary, names))
+    assert not output_file.is_temporary("a.part") and commit.JOURNAL.startswith(".")

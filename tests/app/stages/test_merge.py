@@ -94,6 +94,11 @@ def test_a_result_is_not_merged_with_itself_or_over_another(places: Path, tmp_pa
         merge_results([places / "one", places / "one"], tmp_path / "all", JOINT)
     with pytest.raises(OutputError, match="exists"):
         merge_results([places / "one", places / "two"], places / "floor", JOINT)
+    before = {path: path.stat().st_mtime_ns for path in places.rglob("*")}
+    for inside in ("all", "depth/all", "../one/all"):
+        with pytest.raises(OutputError, match="inside a result"):
+            merge_results([places / "one", places / "two"], places / "one" / inside, JOINT)
+    assert {path: path.stat().st_mtime_ns for path in places.rglob("*")} == before
 
 
 @pytest.mark.slow
