@@ -7,7 +7,7 @@ from typing import Any
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.publishing import ros_messages
-from stream_recon.app.publishing.frame_tree import Tracked, camera_on_base
+from stream_recon.app.publishing.frame_tree import NETWORK, REFINED, PoseSigmas, Tracked, camera_on_base
 from stream_recon.app.publishing.mcap_sink import McapSink
 from stream_recon.app.publishing.message_source import MessageSource
 from stream_recon.app.publishing.messages import BASE, CAMERA, LATCHED, MAP, ODOM, Message, Topic
@@ -45,7 +45,7 @@ def _notes(job: ExportJob) -> list[str]:
     unit = job.result.metric_scale
     return [
         f"Frames: {MAP} -> {ODOM} -> {BASE} -> {CAMERA}. {BASE} is the camera with axes x forward, y left, z up, and "
-        f"{MAP} is the world with the same axes of the first camera.",
+        f"{MAP} is the world with these axes: the first camera, up to its error.",
         "odom is the network's motion; map -> odom is what the final poses differ from it by.",
         f"Lengths: {'metres' if unit else 'the unit of the result, which is arbitrary'}.",
         f"Topics: {', '.join(topic.value for topic in Topic)}.",
@@ -57,7 +57,7 @@ def _write(job: ExportJob, sink: Sink) -> int:
     """Write the chosen frames with their final poses; returns their number."""
     cameras, failures = job.cameras("all"), list[Exception]()
     clock = Clock(0)
-    source = MessageSource([sink], job.points, camera_on_base(), live=False)
+    source = MessageSource([sink], job.points, camera_on_base(), live=False, errors=_errors(job))
     source.on_failure = lambda _, error: failures.append(error)
     try:
         source.begin()
@@ -71,6 +71,10 @@ def _write(job: ExportJob, sink: Sink) -> int:
     finally:
         sink.close()
     return len(cameras)
+
+
+def _errors(job: ExportJob) -> PoseSigmas:
+    return NETWORK if job.result.refinement_id is None else REFINED
 
 
 def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameCamera, FrameResult | None]]:
@@ -133,16 +137,11 @@ class BagSink:
         profile = ros_messages.QOS[topic]
         forever = interfaces.QosTime(*FOREVER)
         qos = interfaces.Qos(
-            interfaces.QosHistory.KEEP_LAST,
-            profile.depth,
+            interfaces.QosHistory.KEEP_LAST, profile.depth,
             interfaces.QosReliability.RELIABLE if profile.reliable else interfaces.QosReliability.BEST_EFFORT,
             interfaces.QosDurability.TRANSIENT_LOCAL if topic in LATCHED else interfaces.QosDurability.VOLATILE,
-            forever,
-            forever,
-            interfaces.QosLiveliness.AUTOMATIC,
-            forever,
-            False,
-        )
+            forever, forever, interfaces.QosLiveliness.AUTOMATIC, forever, False,
+        )  # fmt: skip
         kind = ros_messages.TYPES[topic]
         return self._writer.add_connection(
             topic.value, kind, typestore=ros_messages.typestore(), offered_qos_profiles=[qos]

@@ -9,27 +9,8 @@ import numpy as np
 
 from stream_recon.app.core.depth_points import frame_points, sure_pixels
 from stream_recon.app.core.types import FrameResult, FrameRevision
-from stream_recon.app.publishing.frame_tree import UNKNOWN_VARIANCE, FrameTree, Tracked
-from stream_recon.app.publishing.messages import (
-    BASE,
-    CAMERA,
-    FROM_RESULT,
-    MAP,
-    ODOM,
-    CameraInfo,
-    CompressedImage,
-    Depth,
-    Diagnostics,
-    MapPose,
-    Message,
-    OdometryMessage,
-    PathMessage,
-    PointsMessage,
-    State,
-    Topic,
-    Transform,
-    Transforms,
-)
+from stream_recon.app.publishing import messages as msg
+from stream_recon.app.publishing.frame_tree import NETWORK, UNKNOWN_VARIANCE, FrameTree, PoseSigmas, Tracked
 from stream_recon.app.publishing.pose_history import PoseHistory
 from stream_recon.app.publishing.sink import Sink
 from stream_recon.app.publishing.tracking_state import TrackingState
@@ -52,6 +33,7 @@ class MessageSource:
         *,
         live: bool,
         silence_s: float = math.inf,
+        errors: PoseSigmas = NETWORK,
     ) -> None:
         """
         Args:
@@ -59,8 +41,9 @@ class MessageSource:
             T_base_camera: pose [4, 4] of the optical frame in ``base_link``.
             live: frames arrive in real time, so that a delay can be stated.
             silence_s: time without a frame after which tracking is lost.
+            errors: of the poses in the map.
         """
-        self.tree = FrameTree(T_base_camera)
+        self.tree = FrameTree(T_base_camera, errors)
         self.tracking = TrackingState(silence_s)
         self._sinks, self._points, self._live = list(sinks), points, live
         self.on_failure: Callable[[Sink, Exception], None] = lambda sink, error: None
@@ -75,7 +58,7 @@ class MessageSource:
 
     def begin(self) -> None:
         """Send what holds from the start."""
-        self._send(Topic.TF_STATIC, self._static())
+        self._send(msg.Topic.TF_STATIC, self._static())
 
     def add(self, frame: Tracked, result: FrameResult | None) -> None:
         """Send a frame's messages; without ``result`` those of its pose."""
@@ -86,19 +69,20 @@ class MessageSource:
         self._path_is_old = True
         # A revision may have used this stamp for a transform already.
         self._map_stamp = max(stamp, self._map_stamp + 1)
-        if self.wanted(Topic.TF):
-            self._send(Topic.TF, self._dynamic(stamp))
-        if self.wanted(Topic.ODOMETRY):
+        if self.wanted(msg.Topic.TF):
+            self._send(msg.Topic.TF, self._dynamic(stamp))
+        if self.wanted(msg.Topic.ODOMETRY):
             velocity, noise = tree.velocity, tree.velocity_covariance
             self._send(
-                Topic.ODOMETRY, OdometryMessage(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise)
+                msg.Topic.ODOMETRY,
+                msg.OdometryMessage(stamp, tree.T_odom_base.copy(), tree.covariance, velocity, noise),
             )
-        if self.wanted(Topic.POSE):
-            self._send(Topic.POSE, self._pose())
-        if result is not None and any(map(self.wanted, FROM_RESULT)):
+        if self.wanted(msg.Topic.POSE):
+            self._send(msg.Topic.POSE, self._pose())
+        if result is not None and any(map(self.wanted, msg.FROM_RESULT)):
             self._send_result(stamp, result)
-        if self.wanted(Topic.DIAGNOSTICS):
-            self._send(Topic.DIAGNOSTICS, self.diagnostics())
+        if self.wanted(msg.Topic.DIAGNOSTICS):
+            self._send(msg.Topic.DIAGNOSTICS, self.diagnostics())
         self.send_path()
 
     def revise(self, frames: Mapping[int, FrameRevision]) -> None:
@@ -109,25 +93,25 @@ class MessageSource:
         if last is not None and last.index in frames:
             self.tree.correct(frames[last.index].T_world_camera)
             self._map_stamp += 1
-            if self.wanted(Topic.TF):
-                self._send(Topic.TF, Transforms(self._map_stamp, (self._map_to_odom(),)))
-            if self.wanted(Topic.POSE):
-                self._send(Topic.POSE, self._pose())
+            if self.wanted(msg.Topic.TF):
+                self._send(msg.Topic.TF, msg.Transforms(self._map_stamp, (self._map_to_odom(),)))
+            if self.wanted(msg.Topic.POSE):
+                self._send(msg.Topic.POSE, self._pose())
         self.send_path()
 
     def welcome(self) -> None:
         """Send new peers the last messages of topics that they joined."""
         for sink in list(self._sinks):
-            topics, messages = sink.joined(), list[tuple[Topic, Message]]()
-            if Topic.TF_STATIC in topics:
-                messages.append((Topic.TF_STATIC, self._static()))
-            if self.tree.last is not None and Topic.PATH in topics:
-                messages.append((Topic.PATH, self._path()))
-            if self.tree.last is not None and Topic.TF in topics:
+            topics, messages = sink.joined(), list[tuple[msg.Topic, msg.Message]]()
+            if msg.Topic.TF_STATIC in topics:
+                messages.append((msg.Topic.TF_STATIC, self._static()))
+            if self.tree.last is not None and msg.Topic.PATH in topics:
+                messages.append((msg.Topic.PATH, self._path()))
+            if self.tree.last is not None and msg.Topic.TF in topics:
                 self._map_stamp += 1
-                messages.append((Topic.TF, Transforms(self._map_stamp, (self._map_to_odom(),))))
-            if Topic.DIAGNOSTICS in topics:
-                messages.append((Topic.DIAGNOSTICS, self.diagnostics()))
+                messages.append((msg.Topic.TF, msg.Transforms(self._map_stamp, (self._map_to_odom(),))))
+            if msg.Topic.DIAGNOSTICS in topics:
+                messages.append((msg.Topic.DIAGNOSTICS, self.diagnostics()))
             for topic, message in messages:
                 self._send_to(sink, topic, message)
 
@@ -135,18 +119,18 @@ class MessageSource:
         """Send the path if it has changed and is due, or at once."""
         rest_s = max(PATH_SECONDS, len(self._history) / PATH_POSES_PER_S)
         due = now or time.monotonic() >= self._path_at + rest_s
-        if self._path_is_old and due and self.wanted(Topic.PATH):
-            self._send(Topic.PATH, self._path())
+        if self._path_is_old and due and self.wanted(msg.Topic.PATH):
+            self._send(msg.Topic.PATH, self._path())
             self._path_is_old, self._path_at = False, time.monotonic()
 
     def heartbeat(self, silent_s: float) -> None:
         """Send the state while no frame arrives."""
         self.tracking.silent(silent_s)
-        if self.wanted(Topic.DIAGNOSTICS):
-            self._send(Topic.DIAGNOSTICS, self.diagnostics())
+        if self.wanted(msg.Topic.DIAGNOSTICS):
+            self._send(msg.Topic.DIAGNOSTICS, self.diagnostics())
         self.send_path()
 
-    def diagnostics(self) -> Diagnostics:
+    def diagnostics(self) -> msg.Diagnostics:
         """The present state."""
         last = self.tree.last
         stamp = 0 if last is None else last.stamp_ns
@@ -157,57 +141,57 @@ class MessageSource:
                 values["health"] = f"{last.health:.3f}"
             if self._live:
                 values["delay_s"] = f"{(time.time_ns() - stamp) * 1e-9:.3f}"
-        return Diagnostics(stamp, self.tracking.state, self.tracking.reason, values)
+        return msg.Diagnostics(stamp, self.tracking.state, self.tracking.reason, values)
 
     def _send_result(self, stamp: int, result: FrameResult) -> None:
         """Send image, depth map and points of a frame."""
         height, width = result.depth.shape
         sure = sure_pixels(result, self._points)
-        if self.wanted(Topic.CAMERA_INFO):
-            self._send(Topic.CAMERA_INFO, CameraInfo(stamp, width, height, result.network_intrinsics))
-        if self.wanted(Topic.IMAGE):
+        if self.wanted(msg.Topic.CAMERA_INFO):
+            self._send(msg.Topic.CAMERA_INFO, msg.CameraInfo(stamp, width, height, result.network_intrinsics))
+        if self.wanted(msg.Topic.IMAGE):
             _, data = cv2.imencode(".jpg", cv2.cvtColor(result.rgb, cv2.COLOR_RGB2BGR), JPEG)
-            self._send(Topic.IMAGE, CompressedImage(stamp, data.tobytes()))
-        if self.wanted(Topic.DEPTH):
+            self._send(msg.Topic.IMAGE, msg.CompressedImage(stamp, data.tobytes()))
+        if self.wanted(msg.Topic.DEPTH):
             depth = np.where(sure, result.depth, np.float32(np.nan)).astype(np.float32, copy=False)
-            self._send(Topic.DEPTH, Depth(stamp, depth))
-        if self.wanted(Topic.POINTS):
+            self._send(msg.Topic.DEPTH, msg.Depth(stamp, depth))
+        if self.wanted(msg.Topic.POINTS):
             points = frame_points(result, self._points, sure)
-            self._send(Topic.POINTS, PointsMessage(stamp, points.xyz, points.rgb))
+            self._send(msg.Topic.POINTS, msg.PointsMessage(stamp, points.xyz, points.rgb))
 
-    def wanted(self, topic: Topic) -> bool:
+    def wanted(self, topic: msg.Topic) -> bool:
         """Whether anybody listens to a topic."""
         return any(sink.wants(topic) for sink in self._sinks)
 
-    def _send(self, topic: Topic, message: Message) -> None:
+    def _send(self, topic: msg.Topic, message: msg.Message) -> None:
         for sink in list(self._sinks):
             if sink.wants(topic):
                 self._send_to(sink, topic, message)
 
-    def _send_to(self, sink: Sink, topic: Topic, message: Message) -> None:
+    def _send_to(self, sink: Sink, topic: msg.Topic, message: msg.Message) -> None:
         try:
             sink.send(topic, message)
         except Exception as error:  # noqa: BLE001  # of any library; other sinks and the run continue
             self._sinks = [each for each in self._sinks if each is not sink]
             self.on_failure(sink, error)
 
-    def _dynamic(self, stamp: int) -> Transforms:
-        base = Transform(ODOM, BASE, self.tree.T_odom_base.copy())
-        return Transforms(stamp, (self._map_to_odom(), base))
+    def _dynamic(self, stamp: int) -> msg.Transforms:
+        base = msg.Transform(msg.ODOM, msg.BASE, self.tree.T_odom_base.copy())
+        return msg.Transforms(stamp, (self._map_to_odom(), base))
 
-    def _map_to_odom(self) -> Transform:
-        return Transform(MAP, ODOM, self.tree.T_map_odom)
+    def _map_to_odom(self) -> msg.Transform:
+        return msg.Transform(msg.MAP, msg.ODOM, self.tree.T_map_odom)
 
-    def _static(self) -> Transforms:
-        return Transforms(0, (Transform(BASE, CAMERA, self.tree.T_base_camera),), static=True)
+    def _static(self) -> msg.Transforms:
+        return msg.Transforms(0, (msg.Transform(msg.BASE, msg.CAMERA, self.tree.T_base_camera),), static=True)
 
-    def _pose(self) -> MapPose:
+    def _pose(self) -> msg.MapPose:
         assert self.tree.last is not None
-        lost = self.tracking.state is State.LOST
+        lost = self.tracking.state is msg.State.LOST
         covariance = np.eye(6) * UNKNOWN_VARIANCE if lost else self.tree.map_covariance
-        return MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
+        return msg.MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
 
-    def _path(self) -> PathMessage:
+    def _path(self) -> msg.PathMessage:
         assert self.tree.last is not None
         T = self.tree.base_pose(self._history.poses)
-        return PathMessage(self.tree.last.stamp_ns, self._history.stamps_ns, T)
+        return msg.PathMessage(self.tree.last.stamp_ns, self._history.stamps_ns, T)

@@ -9,7 +9,15 @@ import pytest
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.publishing.frame_tree import R_BODY_OPTICAL, FrameTree, Tracked, camera_on_base
+from stream_recon.app.publishing.frame_tree import (
+    NETWORK,
+    R_BODY_OPTICAL,
+    REFINED,
+    FrameTree,
+    PoseSigmas,
+    Tracked,
+    camera_on_base,
+)
 from stream_recon.app.publishing.pose_history import PoseHistory
 from stream_recon.app.viewer.timeline import Timeline
 from tests.app.fake_engine import fake_result, frames, prepared
@@ -77,22 +85,57 @@ def test_axes_follow_rep_105() -> None:
     assert np.allclose(left[:3, :3] @ (0, 0, 1), (0, 1, 0))
 
 
-def test_covariances_are_valid_and_grow() -> None:
+def test_covariances_are_valid_from_the_first_frame_on() -> None:
     tree, sizes = FrameTree(camera_on_base(MOUNTS[1])), []
     for item in drifting_walk(loops=()):
         assert isinstance(item, FrameResult)
         tree.add(_tracked(replace(item, covariance=np.diag([1e-6] * 3 + [1e-4] * 3))))
         for matrix in (tree.covariance, tree.map_covariance, tree.velocity_covariance):
-            assert np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix).min() > -1e-12
+            assert np.allclose(matrix, matrix.T) and np.linalg.eigvalsh(matrix).min() > 0
         sizes.append(np.trace(tree.covariance[:3, :3]))
     assert all(a < b for a, b in pairwise(sizes))
-    # The tracker's covariance holds in the map, where the odometry's has grown far beyond it.
-    assert np.trace(tree.map_covariance) < 0.1 * np.trace(tree.covariance)
-    # Where the tracker has none, it grows from there.
-    lost = replace(item, index=99, timestamp=99.0, covariance=None)
-    known = np.trace(tree.map_covariance)
-    tree.add(_tracked(lost))
-    assert known < np.trace(tree.map_covariance) < 0.5 * np.trace(tree.covariance)
+    assert np.degrees(np.sqrt(np.diag(tree.covariance)[3:])).max() < 0.5  # errors of frames do not add up
+    unsure = replace(item, index=99, timestamp=99.0, health=0.2)
+    known = np.trace(tree.covariance)
+    tree.add(_tracked(unsure))
+    assert np.trace(tree.covariance) > 10 * known
+
+
+@pytest.mark.parametrize("errors", [NETWORK, REFINED])
+@pytest.mark.parametrize("mount", MOUNTS)
+def test_stated_errors_are_those_of_drawn_poses(errors: PoseSigmas, mount: tuple[float, ...]) -> None:
+    """Monte Carlo: poses with the errors of the model, of map and network, against what is stated of ``base_link``."""
+    rng = np.random.default_rng(0)
+    items = [item for item in drifting_walk(12, ()) if isinstance(item, FrameResult)]
+    first, last = _tracked(items[0]), replace(_tracked(items[-1]), health=None)
+    path = last.scale * float(np.linalg.norm((invert_pose(first.T_network) @ last.T_network)[:3, 3]))
+
+    def fed(frame: Tracked) -> FrameTree:
+        tree = FrameTree(camera_on_base(mount), errors)
+        tree.add(first)
+        tree.add(frame)
+        return tree
+
+    exact = fed(last)
+    moved: dict[str, list[np.ndarray]] = {"map": [], "odom": []}
+    for _ in range(500):
+        drawn = _disturbed(last.T_world_camera, errors.covariance(last.depth, path), rng)
+        network = _disturbed(last.T_network, NETWORK.covariance(last.depth, path), rng)
+        tree = fed(replace(last, T_world_camera=drawn, T_network=network))
+        for name, T, true in (
+            ("map", tree.T_map_base, exact.T_map_base),
+            ("odom", tree.T_odom_base, exact.T_odom_base),
+        ):
+            moved[name].append(np.concatenate([T[:3, 3] - true[:3, 3], so3.log(T[:3, :3] @ true[:3, :3].T)]))
+    for name, stated in (("map", exact.map_covariance), ("odom", exact.covariance)):
+        ratio = np.sqrt(np.diag(stated) / (np.array(moved[name]) ** 2).mean(axis=0))
+        assert ratio.max() < 2 and ratio.min() > 0.5, (name, ratio)
+
+
+def _disturbed(T: np.ndarray, covariance: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    error, out = np.linalg.cholesky(covariance) @ rng.normal(0, 1, 6), T.copy()
+    out[:3, :3], out[:3, 3] = T[:3, :3] @ so3.exp(error[:3]), T[:3, 3] + error[3:]
+    return out
 
 
 def test_map_covariance_is_that_of_disturbed_poses() -> None:
