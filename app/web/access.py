@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ REQUEST_HEADER = b"x-stream-recon"
 """Header of every request that changes something: pages of other origins cannot send it."""
 RECEIVE_SECONDS = 30.0
 """Time for the next part of a request's body."""
+MIN_BYTES_PER_S = 1000
+"""Rate at which a body has to come, after these seconds."""
 CONTENT_POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self' {sockets}; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'; object-src 'none'"
@@ -85,7 +88,7 @@ class Access:
                 scope, receive, send
             )
         else:
-            await self._app(scope, _bounded_receive(receive), send)
+            await self._app(scope, bounded_receive(receive), send)
 
     async def _web_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         refusal = self._refusal(headers, scope.get("query_string", b"").decode("latin-1"))
@@ -151,19 +154,21 @@ class Access:
         return send_with_headers
 
 
-def _bounded_receive(receive: Receive) -> Receive:
-    """Give up on a body that stalls. After the body, it waits for the client's end without a bound."""
-    complete = False
+def bounded_receive(receive: Receive, clock: Callable[[], float] = time.monotonic) -> Receive:
+    """Give up on a body that stalls or trickles. After the body, it waits for the client's end without a bound."""
+    complete, received, began = False, 0, clock()
 
     async def bounded() -> Message:
-        nonlocal complete
+        nonlocal complete, received
         if complete:
             return await receive()
+        left = began + RECEIVE_SECONDS + received / MIN_BYTES_PER_S - clock()
         try:
-            message = await asyncio.wait_for(receive(), RECEIVE_SECONDS)
+            message = await asyncio.wait_for(receive(), min(left, RECEIVE_SECONDS))
         except TimeoutError:
             complete = True
             return {"type": "http.disconnect"}
+        received += len(message.get("body", b""))
         complete = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 

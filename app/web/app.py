@@ -1,6 +1,7 @@
 """Composition of the web application: its parts, its routes, and what it does between requests."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,9 @@ from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
 from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.viewers import Viewers
+from stream_recon.configs.errors import StreamReconError
 
+log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 
 
@@ -46,11 +49,15 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         runner.start()
-        housekeeping = asyncio.create_task(_keep_house(routes, viewers, limits.housekeeping_s))
+        tasks = [
+            asyncio.create_task(each)
+            for each in (_keep_house(routes, viewers, limits.housekeeping_s), store.keep_saved())
+        ]
         try:
             yield
         finally:
-            housekeeping.cancel()
+            for task in tasks:
+                task.cancel()
             await asyncio.gather(runner.close(), viewers.close_all())
             store.close()
 
@@ -95,11 +102,14 @@ def _page(name: str) -> Any:
 async def _keep_house(routes: Routes, viewers: Viewers, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        if viewers.open:
-            await viewers.close_idle()
-        if routes.scans.open:
-            routes.scans.close_idle()
-        await routes.tend_uploads()
+        try:
+            if viewers.open:
+                await viewers.close_idle()
+            if routes.scans.open:
+                routes.scans.close_idle()
+            await routes.tend_uploads()
+        except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time
+            log.warning("the server cannot tend its uploads, scans and viewers: %s", error)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -1,23 +1,28 @@
 """A certificate made by this machine, so that phones give pages the camera. Browsers ask once whether to accept it."""
 
 import ipaddress
-import os
 import socket
+import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.result.commit import FolderChange, complete_change
 from stream_recon.app.viewer.guard import outward_address
 from stream_recon.configs.errors import missing_library
 
 DAYS = 800
 """Validity; phones refuse certificates of more than 825 days."""
 RENEW_DAYS = 30
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
 
 
 def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
     """Certificate and key for this machine's names and addresses; made once, so that phones accept it once.
 
-    Made again where it ends soon, or lacks one of the addresses. Raises ResourceError without the library.
+    Made again where it ends soon, lacks one of the addresses or has another key. The caller has locked the folder.
+    Raises OutputError; ResourceError without the library.
     """
     try:
         from cryptography import x509
@@ -26,18 +31,17 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError as error:
         raise missing_library("--tls", "cryptography", otherwise="use --cert and --key") from error
-    cert_path, key_path = folder / "certificate.pem", folder / "key.pem"
+    cert_path, key_path = folder / CERTIFICATE, folder / KEY
+    complete_change(folder, (CERTIFICATE, KEY))
     names = _names(host)
     now = datetime.now(UTC)
-    if cert_path.is_file() and key_path.is_file():
-        try:
-            present = x509.load_pem_x509_certificate(cert_path.read_bytes())
-            alternative = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            covered = {str(entry.value) for entry in alternative}
-            if names <= covered and present.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
-                return cert_path, key_path
-        except (ValueError, x509.ExtensionNotFound):
-            pass
+    with suppress(OSError, ValueError, x509.ExtensionNotFound):  # SSLError of another key is an OSError
+        present = x509.load_pem_x509_certificate(read_file(cert_path))
+        alternative = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        covered = {str(entry.value) for entry in alternative}
+        if names <= covered and present.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_path, key_path)
+            return cert_path, key_path
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"stream-recon on {socket.gethostname()}"[:64])])
     alternatives: list[x509.GeneralName] = []
@@ -62,10 +66,11 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    key_path.unlink(missing_ok=True)
-    with os.fdopen(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
-    cert_path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    with FolderChange(folder) as change:
+        change.replace(KEY, lambda file: file.write(secret), 0o600)
+        change.replace(CERTIFICATE, lambda file: file.write(public))
+        change.commit()
     return cert_path, key_path
 
 

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import IO
 
+from stream_recon.app.core.output_file import new_file
 from stream_recon.app.sources.image_files import OTHER_WORDS, is_map, natural_key
 from stream_recon.configs.errors import InputError
 
@@ -140,7 +141,7 @@ def _without_map_folders(files: dict[str, Path]) -> int:
 def _copy(file: IO[bytes], target: Path, max_bytes: int) -> int:
     """Write a file; returns its size. Raises InputError beyond ``max_bytes``."""
     written = 0
-    with target.open("xb") as out:
+    with new_file(target, 0o600) as out:
         while block := file.read(BLOCK):
             written += len(block)
             if written > max_bytes:

@@ -1,8 +1,11 @@
 """The data folder of the server: its results, its state, and safe names."""
 
+import os
 import re
 import shutil
+import stat
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from stream_recon.app.result.run_record import RUN_NAME
@@ -33,21 +36,32 @@ class DataFolder:
         for folder in (self.state, self.uploads, self.jobs, self.exports, self.scans):
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    def results(self) -> dict[str, Path]:
-        """Result folders of the data folder, by name. Requests name results by these keys alone, never by a path."""
-        folders = {}
-        for entry in sorted(self.path.iterdir()):
-            if entry.name.startswith(".") or entry.is_symlink():
-                continue
-            if (entry / RUN_NAME).is_file():
-                folders[entry.name] = entry
-        return folders
+    def results(self) -> list[str]:
+        """Names of the result folders of the data folder. Raises OSError."""
+        return sorted(entry.name for entry in os.scandir(self.path) if self.result(entry.name) is not None)
 
-    def free_name(self, title: str, taken: Collection[str] = ()) -> str:
-        """A name for a new result folder, from a title of any kind; ``taken``: names of jobs without a folder yet."""
+    def result(self, name: str) -> Path | None:
+        """Folder of a result; None where there is none of this name, which is never a path."""
+        folder = self.path / name
+        if name.startswith(".") or folder.name != name:
+            return None
+        # It may be unreadable, or have a name that no page can show.
+        with suppress(OSError, ValueError):
+            name.encode()
+            is_file = stat.S_ISREG((folder / RUN_NAME).stat().st_mode)
+            return folder if is_file and not folder.is_symlink() else None
+        return None
+
+    def is_taken(self, name: str, jobs: Collection[str] = ()) -> bool:
+        """Whether a new result cannot have a name; ``jobs``: names of jobs, which may have no folder yet."""
+        own = name.casefold()  # some file systems ignore case
+        return os.path.lexists(self.path / name) or any(own == each.casefold() for each in jobs)
+
+    def free_name(self, title: str, jobs: Collection[str] = ()) -> str:
+        """A name for a new result folder, from a title of any kind; ``jobs``: see `is_taken`."""
         base, number = safe_name(title), 1
         name = f"{base}-recon"
-        while name in taken or (self.path / name).exists():
+        while self.is_taken(name, jobs):
             number += 1
             name = f"{base}-recon-{number}"
         return name

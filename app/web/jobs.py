@@ -1,12 +1,27 @@
-"""The queue: jobs in an SQLite file, which survives restarts and kills."""
+"""The queue: jobs and uploads in memory, and in an SQLite file, which survives restarts and kills.
 
+The file is only read at the start, and replaced as a whole: a full disk, a lock of another program or a damaged file
+never keep the server from working. What could not be stored is tried again.
+"""
+
+import asyncio
 import json
+import logging
+import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from stream_recon.app.core.input_file import parse_json
+from stream_recon.app.core.output_file import replacing
+from stream_recon.app.result.files import output_errors
+from stream_recon.app.web.threads import in_thread
+from stream_recon.configs.errors import OutputError, StreamReconError
 
 Kind = Literal["reconstruct", "scan", "refine", "export"]
 State = Literal["queued", "running", "stopped", "done", "failed"]
@@ -26,7 +41,24 @@ create table if not exists uploads(
     id text primary key, title text not null, size integer not null, options text not null, created real not null,
     sha256 text, path text, name text
 );
+create table if not exists made(name text not null, source text not null, unique(name, source));
 """
+NUMBER, TIME = int | float, int | float | None
+COLUMNS: dict[str, dict[str, Any]] = {
+    "jobs": {"id": int, "kind": str, "name": str, "source": str, "options": str, "state": str, "error": str}
+    | {"created": NUMBER, "started": TIME, "ended": TIME},
+    "uploads": {"id": str, "title": str, "size": int, "options": str, "created": NUMBER}
+    | {"sha256": str | None, "path": str | None},
+    "made": {"name": str, "source": str},
+}
+"""Columns that are read of each table, and their types. ``made`` has what the jobs of a result were given, also of
+jobs that are gone."""
+LOCK_SECONDS = 5.0
+"""Time to wait at the start for a program that has locked the file."""
+RETRY_SECONDS = 5.0
+"""Time after which the file is tried again."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,23 +86,94 @@ class WebJob:
 
 
 class JobStore:
-    """Jobs on disk. Used from one thread at a time."""
+    """Jobs, uploads and what results were made of. Used from one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file. Jobs that a killed server left running are queued again."""
-        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self.connection.execute("pragma busy_timeout=5000")
+    def __init__(self, path: Path, lock_s: float = LOCK_SECONDS) -> None:
+        """Read the file as far as it can be read. Jobs that a killed server left running are queued again.
+
+        A damaged file is kept under another name. Raises OutputError where it cannot be read or kept.
+        """
+        self._path, self._saving, self._changed = path, asyncio.Lock(), asyncio.Event()
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.connection.executescript(SCHEMA)
+        if os.path.lexists(path):
+            self._read(lock_s)
+        self._saved = self.connection.total_changes if os.path.lexists(path) else -1
         self.connection.execute("update jobs set state='queued' where state='running'")
-        self.version = 0
-        """Raised at each change."""
+        made = "select name, source from jobs where kind in ('reconstruct', 'scan')"
+        self.connection.execute(f"insert or ignore into made {made}")
+
+    def _read(self, lock_s: float) -> None:
+        skipped, damage = 0, ""
+        try:
+            with closing(sqlite3.connect(self._path, lock_s)) as file:
+                file.text_factory = lambda data: data.decode(errors="replace")
+                tables = {str(row[0]) for row in file.execute("select name from sqlite_master")}
+                for table in COLUMNS.keys() & tables:
+                    names = ",".join(COLUMNS[table])
+                    add = f"insert or ignore into {table}({names}) values({','.join('?' * len(COLUMNS[table]))})"
+                    for row in file.execute(f"select {names} from {table}"):
+                        is_readable = _is_readable(dict(zip(COLUMNS[table], row, strict=True)), COLUMNS[table])
+                        skipped += not is_readable
+                        if is_readable:
+                            self.connection.execute(add, row)
+                if "sqlite_sequence" in tables:  # numbers name folders: none is given again
+                    self.connection.execute("delete from sqlite_sequence")
+                    for row in file.execute("select name, seq from sqlite_sequence"):
+                        self.connection.execute("insert into sqlite_sequence values(?, ?)", row)
+        except sqlite3.Error as error:
+            if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+                raise OutputError(f"{self._path} cannot be read: {error}") from error
+            damage = str(error)
+        if damage or skipped:
+            kept = self._path.with_name(f"{self._path.name}.damaged-{time.time_ns()}")
+            with output_errors(kept):
+                self._path.rename(kept)
+            reason = damage or f"{skipped} entries"
+            log.warning("the queue was damaged (%s): what can be read goes on; the file is kept as %s", reason, kept)
+
+    async def save(self) -> None:
+        """Write what has changed to the file. Raises OSError or ResourceError; it is kept in memory then."""
+        async with self._saving:
+            changes = self.connection.total_changes
+            if changes != self._saved:
+                await in_thread(self._write, self.connection.serialize())
+                self._saved = changes
+
+    def _write(self, content: bytes) -> None:
+        for suffix in ("-journal", "-wal", "-shm"):  # of the file that is replaced
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+        with replacing(self._path, 0o600, durable=True) as file:
+            file.write(content)
+
+    async def keep_saved(self) -> None:
+        """Write each change, until it is cancelled. What cannot be written is tried again, and told once."""
+        is_told = False
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.save()
+                is_told = False
+            except (OSError, StreamReconError) as error:
+                if not is_told:
+                    log.warning("the queue cannot be stored, and is tried again: %s", error)
+                is_told = True
+                await asyncio.sleep(RETRY_SECONDS)
+                self._changed.set()
 
     def close(self) -> None:
+        """Write what has changed, and end."""
+        try:
+            if self.connection.total_changes != self._saved:
+                self._write(self.connection.serialize())
+        except OSError as error:
+            log.warning("the last changes of the queue are lost: %s", error)
         self.connection.close()
 
     def add(self, kind: Kind, name: str, source: str, options: dict[str, Any]) -> WebJob:
         """Queue a job."""
-        self.version += 1
+        self._changed.set()
         cursor = self.connection.execute(
             "insert into jobs(kind, name, source, options, state, created) values(?, ?, ?, ?, 'queued', ?)",
             (kind, name, source, json.dumps(options), time.time()),
@@ -81,6 +184,8 @@ class JobStore:
             (KEPT_JOBS,),
         )
         assert cursor.lastrowid is not None
+        if kind in ("reconstruct", "scan"):
+            self.connection.execute("insert or ignore into made values(?, ?)", (name, source))
         job = self.get(cursor.lastrowid)
         assert job is not None
         return job
@@ -114,7 +219,7 @@ class JobStore:
 
     def set_state(self, number: int, state: State, error: str = "") -> None:
         """Record a new state with its time."""
-        self.version += 1
+        self._changed.set()
         now = time.time()
         started = now if state == "running" else None
         ended = None if state in ("queued", "running") else now
@@ -125,14 +230,40 @@ class JobStore:
 
     def rename(self, old: str, new: str) -> None:
         """Let the jobs of a result follow its new name."""
-        self.version += 1
+        self._changed.set()
         self.connection.execute("update jobs set name=? where name=?", (new, old))
+        self.connection.execute("update or replace made set name=? where name=?", (new, old))
+
+    def sources(self, name: str) -> set[str]:
+        """What the jobs of a result were given, also of jobs that were dismissed."""
+        return {str(row[0]) for row in self.connection.execute("select source from made where name=?", (name,))}
+
+    def forget_result(self, name: str) -> None:
+        """Forget what a result that is gone was made of."""
+        self._changed.set()
+        self.connection.execute("delete from made where name=?", (name,))
 
     def remove(self, number: int) -> None:
-        self.version += 1
+        self._changed.set()
         self.connection.execute("delete from jobs where id=?", (number,))
 
     def _select(self, condition: str, values: Iterable[Any]) -> list[WebJob]:
-        columns = "id, kind, name, source, options, state, error, created, started, ended"
-        rows = self.connection.execute(f"select {columns} from jobs {condition}", tuple(values))
+        rows = self.connection.execute(f"select {','.join(COLUMNS['jobs'])} from jobs {condition}", tuple(values))
         return [WebJob(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]  # type: ignore[call-arg]
+
+
+def _is_readable(row: dict[str, Any], types: dict[str, Any]) -> bool:
+    """Whether a row of the file has values that a server of this version writes."""
+    if not all(isinstance(value, types[column]) for column, value in row.items()):
+        return False
+    with suppress(ValueError):
+        name, times = row.get("name", "scene"), [value for value in row.values() if isinstance(value, float)]
+        known = row.get("kind", "scan") in get_args(Kind) and row.get("state", "done") in get_args(State)
+        is_name = Path(name).name == name and not name.startswith(".")
+        return (
+            known
+            and is_name
+            and all(map(math.isfinite, times))
+            and isinstance(parse_json(row.get("options", "{}")), dict)
+        )
+    return False

@@ -1,15 +1,17 @@
 """Parts of endpoints: bodies of requests within bounds, and errors as one line of JSON."""
 
-import json
 import math
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from stream_recon.app.core.input_file import parse_json
+from stream_recon.app.core.output_file import is_disk_full
 from stream_recon.app.web.uploads import OffsetError
-from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
+from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 MAX_JSON_BYTES = 65_536
 
@@ -19,19 +21,28 @@ def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) 
 
     async def answer(routes: Any, request: Request) -> Response:
         try:
-            return await endpoint(routes, request)
+            response = await endpoint(routes, request)
+            if request.method not in ("GET", "HEAD"):
+                # Before the answer, so that a kill loses nothing; what a full disk refuses is tried again.
+                with suppress(OSError, ResourceError):
+                    await routes.store.save()
+            return response
         except OffsetError as error:
             return JSONResponse({"error": str(error), "offset": error.offset}, 409)
         except ClientDisconnect:
             return Response(status_code=400)
-        except InputError as error:
-            return JSONResponse({"error": str(error)}, 415)
-        except StreamReconError as error:
-            return JSONResponse({"error": str(error)}, 400)
         except OSError as error:
-            return JSONResponse({"error": f"the system refuses an operation: {error.strerror}"}, 507)
+            return _failure(f"the system refuses an operation: {error.strerror or error}", 507)
+        except StreamReconError as error:
+            is_full = is_disk_full(error)
+            codes = (code for kind, code in ((InputError, 415), (ResourceError, 503)) if isinstance(error, kind))
+            return _failure(str(error), 507 if is_full else next(codes, 400))
 
     return answer
+
+
+def _failure(reason: str, code: int) -> Response:
+    return JSONResponse({"error": reason.encode(errors="replace").decode()}, code)
 
 
 async def json_of(request: Request) -> dict[str, Any]:
@@ -43,8 +54,8 @@ async def json_of(request: Request) -> dict[str, Any]:
         if len(data) > MAX_JSON_BYTES:
             raise ConfigError("the request is too large")
     try:
-        given = json.loads(data) if data else {}
-    except (ValueError, RecursionError) as error:
+        given = parse_json(data) if data else {}
+    except ValueError as error:
         raise ConfigError("the request is no JSON") from error
     if not isinstance(given, dict):
         raise ConfigError("the request is no JSON object")

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,28 +13,23 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from stream_recon.app.sources.growing import is_growing
-from stream_recon.app.web.commands import (
-    WEB_EXPORTS,
-    checked_address,
-    checked_export,
-    checked_options,
-    export_file,
-    is_live,
-    web_export,
-)
+from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.library import Library
+from stream_recon.app.web.library import Entry, Library
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
+from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
-from stream_recon.configs.errors import ConfigError, OutputError
+from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
 
 MAX_SHOWN = 200
 """Latest jobs that a page lists."""
+LIST_SECONDS = 5.0
+"""Time that a page waits for the list of results, before it gets the last one."""
 IDLE_UPLOAD_SECONDS = 20.0
 """Time without a byte after which a page lists an upload that it did not begin itself."""
 STALLED = "waits for the rest of its upload"
@@ -46,42 +42,55 @@ class Routes:
     def __init__(
         self, data: DataFolder, store: JobStore, runner: JobRunner, viewers: Viewers, limits: WebLimits
     ) -> None:
-        self._data, self._store, self._runner, self._viewers = data, store, runner, viewers
+        self._data, self.store, self._runner, self._viewers = data, store, runner, viewers
         self._limits = limits
         self.library, self.uploads = Library(data), Uploads(store, data, limits.zip_files)
         self.scans = Scans(store, runner, data, limits)
+        self._reading: asyncio.Future[list[Entry]] | None = None
+        self._entries: list[Entry] = []
+        """Results as they were last read."""
 
     @answered
     async def state(self, request: Request) -> Response:
         """All that the start page shows."""
-        jobs = self._store.all()
-        entries = await asyncio.to_thread(self.library.entries)
+        entries = await self._listed()
+        jobs = [job for job in self.store.all()[:MAX_SHOWN] if job.state != "done" or job.kind == "export"]
+        uploads = self.uploads.open()
+        shown, idle, free = await in_thread(self._seen, jobs, [self.uploads.path(upload) for upload, _ in uploads])
         return JSONResponse(
             {
                 "results": [asdict(entry) for entry in entries],
-                "jobs": [self._shown(job) for job in jobs[:MAX_SHOWN] if job.state != "done" or job.kind == "export"],
+                "jobs": shown,
                 "uploads": [
-                    {
-                        "id": upload.id,
-                        "title": upload.title,
-                        "size": upload.size,
-                        "offset": offset,
-                        "idle": _is_idle(self.uploads.path(upload)),
-                    }
-                    for upload, offset in self.uploads.open()
+                    {"id": upload.id, "title": upload.title, "size": upload.size, "offset": offset, "idle": is_idle}
+                    for (upload, offset), is_idle in zip(uploads, idle, strict=True)
                 ],
-                "limits": {"bytes": min(MAX_BYTES, self._data.free_bytes()), "piece": PIECE_BYTES},
+                "limits": {"bytes": min(MAX_BYTES, free), "piece": PIECE_BYTES},
                 "exports": [
-                    {"name": name, "label": form.label(suffix)} for name, (form, suffix) in WEB_EXPORTS.items()
+                    {"name": name, "label": form.label(suffix)} for name, (form, suffix) in commands.WEB_EXPORTS.items()
                 ],
             }
         )
 
+    async def _listed(self) -> list[Entry]:
+        """The results, as last read where their drive is slow: one thread reads for all pages."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(in_thread(self.library.entries, limit_s=LONG_SECONDS))
+        done, _ = await asyncio.wait([self._reading], timeout=LIST_SECONDS)
+        with suppress(OSError, ResourceError):
+            self._entries = done.pop().result() if done else self._entries
+        return self._entries
+
+    def _seen(self, jobs: list[WebJob], pieces: list[Path]) -> tuple[list[dict[str, Any]], list[bool], int]:
+        """What files say: of each job, whether each upload rests, and the free bytes."""
+        return [self._shown(job) for job in jobs], list(map(_is_idle, pieces)), self._data.free_bytes()
+
     @answered
     async def create_upload(self, request: Request) -> Response:
         body = await json_of(request)
-        options = checked_options(body.get("options"))
+        options = commands.checked_options(body.get("options"))
         upload = self.uploads.create(body.get("name"), body.get("size"), options)
+        await self._stored_or(self.uploads.remove, upload)
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
 
     @answered
@@ -114,12 +123,12 @@ class Routes:
         growing = self.uploads.begin(upload)
         if growing is None:
             return {"waits": self.uploads.waits_for_its_end(upload)}
-        name = self._data.free_name(upload.title.rpartition(".")[0] or upload.title, self._store.names())
+        name = self._data.free_name(upload.title.rpartition(".")[0] or upload.title, self.store.names())
         return {"job": self._add("reconstruct", name, str(growing.path), upload.options).id}
 
     def _jobs_of(self, upload: Upload) -> list[WebJob]:
         """Jobs of an upload that is reconstructed while it comes."""
-        return [job for job in self._store.all() if upload.path is not None and job.source == str(upload.path)]
+        return [job for job in self.store.all() if upload.path is not None and job.source == str(upload.path)]
 
     async def tend_uploads(self) -> None:
         """Stop the jobs whose uploads do not go on: they go on with the next piece, or once the upload is complete."""
@@ -127,7 +136,7 @@ class Routes:
             for job in self._jobs_of(upload):
                 if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
                     await self._runner.stop(job.id, STALLED)
-        for job in self._store.stopped_because(STALLED):
+        for job in self.store.stopped_because(STALLED):
             if not is_growing(Path(job.source)) and Path(job.source).exists():
                 self._runner.resume(job.id)
 
@@ -142,14 +151,14 @@ class Routes:
     def _begin(self, stored: Stored) -> Response:
         """Queue a complete upload, unless it has a result or a job."""
         source = str(stored.path)
-        for job in self._store.all():
+        for job in self.store.all():
             began_early = not stored.known
-            if job.source == source and (began_early or job.is_open or job.name in self._data.results()):
+            if job.source == source and (began_early or job.is_open or self._data.result(job.name) is not None):
                 # A run that began while its video came may have failed for want of the rest.
                 if began_early and (job.state == "failed" or job.error == STALLED):
                     self._runner.resume(job.id)
                 return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
-        name = self._data.free_name(stored.title.rpartition(".")[0] or stored.title, self._store.names())
+        name = self._data.free_name(stored.title.rpartition(".")[0] or stored.title, self.store.names())
         job = self._add("reconstruct", name, source, stored.options)
         return JSONResponse({"name": job.name, "job": job.id, "known": stored.known})
 
@@ -157,16 +166,16 @@ class Routes:
     async def add_source(self, request: Request) -> Response:
         """Reconstruct a camera or an address."""
         body = await json_of(request)
-        address = checked_address(body.get("address"))
+        address = commands.checked_address(body.get("address"))
         title = body.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
-        name = self._data.free_name(str(title or f"camera-{address}")[:200], self._store.names())
-        job = self._add("reconstruct", name, address, checked_options(body.get("options")))
+        name = self._data.free_name(str(title or f"camera-{address}")[:200], self.store.names())
+        job = await self._add_stored("reconstruct", name, address, commands.checked_options(body.get("options")))
         return JSONResponse({"job": job.id, "name": job.name}, 201)
 
     @answered
     async def job(self, request: Request) -> Response:
         """Stop, resume or forget a job."""
-        job = self._store.get(int(request.path_params["id"]))
+        job = self.store.get(int(request.path_params["id"]))
         if job is None:
             raise OutputError("there is no such job")
         action = request.path_params.get("action", "remove" if request.method == "DELETE" else "")
@@ -181,9 +190,9 @@ class Routes:
         elif action == "remove":
             if job.is_open:
                 raise OutputError("stop it first")
-            self._forget(job)
-            if job.name not in self._data.results() and all(job.source != other.source for other in self._store.all()):
-                self._remove_source(job.source)
+            await self._forget(job)
+            if self._data.result(job.name) is None and all(job.source != other.source for other in self.store.all()):
+                await self._remove_source(job.source)
         return JSONResponse({})
 
     @answered
@@ -193,78 +202,104 @@ class Routes:
         self.library.folder(name)
         body = await json_of(request)
         if action == "refine":
-            job = self._add("refine", name, "", {})
+            job = await self._add_stored("refine", name, "", {})
             return JSONResponse({"job": job.id}, 201)
         if action == "export":
-            options = checked_export(body.get("format"), body.get("box"))
-            job = self._add("export", name, body["format"], options)
+            options = commands.checked_export(body.get("format"), body.get("box"))
+            job = await self._add_stored("export", name, body["format"], options)
             return JSONResponse({"job": job.id}, 201)
-        if any(job.is_open for job in self._store.of_result(name)):
+        if any(job.is_open for job in self.store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
         await self._viewers.close(name)
         if action == "rename":
-            new = await asyncio.to_thread(self.library.rename, name, body.get("name"))
-            self._store.rename(name, new)
+            new = await in_thread(self.library.rename, name, body.get("name"), self.store.names())
+            self.store.rename(name, new)
             return JSONResponse({"name": new})
         return await self._remove(name, with_upload=body.get("upload") is True)
 
     async def _remove(self, name: str, with_upload: bool) -> Response:
-        recorded = await asyncio.to_thread(self.library.source, name)  # its jobs may be dismissed
-        is_removed = await asyncio.to_thread(self.library.remove, name)
-        jobs = self._store.of_result(name)
+        recorded = await in_thread(self.library.source, name)
+        is_removed = await in_thread(self.library.remove, name, limit_s=LONG_SECONDS)
+        jobs = self.store.of_result(name)
         for job in jobs:
-            self._forget(job)
-        sources = {recorded, *(job.source for job in jobs if job.kind in ("scan", "reconstruct"))}
-        for source in sources - {job.source for job in self._store.all()} if with_upload else ():
-            self._remove_source(source)
+            await self._forget(job)
+        # What the result names may be an upload of others: it counts only where a job, maybe a dismissed one, had it.
+        sources = self.store.sources(name) & {recorded, *(job.source for job in jobs)}
+        self.store.forget_result(name)
+        for source in sources - {job.source for job in self.store.all()} if with_upload else ():
+            await self._remove_source(source)
         return JSONResponse({"gone": is_removed})
 
-    def _remove_source(self, source: str) -> None:
+    async def _remove_source(self, source: str) -> None:
         """Remove what was uploaded or scanned; other paths are left alone."""
-        _remove_inside(self._data.scans, Path(source))
-        self.uploads.remove_stored(source)
+        await in_thread(_remove_inside, self._data.scans, Path(source), limit_s=LONG_SECONDS)
+        await self.uploads.remove_stored(source)
 
     @answered
     async def picture(self, request: Request) -> Response:
-        data = await asyncio.to_thread(self.library.picture, request.path_params["name"])
+        data = await in_thread(self.library.picture, request.path_params["name"])
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=60"})
 
     @answered
     async def download(self, request: Request) -> Response:
         """The file of an export that is done."""
-        job = self._store.get(int(request.path_params["id"]))
-        path = None if job is None or job.kind != "export" else export_file(job, self._data)
+        job = self.store.get(int(request.path_params["id"]))
+        path = None if job is None or job.kind != "export" else commands.export_file(job, self._data)
         if path is None or job is None or job.state != "done" or not path.is_file():
             raise OutputError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
-    def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
-        if sum(1 for job in self._store.all() if job.state == "queued") >= self._limits.waiting_jobs:
-            raise OutputError(f"{self._limits.waiting_jobs} jobs wait already")
-        job = self._store.add(kind, name, source, options)
+    async def _add_stored(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
+        """`_add`, but not where the queue cannot be stored. Raises OSError, ResourceError."""
+        job = self._queue(kind, name, source, options)
+        await self._stored_or(self._unqueue, job)
         self._runner.start()
         return job
 
-    def _forget(self, job: WebJob) -> None:
+    def _add(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
+        job = self._queue(kind, name, source, options)
+        self._runner.start()
+        return job
+
+    def _queue(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
+        if sum(1 for job in self.store.all() if job.state == "queued") >= self._limits.waiting_jobs:
+            raise OutputError(f"{self._limits.waiting_jobs} jobs wait already")
+        return self.store.add(kind, name, source, options)
+
+    def _unqueue(self, job: WebJob) -> None:
+        known = self.store.get(job.id)
+        if known is not None and known.state == "queued":  # another request may have started it
+            self.store.remove(job.id)
+
+    async def _stored_or(self, undo: Callable[[Any], object], what: object) -> None:
+        """Store the queue, or undo the change. Raises OSError, ResourceError."""
+        try:
+            await self.store.save()
+        except (OSError, ResourceError):
+            undo(what)
+            raise
+
+    async def _forget(self, job: WebJob) -> None:
         """Remove a job's entry with its own files."""
+        self.store.remove(job.id)
         for folder in (self._data.jobs / str(job.id), self._data.exports / str(job.id)):
-            _remove_inside(folder.parent, folder)
-        self._store.remove(job.id)
+            await in_thread(_remove_inside, folder.parent, folder, limit_s=LONG_SECONDS)
 
     def _shown(self, job: WebJob) -> dict[str, Any]:
         shown: dict[str, Any] = {key: getattr(job, key) for key in ("id", "kind", "name", "state", "error", "ended")}
-        shown["live"] = is_live(job.source)
+        shown["live"] = commands.is_live(job.source)
         if job.kind == "reconstruct" and job.is_open and is_growing(Path(job.source)):
             shown["arrives"] = "later" if _is_idle(Path(job.source)) else "now"
-        if job.kind == "export":
-            form, suffix = web_export(job.source)
-            shown["label"] = form.label(suffix)
         if job.state == "running":
-            shown["progress"] = self._runner.progress(job.id)
-            shown["viewer"] = job.kind in ("reconstruct", "scan") and self._runner.viewer_port(job.name) is not None
-        if job.kind == "export" and job.state == "done":
-            path = export_file(job, self._data)
-            shown["file"], shown["bytes"] = path.name, path.stat().st_size if path.is_file() else None
+            progress = shown["progress"] = self._runner.progress(job.id)
+            shown["viewer"] = job.kind in ("reconstruct", "scan") and isinstance(progress.get("port"), int)
+        if job.kind == "export":
+            shown["label"] = job.source
+            with suppress(ConfigError, OSError):  # a format of another version has neither
+                form, suffix = commands.web_export(job.source)
+                shown["label"] = form.label(suffix)
+                path = commands.export_file(job, self._data)
+                shown |= {"file": path.name, "bytes": path.stat().st_size} if job.state == "done" else {}
         return shown
 
 

@@ -4,6 +4,7 @@ A job that the server's end interrupts is queued again at the next start and goe
 """
 
 import asyncio
+import logging
 import os
 import shutil
 import sys
@@ -12,12 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.output_file import new_file
 from stream_recon.app.core.platform import END, INTERRUPT, KILL, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
+from stream_recon.app.export.target import pack
 from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LANES, JobStore, WebJob
+from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import OutputError, StreamReconError
 
 PROGRAM = (sys.executable, "-m", "stream_recon")
@@ -32,6 +36,8 @@ MAX_ERROR = 600
 """Characters of an error line."""
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 """Exit codes of the program."""
+
+log = logging.getLogger(__name__)
 
 
 class JobRunner:
@@ -131,10 +137,12 @@ class JobRunner:
             await self._wait_for_lock(job)
             code = None if job.id in self._stopping else await self._execute(job, folder)
             if code == DONE and job.kind == "export":
-                await asyncio.to_thread(_pack, job, self._data)
+                await in_thread(_pack, job, self._data, limit_s=LONG_SECONDS)
             self._note_end(job, code)
-        except (OSError, StreamReconError) as error:
-            self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR])
+        except Exception as error:  # a job that cannot be run ends, whatever the reason
+            if not isinstance(error, OSError | StreamReconError):
+                log.exception("job %s", job.id)
+            self._store.set_state(job.id, "failed", str(error)[:MAX_ERROR] or type(error).__name__)
         finally:
             self._processes.pop(job.id, None)
             self._tasks.pop(job.id, None)
@@ -151,7 +159,9 @@ class JobRunner:
         if job.kind == "export":
             export_target(job, self._data).parent.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, VARIABLE: str(self._file(job.id)), "COLUMNS": "200"}
-        with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
+        for name in ("out.txt", "err.txt"):
+            (folder / name).unlink(missing_ok=True)
+        with new_file(folder / "out.txt", 0o600) as out, new_file(folder / "err.txt", 0o600) as err:
             process = await asyncio.create_subprocess_exec(
                 *(*self._program, *arguments(job, self._data)),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -186,7 +196,7 @@ class JobRunner:
             if job.kind == "export" or not (folder / LOCK_NAME).exists() or job.id in self._stopping:
                 return
             try:
-                FolderLock(folder).release()
+                await in_thread(lambda: FolderLock(folder).release())
             except OutputError:
                 await asyncio.sleep(1)
         raise OutputError(f"another process writes to {job.name}: wait for it, then resume")
@@ -213,7 +223,5 @@ def _pack(job: WebJob, data: DataFolder) -> None:
     """Pack an export's folder into the ZIP file that is downloaded."""
     target, file = export_target(job, data), export_file(job, data)
     if target != file:
-        part = file.with_name(f"{file.stem}-part")
-        made = Path(shutil.make_archive(str(part), "zip", target.parent, target.name))
-        made.replace(file)
+        pack(target, file)
         shutil.rmtree(target, ignore_errors=True)

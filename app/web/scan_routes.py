@@ -22,12 +22,12 @@ class ScanRoutes:
     """Endpoints below ``/api/scans``."""
 
     def __init__(self, scans: Scans, runner: JobRunner) -> None:
-        self._scans, self._runner = scans, runner
+        self._scans, self._runner, self.store = scans, runner, scans.store
 
     @answered
     async def create_scan(self, request: Request) -> Response:
         body = await json_of(request)
-        scan = self._scans.create(body.get("name"))
+        scan = await self._scans.create(body.get("name"))
         return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
 
     @answered

@@ -5,18 +5,23 @@ import json
 import os
 import re
 import secrets
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.output_file import open_again, replacing, write_new
+from stream_recon.app.core.platform import write_at
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.runner import JobRunner
-from stream_recon.configs.errors import InputError, OutputError
+from stream_recon.app.web.threads import in_thread
+from stream_recon.configs.errors import InputError, OutputError, ResourceError
 
 MAX_FRAME_BYTES = 2_000_000
 """Bound of a frame; 1280x720 has 0.1 to 0.3 MB."""
@@ -70,7 +75,7 @@ class Scan:
         self.feedback_read += len(data)
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError, AttributeError):
                 entry = json.loads(line)
                 self.taken = max(self.taken, entry.get("taken", -1))
                 self.posed = max(self.posed, entry.get("posed", -1))
@@ -81,22 +86,29 @@ class Scans:
     """All scans of the server. Used from its event loop."""
 
     def __init__(self, store: JobStore, runner: JobRunner, data: DataFolder, limits: WebLimits) -> None:
-        self._store, self._runner, self._data, self._limits = store, runner, data, limits
+        self.store, self._runner, self._data, self._limits = store, runner, data, limits
         self._scans: dict[str, Scan] = {}
         for folder in data.scans.iterdir():  # of a server that was killed
             _end_file(folder)
 
-    def create(self, title: object) -> Scan:
-        """Begin a scan and its run. Raises OutputError."""
+    async def create(self, title: object) -> Scan:
+        """Begin a scan and its run. Raises OutputError, OSError."""
         if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
             raise OutputError(f"{self._limits.scans} scans are open: stop one first")
         number = secrets.token_hex(8)
         named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
-        name = self._data.free_name(named, self._store.names())
+        name = self._data.free_name(named, self.store.names())
         folder = self._data.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
         folder.mkdir(mode=0o700)
-        (folder / FRAMES_NAME).touch(mode=0o600)
-        scan = self._scans[number] = Scan(number, self._store.add("scan", name, str(folder), {}), folder)
+        write_new(folder / FRAMES_NAME, b"", 0o600)
+        job = self.store.add("scan", name, str(folder), {})
+        try:
+            await self.store.save()
+        except (OSError, ResourceError):
+            self.store.remove(job.id)
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        scan = self._scans[number] = Scan(number, job, folder)
         self._runner.start()
         return scan
 
@@ -124,16 +136,13 @@ class Scans:
             scan.size = scan.size or size
             if size != scan.size:
                 return {"ack": scan.count - 1, "say": TURNED}
-            if self._data.free_bytes() <= 0:
+            if await in_thread(self._data.free_bytes) <= 0:
                 self.end(scan)
                 raise OutputError("the disk is full: the scan was ended")
             self._note_time(scan, captured_ms)
             number = scan.count
-            path = scan.folder / f"{number:06d}.jpg"
-            path.write_bytes(jpeg)
             entry = {"index": number, "time": round(scan.seconds, 4), "segment": scan.segment}
-            with (scan.folder / FRAMES_NAME).open("ab") as file:
-                file.write(json.dumps(entry).encode() + b"\n")
+            await in_thread(_store, scan.folder, entry, jpeg)
             scan.count += 1
             await self._wait_until_taken(scan, number)
             return {"ack": number, "posed": scan.posed, "say": scan.say}
@@ -148,7 +157,7 @@ class Scans:
     def close_idle(self) -> None:
         """End the scans to which no frame has come for a long time, and those whose run has ended."""
         for scan in list(self._scans.values()):
-            job = self._store.get(scan.job.id)
+            job = self.store.get(scan.job.id)
             if time.monotonic() - scan.came > self._limits.scan_idle_s or job is None or not job.is_open:
                 self.end(scan)
 
@@ -183,7 +192,7 @@ class Scans:
                     return
             if now - checked > 0.5:
                 checked = now
-                job = self._store.get(scan.job.id)
+                job = self.store.get(scan.job.id)
                 if job is None or not job.is_open or scan.ended:
                     raise OutputError((job.error if job else "") or "this scan has ended")
             if now > deadline:
@@ -212,15 +221,28 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
     raise InputError("a frame is a JPEG picture with sides of 64 to 4096 pixels")
 
 
+def _store(folder: Path, entry: dict[str, Any], jpeg: bytes) -> None:
+    """Write a frame, and then its line. Raises OSError."""
+    with replacing(folder / f"{entry['index']:06d}.jpg", 0o600) as file:  # a full disk may have left it without a line
+        file.write(jpeg)
+    with open_again(folder / FRAMES_NAME) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            write_at(file.fileno(), json.dumps(entry).encode() + b"\n", end)
+        except OSError:
+            os.ftruncate(file.fileno(), end)
+            raise
+
+
 def _end_file(folder: Path) -> None:
     """Mark a scan's folder as complete, if it is not."""
     frames = folder / FRAMES_NAME
     with suppress(OSError):
-        data = frames.read_bytes()
+        data = read_file(frames)
         if b'"end"' in data[-200:]:
             return
         complete = data.rpartition(b"\n")[0]
-        with frames.open("r+b") as file:  # a kill may have cut the last line
+        with open_again(frames) as file:  # a kill may have cut the last line
             file.seek(len(complete) + (1 if complete else 0))
             file.truncate()
             file.write(b'{"end": true}\n')

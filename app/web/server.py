@@ -6,9 +6,12 @@ import io
 import logging
 import shutil
 import socket
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
@@ -16,6 +19,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from stream_recon.app.core.input_file import read_file
+from stream_recon.app.core.output_file import replacing
+from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.web.access import AccessPolicy
@@ -30,12 +36,17 @@ PORTS_TRIED = 100
 MAX_CONNECTIONS = 256
 """Connections at a time; browsers open six for one page."""
 HEAD_SECONDS = 15.0
-"""Time for a request's head to arrive."""
+"""Time for the handshake of TLS and a request's head to arrive."""
 STALL_SECONDS = 30.0
 """Time for a client to take some of what waits for it."""
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors at which the system accepts no connection for a while."""
 MAX_HEAD_BYTES = 32_768
 STOP_SECONDS = 3
 """Time that open requests get at the end."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,34 +90,89 @@ class GuardedProtocol(_StallGuard, H11Protocol):
     """Closes connections beyond `MAX_CONNECTIONS`, and those that neither send their request nor take the answer."""
 
     _head_limit: asyncio.TimerHandle | None = None
+    _handshake: asyncio.Task[None] | None = None
+    """Until the connection is encrypted."""
+    _is_lost = False
+
+    def __init__(self, *arguments: Any, tls: ssl.SSLContext | None = None, **named: Any) -> None:
+        """``tls``: encrypts connections, here and not in the loop, which tells of them after the handshake alone."""
+        super().__init__(*arguments, **named)
+        self._tls, self._early = tls, b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
             return
-        self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._watch()
+        if self._tls is not None:
+            self._handshake = self.loop.create_task(self._encrypt(transport, self._tls))
+
+    async def _encrypt(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        encrypted, failure = None, None
+        try:
+            encrypted = await self.loop.start_tls(
+                transport, self, tls, server_side=True, ssl_handshake_timeout=HEAD_SECONDS
+            )
+        except OSError as error:  # no client of TLS, or too slow a one
+            failure = error
+        self._handshake = None
+        if encrypted is None:
+            self.connection_lost(failure)
+        elif not self._is_lost:
+            super().connection_made(encrypted)
+            if self._early:
+                self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
+        if self._handshake is not None:
+            self._early += data
+            return
         super().data_received(data)
-        waits_for_head = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
-        if self._head_limit is not None and not waits_for_head:
-            self._head_limit.cancel()
-            self._head_limit = None
-        elif self._head_limit is None and waits_for_head and self.conn.trailing_data[0]:
-            self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel(self._head_limit)
-        super().connection_lost(exc)
+        if not self._is_lost:
+            self._is_lost = True
+            super().connection_lost(exc)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether there is a request that is not answered completely."""
+        return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+
+    def _watch(self) -> None:
+        """Limit the time of a connection without a request, such as one that sends its head, or an unwanted body."""
+        if self._is_answered:
+            _cancel(self._head_limit)
+            self._head_limit = None
+        elif self._head_limit is None:
+            self._head_limit = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        self._head_limit = None
+        if not self._is_answered:
             self.transport.abort()
 
 
 class GuardedSocketProtocol(_StallGuard, WebSocketsSansIOProtocol):
     """Closes web sockets whose client does not take what is sent."""
+
+
+class AcceptErrors:
+    """Handler of the loop's errors, which tells once that the system accepts no more connections."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in FULL and "socket" in context):
+            loop.default_exception_handler(context)
+        elif not self._is_told:
+            self._is_told = True
+            log.warning("the system accepts no more connections for now: %s", error.strerror)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
@@ -118,6 +184,7 @@ class _QuietServer(uvicorn.Server):
     """Looks once a second whether it should end, in place of ten times."""
 
     async def main_loop(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         ticks = 0
         while not await self.on_tick(ticks):
             ticks = (ticks + 10) % 864_000
@@ -149,20 +216,20 @@ class Server:
         address = _checked_public(options.public)
         self.is_open = not is_loopback(options.host) or address is not None
         """Whether other machines can reach the server."""
-        files = _certificate(options, data)
-        self.has_tls = files is not None
+        tls = _certificate(options, data)
+        self.has_tls = tls is not None
         token = _kept_token(data) if options.token and self.is_open else None
         self._socket = _listen(options.host, options.port)
         self.port = int(self._socket.getsockname()[1])
         shown = outward_address(options.host) if options.host in EVERYWHERE else options.host
         shown = f"[{shown}]" if ":" in shown else shown
-        base = address or f"{'https' if files else 'http'}://{shown}:{self.port}/"
+        base = address or f"{'https' if tls else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
         application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address), options.jobs)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
-            http=GuardedProtocol,
+            http=partial(GuardedProtocol, tls=tls),  # type: ignore[arg-type]
             ws=GuardedSocketProtocol,
             ws_max_size=MAX_FRAME_BYTES + 1024,
             ws_max_queue=4,
@@ -173,14 +240,7 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=STOP_SECONDS,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            ssl_certfile=files[0] if files else None,
-            ssl_keyfile=files[1] if files else None,
         )
-        try:
-            config.load()
-        except (OSError, ValueError) as error:
-            self._socket.close()
-            raise ConfigError(f"--cert and --key cannot be used: {error}") from error
         self._server = _QuietServer(config)
 
     def run(self) -> None:
@@ -220,27 +280,35 @@ def _checked_public(address: str | None) -> str | None:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
 
 
-def _certificate(options: ServeOptions, data: DataFolder) -> tuple[Path, Path] | None:
+def _certificate(options: ServeOptions, data: DataFolder) -> ssl.SSLContext | None:
+    """The certificate and key of the server; None: it does not encrypt. Raises ConfigError, OutputError."""
     if (options.cert is None) != (options.key is None):
         raise ConfigError("use --cert and --key together")
     if options.cert is not None and options.key is not None:
-        for path in (options.cert, options.key):
-            if not path.is_file():
-                raise ConfigError(f"no such file: {path}")
-        return options.cert, options.key
-    return own_certificate(data.state, options.host) if options.tls else None
+        files = options.cert, options.key
+    elif options.tls:
+        files = own_certificate(data.state, options.host)
+    else:
+        return None
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        for path in files:
+            read_file(path)  # a pipe would be waited for
+        tls.load_cert_chain(*files)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--cert and --key cannot be used: {error}") from error
+    return tls
 
 
 def _kept_token(data: DataFolder) -> str:
     """The data folder's token, which stays the same, so that phones and bookmarks keep their access."""
     path = data.state / "token"
     with suppress(OSError, UnicodeDecodeError):
-        if len(token := path.read_text(encoding="ascii").strip()) >= 20:
+        if len(token := read_file(path).decode("ascii").strip()) >= 20:
             return token
     token = new_token()
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(token, encoding="ascii")
+    with output_errors(path), replacing(path, 0o600, durable=True) as file:
+        file.write(token.encode())
     return token
 
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.input_file import open_regular
+from stream_recon.app.core.output_file import open_again, replacing, write_new
 from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
 PIECE_BYTES = 8_000_000
@@ -67,7 +70,6 @@ class Uploads:
 
     def __init__(self, store: JobStore, data: DataFolder, max_zip_files: int) -> None:
         self._db, self._data, self._max_zip_files = store.connection, data, max_zip_files
-        self._hashes: dict[str, tuple[int, Any]] = {}
         self._turns: dict[str, int] = {}
         self._storing = asyncio.Lock()
         self._remove_stale()
@@ -91,7 +93,7 @@ class Uploads:
             raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
         upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
-        self.path(upload).touch(mode=0o600, exist_ok=False)
+        write_new(self.path(upload), b"", 0o600)
         self._db.execute(
             "insert into uploads(id, title, size, options, created) values(?, ?, ?, ?, ?)",
             (upload.id, upload.title, upload.size, json.dumps(options), upload.created),
@@ -114,7 +116,6 @@ class Uploads:
     def remove(self, upload: Upload) -> None:
         """Forget an incomplete upload."""
         self._turns.pop(upload.id, None)
-        self._hashes.pop(upload.id, None)
         if upload.path is None:
             self.path(upload).unlink(missing_ok=True)
         else:
@@ -130,21 +131,21 @@ class Uploads:
         end = self.offset(upload)
         if offset != end:
             raise OffsetError(end)
-        hashed, digest = self._hashes.get(upload.id, (0, hashlib.sha256()))
         begin = end
-        with self.path(upload).open("r+b") as file:
-            file.seek(end)
+
+        def write(block: bytes) -> None:
+            file.seek(end)  # not by its descriptor: once the request is given up, that may be of another file
+            view = memoryview(block)
+            while view:
+                view = view[file.write(view) :]
+
+        with await in_thread(open_again, self.path(upload)) as file:
             async for block in blocks:
                 if self._turns.get(upload.id) != turn:
                     raise OffsetError(self.offset(upload))
                 if end + len(block) > upload.size or end + len(block) - begin > MAX_PIECE_BYTES:
                     raise OutputError("the piece is larger than announced")
-                file.write(block)
-                file.flush()
-                if hashed == end:
-                    digest.update(block)
-                    hashed += len(block)
-                    self._hashes[upload.id] = hashed, digest
+                await in_thread(write, block)
                 end += len(block)
         return end
 
@@ -157,14 +158,15 @@ class Uploads:
         is_possible = os.name == "posix" and upload.path is None and can_begin(piece)
         if not is_possible or self._may_be_known(upload):
             return None
-        with piece.open("rb") as file:
+        with open_regular(piece) as file:
             content = content_of(file.read(HEAD_BYTES))
         if content is None or content.kind != "video":
             return None
         folder = self._data.uploads / upload.id
         folder.mkdir(mode=0o700, exist_ok=True)
         path = folder / f"{safe_name(upload.title.rpartition('.')[0] or upload.title)}{content.suffix}"
-        mark_of(path).write_text(json.dumps({"size": upload.size}), encoding="utf-8")
+        with replacing(mark_of(path), 0o600) as mark:
+            mark.write(json.dumps({"size": upload.size}).encode())
         piece.rename(path)
         self._db.execute("update uploads set path=? where id=?", (str(path), upload.id))
         return replace(upload, path=path)
@@ -172,7 +174,7 @@ class Uploads:
     def waits_for_its_end(self, upload: Upload) -> bool:
         """Whether an upload is a video that can only be reconstructed once all of it is here."""
         piece = self.path(upload)
-        with suppress(OSError), piece.open("rb") as file:
+        with suppress(OSError), open_regular(piece) as file:
             content = content_of(file.read(HEAD_BYTES))
             return content is not None and content.kind == "video" and can_begin(piece) is False
         return False
@@ -188,11 +190,7 @@ class Uploads:
 
     async def _complete(self, upload: Upload) -> Stored:
         piece = self.path(upload)
-        hashed, digest = self._hashes.pop(upload.id, (0, None))
-        if hashed == upload.size and digest is not None:
-            sha256 = str(digest.hexdigest())
-        else:  # the server was started again in the meantime
-            sha256 = await asyncio.to_thread(_file_hash, piece)
+        sha256 = await in_thread(_file_hash, piece, limit_s=LONG_SECONDS)
         if upload.path is not None:
             mark_of(upload.path).unlink(missing_ok=True)
             self._db.execute("update uploads set sha256=? where id=?", (sha256, upload.id))
@@ -201,13 +199,13 @@ class Uploads:
         if known is not None and Path(known[0]).exists():
             self.remove(upload)
             return Stored(upload.title, Path(known[0]), upload.options, known=True)
-        with piece.open("rb") as file:
+        with open_regular(piece) as file:
             content = content_of(file.read(HEAD_BYTES))
         if content is None:
             self.remove(upload)
             raise InputError(f"{upload.title} is no video, photograph, recording of ROS or ZIP file of photographs")
         try:
-            path = await asyncio.to_thread(self._store, upload, sha256, content)
+            path = await in_thread(self._store, upload, sha256, content, limit_s=LONG_SECONDS)
         except InputError:
             self.remove(upload)
             raise
@@ -215,13 +213,13 @@ class Uploads:
         self._db.execute("update uploads set sha256=?, path=? where id=?", (sha256, str(path), upload.id))
         return Stored(upload.title, path, upload.options, known=False)
 
-    def remove_stored(self, source: str) -> None:
+    async def remove_stored(self, source: str) -> None:
         """Remove a complete upload by the path that was reconstructed; other paths are left alone."""
         row = self._db.execute("select sha256 from uploads where path=?", (source,)).fetchone()
         if row is not None and row[0]:
-            inside = Path(source).relative_to(self._data.uploads).parts[0]
-            shutil.rmtree(self._data.uploads / inside, ignore_errors=True)
             self._db.execute("delete from uploads where path=?", (source,))
+            folder = self._data.uploads / Path(source).relative_to(self._data.uploads).parts[0]
+            await in_thread(shutil.rmtree, folder, True, limit_s=LONG_SECONDS)
 
     def _store(self, upload: Upload, sha256: str, content: Content) -> Path:
         """Move a complete file to a folder named by its hash, unpacked if it is a ZIP file."""
@@ -245,10 +243,10 @@ class Uploads:
         rows = self._db.execute(
             "select path from uploads where size=? and path is not null and id<>?", (upload.size, upload.id)
         )
-        with self.path(upload).open("rb") as file:
+        with open_regular(self.path(upload)) as file:
             head = file.read(HEAD_BYTES)
         for (path,) in rows:
-            with suppress(OSError), Path(path).open("rb") as file:
+            with suppress(OSError), open_regular(Path(path)) as file:
                 if file.read(HEAD_BYTES) == head:
                     return True
         return False
@@ -271,5 +269,5 @@ class Uploads:
 
 
 def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -45,7 +45,7 @@ class Viewers:
 
         Raises OutputError where there is neither, ResourceError where no viewer can be started.
         """
-        if not self._runner.knows(name) and name not in self._data.results():
+        if not self._runner.knows(name) and self._data.result(name) is None:
             raise OutputError("there is no such result")
         async with self._starting.setdefault(name, asyncio.Lock()):
             live = self._runner.viewer_port(name)
@@ -53,7 +53,7 @@ class Viewers:
                 return live
             viewer = self._viewers.get(name)
             if viewer is None or viewer.process.returncode is not None:
-                if name not in self._data.results():
+                if self._data.result(name) is None:
                     raise ResourceError("its viewer opens with the first frames")
                 await self._make_room()
                 viewer = self._viewers[name] = await self._start(self._data.path / name)

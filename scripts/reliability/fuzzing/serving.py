@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import struct
 import zipfile
@@ -13,10 +14,12 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from fuzzing.mutate import WORDS, broken_bytes
+from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.sources import growing
 from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import InputError, OutputError
 
@@ -51,6 +54,10 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
     places = DataFolder(folder / "data")
     places.make()
     (folder / "outside.txt").write_text("mine")
+    for number in range(draw.randrange(4)):
+        _strange_result(places.path / f"strange-{number}", draw)
+    if draw.random() < 0.3:
+        _damage_queue(places, draw)
     open_to_others = draw.random() < 0.3
     reach = AccessPolicy(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else AccessPolicy()
     growing.MIN_BYTES = draw.choice((100, 200_000))  # short videos begin while they come, too
@@ -71,6 +78,39 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
     assert not strange, strange
     if not read:
         raise InputError("every request was refused")
+
+
+def _strange_result(folder: Path, draw: random.Random) -> None:
+    """A result folder of a stranger, which must not keep the page from the others."""
+    folder.mkdir()
+    record, trajectory = folder / RUN_NAME, folder / "trajectory.txt"
+    record.write_text(json.dumps({"program": "stream-recon", "frames": {"reconstructed": 3}, "source": "a"}))
+    path = draw.choice((record, trajectory))
+    path.unlink(missing_ok=True)
+    match draw.randrange(5):
+        case 0:
+            os.mkfifo(path)
+        case 1:
+            path.symlink_to(draw.choice(("/dev/zero", path.name, "/proc/self/mem", "..")))
+        case 2:
+            with path.open("wb") as file:
+                file.truncate(5 << 30)
+        case 3:
+            value = draw.choice(("NaN", "1e999", "[" * 50_000, '"\\ud800"', "9" * 4000, "{}", "null"))
+            path.write_text(f'{{"program": "stream-recon", "frames": {{"reconstructed": {value}}}, "source": {value}}}')
+        case _:
+            path.write_text("nan 0 0 0 0 0 0 1\n1e999 0 0 0 0 0 0 1\n")
+
+
+def _damage_queue(places: DataFolder, draw: random.Random) -> None:
+    """A queue that a disk has damaged, or a server of another version has written."""
+    store = JobStore(places.queue)
+    for name in ("hall", "attic"):
+        store.add("refine", name, "", {})
+    store.connection.execute(draw.choice(("drop table jobs", "alter table jobs rename column state to s", "select 1")))
+    store.close()
+    if draw.random() < 0.7:
+        places.queue.write_bytes(broken_bytes(places.queue.read_bytes(), draw))
 
 
 def _request(client: TestClient, draw: random.Random, example: bytes) -> bool:

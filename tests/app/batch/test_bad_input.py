@@ -130,7 +130,7 @@ def test_a_full_disk_stops_the_batch_which_goes_on_later(
 
     with monkeypatch.context() as full:
         full.setattr(depth_files, "replace_file", until_full)
-        assert run("batch", "data", "-o", "out") == 2
+        assert run("batch", "data", "-o", "out") == 4
     printed = last_line(capfd)
     assert "finished frames are kept. The disk is full: make room, then run the same command to continue" in printed
     assert [scene["status"] for scene in scenes_of(tmp_path / "out")] == ["done", "not run", "not run"]

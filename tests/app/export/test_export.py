@@ -10,6 +10,7 @@ import plyfile
 import pytest
 from evo.tools import file_interface
 
+from stream_recon.app.core import output_file
 from stream_recon.app.export import depth as depth_export
 from stream_recon.app.export.formats import FORMATS, default_target, export
 from stream_recon.app.export.job import ExportOptions
@@ -164,10 +165,14 @@ def test_nothing_is_left_of_an_export_that_failed(room: Path, tmp_path: Path, na
 def test_a_full_disk_leaves_no_half_glb(room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scene.glb").write_bytes(b"old")
 
-    def full(self: Path, text: str, encoding: str) -> int:
-        raise OSError(28, os.strerror(28))
+    real = output_file.open_new
 
-    monkeypatch.setattr(Path, "write_text", full)
+    def full(path: Path, permissions: int = 0o644) -> int:
+        if "README" in path.name:
+            raise OSError(28, os.strerror(28))
+        return real(path, permissions)
+
+    monkeypatch.setattr(output_file, "open_new", full)
     with pytest.raises(OutputError, match="No space left"):
         export(room, "glb", tmp_path / "scene.glb", overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["scene.glb"]

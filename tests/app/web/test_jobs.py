@@ -186,7 +186,10 @@ def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
         until(folder.exists)
         until(lambda: not job(client))
         assert client.post("/api/jobs/1/resume").status_code == 200  # it is done: nothing to do
-        JobStore(DataFolder(tmp_path / "data").queue).set_state(1, "stopped")
+    store = JobStore(DataFolder(tmp_path / "data").queue)
+    store.set_state(1, "stopped")
+    store.close()
+    with served(tmp_path / "data") as client:
         refused = client.post("/api/jobs/1/resume")
         assert refused.status_code == 400 and "read again" in refused.json()["error"]
         assert "secret" not in client.get("/api/state").text

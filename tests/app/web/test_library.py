@@ -73,6 +73,18 @@ def test_renaming(data: Path) -> None:
     assert {path.name for path in data.iterdir() if not path.name.startswith(".")} == {"Eingang-2", "taken"}
 
 
+def test_a_name_is_taken_by_folders_links_and_jobs(data: Path) -> None:
+    (data / "link").symlink_to(data / "nothing")
+    with served(data, jobs=0) as client:
+        client.post("/api/sources", json={"address": "rtsp://a/b", "name": "garden"})
+        for name in ("link", "Garden-Recon", "hall"):
+            answer = client.post("/api/results/hall/rename", json={"name": name})
+            assert (answer.status_code == 400) == (name != "hall"), name
+        again = client.post("/api/sources", json={"address": "rtsp://a/b", "name": "GARDEN"}).json()
+        assert again["name"] == "GARDEN-recon-2"
+    assert DataFolder(data).free_name("link") == "link-recon" and (data / "hall").is_dir()
+
+
 def test_removal_takes_only_what_the_program_wrote(data: Path) -> None:
     (data / "hall" / "notes.txt").write_text("mine")
     (data / "hall" / "depth" / "mine.npz").write_bytes(b"mine")

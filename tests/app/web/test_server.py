@@ -1,6 +1,8 @@
 """The real server: start, idle load, slow and stalled clients, many connections, and a reverse proxy in front."""
 
+import asyncio
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -12,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import websockets.sync.client
@@ -19,6 +22,7 @@ from cryptography import x509
 from websockets.exceptions import WebSocketException
 
 from stream_recon.app.web import certificate, server
+from stream_recon.app.web.access import RECEIVE_SECONDS, bounded_receive
 from stream_recon.app.web.certificate import own_certificate
 from stream_recon.app.web.commands import export_file
 from stream_recon.app.web.data_folder import DataFolder
@@ -96,6 +100,77 @@ def test_a_head_that_does_not_come_ends_the_connection(running: ServerProcess) -
         with contextlib.suppress(ConnectionError):
             while slow.recv(1000):
                 pass
+
+
+def test_silent_clients_are_counted_and_dropped_before_their_handshake(tmp_path: Path) -> None:
+    """With encryption, a connection counts from its accept on, as without."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    with ServerProcess(tmp_path / "data", "--tls") as process, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", process.port)
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(MAX_CONNECTIONS + 20)]
+        silent[-1].settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            assert silent[-1].recv(1) == b""
+        for each in silent[:100]:
+            each.close()
+
+        def page() -> bytes:
+            with tls.wrap_socket(socket.create_connection(address, timeout=5)) as client:
+                # With the end of the handshake, as browsers send it.
+                client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                return b"".join(iter(lambda: client.recv(65536), b""))
+
+        until(lambda: b"stream-recon" in page())
+        silent[150].settimeout(server.HEAD_SECONDS + 5)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            assert silent[150].recv(1) == b""
+        assert time.monotonic() - began < server.HEAD_SECONDS + 3
+
+
+def test_a_body_that_nobody_wants_does_not_hold_a_connection(running: ServerProcess) -> None:
+    """The refusal was sent long before the body ends."""
+    with socket.create_connection(("127.0.0.1", running.port), timeout=30) as client:
+        client.sendall(b"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 30000\r\n\r\n")
+        assert b" 403 " in client.recv(100)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < server.HEAD_SECONDS + 5:
+                client.sendall(b"x")
+                time.sleep(0.5)
+        assert time.monotonic() - began < server.HEAD_SECONDS + 3
+
+
+def test_a_body_has_to_come_at_a_rate() -> None:
+    """A byte before each limit's end would last for ever."""
+    clock = [0.0]
+
+    async def trickle() -> dict[str, Any]:
+        clock[0] += 5
+        return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+
+    async def run() -> int:
+        receive = bounded_receive(trickle, lambda: clock[0])
+        for number in range(100):
+            if (await receive())["type"] == "http.disconnect":
+                return number
+        return 100
+
+    assert asyncio.run(run()) <= RECEIVE_SECONDS / 5 + 1
+
+
+def test_errors_of_accepting_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(server.AcceptErrors())
+    with socket.socket() as listening:
+        for _ in range(5):
+            error = OSError(errno.EMFILE, "Too many open files")
+            loop.call_exception_handler({"message": "accept", "exception": error, "socket": listening})
+    assert len(caplog.records) == 1 and caplog.records[0].exc_info is None
+    loop.call_exception_handler({"message": "another error", "exception": ValueError("x")})
+    assert len(caplog.records) == 2
+    loop.close()
 
 
 @pytest.mark.parametrize(
@@ -255,6 +330,38 @@ def test_its_own_certificate_is_kept_and_names_this_machine(tmp_path: Path) -> N
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
     assert 0 < certificate.DAYS <= 825
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_certificate_and_its_key_are_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A kill at each rename or removal, and a key of another certificate: the next start has a pair again."""
+    own_certificate(tmp_path, "0.0.0.0")
+    left = step
+
+    def counted(real: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return real(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        for name in ("replace", "unlink"):
+            patched.setattr(os, name, counted(getattr(os, name)))
+        own_certificate(tmp_path, "192.168.7.7")
+    if step % 2:
+        other = tmp_path / "other"
+        other.mkdir()
+        own_certificate(other, "0.0.0.0")
+        (tmp_path / "key.pem").write_bytes((other / "key.pem").read_bytes())
+        shutil.rmtree(other)
+    cert, key = own_certificate(tmp_path, "0.0.0.0")
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    assert key.stat().st_mode & 0o077 == 0
+    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".part"} == {"certificate.pem", "key.pem"}
 
 
 def test_the_address_is_drawn() -> None:

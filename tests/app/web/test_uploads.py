@@ -170,3 +170,36 @@ def test_a_result_is_removed_with_its_upload_after_its_job_was_dismissed(tmp_pat
         gone = client.request("DELETE", f"/api/results/{name}", json={"upload": True})
         assert gone.json() == {"gone": True} and own.exists()
         assert stored(tmp_path / "data") == ([] if of_upload else [path])
+
+
+def test_a_result_that_names_an_upload_of_others_does_not_remove_it(tmp_path: Path) -> None:
+    """Its ``run.json`` may be of anybody: only a job that made the result knows what it was made of."""
+    with served(tmp_path / "data", jobs=0) as client:
+        upload(client, VIDEO)
+        (path,) = stored(tmp_path / "data")
+        assert client.post("/api/jobs/1/stop").status_code == 200
+        assert client.delete("/api/jobs/1").status_code == 200 and not stored(tmp_path / "data")
+        upload(client, VIDEO, "mine.mp4")
+        write_run(tmp_path / "data" / "mine-recon")
+        client.post("/api/jobs/2/stop")
+        client.delete("/api/jobs/2")
+        (path,) = stored(tmp_path / "data")
+        write_run(tmp_path / "data" / "theirs")
+        record = tmp_path / "data" / "theirs" / RUN_NAME
+        made = json.loads(record.read_text())
+        made["options"]["source"] = str(path)
+        record.write_text(json.dumps(made))
+        gone = client.request("DELETE", "/api/results/theirs", json={"upload": True})
+        assert gone.json() == {"gone": True} and stored(tmp_path / "data") == [path]
+
+
+def test_pieces_are_not_written_through_links(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("keep")
+    with served(tmp_path / "data", jobs=0) as client:
+        number = client.post("/api/uploads", json={"name": "a.mp4", "size": len(VIDEO)}).json()["id"]
+        (piece,) = stored(tmp_path / "data")
+        piece.unlink()
+        piece.symlink_to(mine)
+        answer = client.patch(f"/api/uploads/{number}?offset={len('keep')}", content=VIDEO[4:])
+        assert answer.status_code == 507 and mine.read_text() == "keep"
