@@ -31,14 +31,8 @@ class JudgeConfig:
     decisive: float = 0.3
     """Difference of losses from which a part of the image is explained by one side only."""
     max_lost: float = 0.053
-    """Share of the matched image that a correct map loses to mismatches and noise: up to 0.038 in walks and drone
-    photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
-    max_lost_depth: float = 0.12
-    """Share that it may lose where epipolar lines do not prefer the network in what is lost: errors of depth, which
-    grow with the size of the picture, cost a right map 0.07."""
-    contradicting_lines: float = -0.05
-    """Difference of losses by epipolar lines, in the parts that are lost, below which they prefer the network: -0.14 to
-    -0.39 where a map followed an object, mostly above where it was right."""
+    """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and
+    drone photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
     second_motion: float = 0.03
     """Least share of the matched image that only one of two solutions explains, where they follow two motions: 0.037
     and more where one follows a moving object, at most 0.013 in static scenes."""
@@ -101,8 +95,6 @@ class Evidence:
     """Share of the matched parts that only the network explains."""
     won: FloatArray  # [N]
     """Share of the matched parts that only the map explains."""
-    lost_lines: FloatArray | None = None  # [N]
-    """Sum over the lost parts of the difference by epipolar lines, as a share of the matched parts."""
     lines_only: bool = False
     """Whether all of it is by epipolar lines, see `by_lines`."""
     config: JudgeConfig = JUDGE
@@ -127,11 +119,7 @@ class Evidence:
 
     def follows_object(self, among: NDArray[np.bool_] | slice) -> bool:
         """Whether the map may follow a moving object at some keyframes: it loses what the scene shows."""
-        lost, config = self.lost_share(among), self.config
-        if lost <= config.max_lost or lost > config.max_lost_depth or self.lost_lines is None:
-            return lost > config.max_lost
-        # A second witness: what a map of the scene loses by its depth, it does not lose by epipolar lines.
-        return float(self.lost_lines[among].mean()) < config.contradicting_lines * lost
+        return self.lost_share(among) > self.config.max_lost
 
     @classmethod
     def compare(
@@ -147,12 +135,12 @@ class Evidence:
 
         ``size``: number of keyframes, and of the parts of an image, with or without matches.
         """
-        matches, lost, won, lost_lines = cls.by_matches(network, mapped, size, False, config)
+        matches, lost, won = cls.by_matches(network, mapped, size, False, config)
         depth, count = np.zeros((2, size[0]))
         for pair, step in zip(pairs, agreement[1] - agreement[0], strict=True):
             depth[list(pair)] += step
             count[list(pair)] += 1
-        return cls(matches, depth / np.maximum(count, 1), lost, won, lost_lines, config=config)
+        return cls(matches, depth / np.maximum(count, 1), lost, won, config=config)
 
     @classmethod
     def by_lines(
@@ -162,9 +150,9 @@ class Evidence:
 
         Depth is no evidence for poses where the network's focal length is far off: its depth fits its own poses alone.
         """
-        matches, lost, won, lost_lines = cls.by_matches(network, mapped, size, True, config)
+        matches, lost, won = cls.by_matches(network, mapped, size, True, config)
         is_decisive = won.mean() > config.margin and lost.mean() < config.one_sided * won.mean()
-        return cls(matches, np.zeros(size[0]), lost, won, lost_lines, True, config) if is_decisive else None
+        return cls(matches, np.zeros(size[0]), lost, won, True, config) if is_decisive else None
 
     @staticmethod
     def by_matches(
@@ -173,22 +161,20 @@ class Evidence:
         size: tuple[int, int],
         lines_only: bool,
         config: JudgeConfig = JUDGE,
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """`matches`, `lost`, `won` and `lost_lines` [N] each, by epipolar lines alone or with depth."""
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """`matches`, `lost` and `won` [N] each, by epipolar lines alone or with depth."""
         count, parts = size
-        gain, lost, won, lines, matched = np.zeros((5, count))
+        gain, lost, won, matched = np.zeros((4, count))
         for pair, ours in mapped.parts.items():
             difference = network.parts[pair] - ours
             decisive = difference[:, 0 if lines_only else 1]
             for k in pair:
                 gain[k] += (decisive if lines_only else difference.mean(axis=1)).sum() / parts
-                is_lost = decisive < -config.decisive
-                lost[k] += is_lost.mean()
-                lines[k] += np.where(is_lost, difference[:, 0], 0.0).mean()
+                lost[k] += (decisive < -config.decisive).mean()
                 won[k] += (decisive > config.decisive).mean()
                 matched[k] += 1
         matched = np.maximum(matched, 1)
-        return gain / matched, lost / matched, won / matched, lines / matched
+        return gain / matched, lost / matched, won / matched
 
 
 @dataclass(frozen=True)

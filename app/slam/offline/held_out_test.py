@@ -109,12 +109,12 @@ class HeldOutTest:
 
     def follow_two_motions(self, fit: BAState, other: BAState) -> bool:
         """Whether each of two solutions explains a part of the image that the other one does not."""
-        _, first, second, _ = Evidence.by_matches(self.error(other), self.error(fit), self._size, False, self.config)
+        _, first, second = Evidence.by_matches(self.error(other), self.error(fit), self._size, False, self.config)
         return bool(min(first.mean(), second.mean()) > self.config.second_motion)
 
     def loses(self, fit: BAState) -> bool:
         """Whether a solution loses more of what the network explains than a right one does."""
-        _, lost, _, _ = Evidence.by_matches(self.error(None), self.error(fit), self._size, False, self.config)
+        _, lost, _ = Evidence.by_matches(self.error(None), self.error(fit), self._size, False, self.config)
         return bool(lost.mean() > self.config.max_lost)
 
     def is_certain(self, fit: BAState) -> bool:

@@ -1,7 +1,6 @@
 """Choice between network and map."""
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
@@ -161,21 +160,6 @@ def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
     # An object that moves over half of the image has most of the matches.
     followed = select(evidence_of(matches=0.3, lost=0.17, won=0.77), NOWHERE)
     assert followed.fallback.all() and "moving object" in followed.reason
-
-
-@pytest.mark.parametrize(("lines", "follows"), [(0.3, False), (0.0, False), (-0.5, True)])
-def test_epipolar_lines_say_whether_a_lost_part_moves(lines: float, follows: bool) -> None:
-    # One part in twelve is lost by depth and pose, and ten are won.
-    lost, won, size = [0.1], [0.9] * 11, (COUNT, 12)
-    network = by_parts([0.5] * 12, lost + won)
-    mapped = by_parts([0.5 - lines] + [0.4] * 11, [0.7] + [0.4] * 11)
-    agreement = np.full(COUNT - 1, 0.9), np.full(COUNT - 1, 0.9)
-    evidence = Evidence.compare(network, mapped, agreement, STEPS, size)
-    assert evidence.lost.mean() == pytest.approx(1 / 12)
-    assert select(evidence, NOWHERE).fallback.all() == follows
-    # What is lost by far is lost, whatever lines say.
-    half = by_parts([0.5] * 12, [0.1] * 4 + [0.9] * 8), by_parts([0.5] * 12, [0.7] * 4 + [0.1] * 8)
-    assert select(Evidence.compare(*half, agreement, STEPS, size), NOWHERE).follows_object
 
 
 def test_few_lost_parts_are_chance() -> None:
