@@ -30,6 +30,9 @@ class JudgeConfig:
 
     decisive: float = 0.3
     """Difference of losses from which a part of the image is explained by one side only."""
+    max_lost_same: float = 0.12
+    """Share of the matched image that a map may lose which moves as the network does: it follows the same scene, and
+    errors of depth, in pixels of a large picture, cost it up to 0.07."""
     max_lost: float = 0.053
     """Largest share of the matched image that a correct map loses, to mismatches and noise: up to 0.038 in walks and
     drone photographs, 0.051 beside a moving object; maps that followed one lost 0.055 to 0.4."""
@@ -95,6 +98,8 @@ class Evidence:
     """Share of the matched parts that only the network explains."""
     won: FloatArray  # [N]
     """Share of the matched parts that only the map explains."""
+    same_motion: bool = False
+    """Whether both move in the same directions, which no map does that follows an object; see `same_direction_deg`."""
     lines_only: bool = False
     """Whether all of it is by epipolar lines, see `by_lines`."""
     config: JudgeConfig = JUDGE
@@ -119,7 +124,7 @@ class Evidence:
 
     def follows_object(self, among: NDArray[np.bool_] | slice) -> bool:
         """Whether the map may follow a moving object at some keyframes: it loses what the scene shows."""
-        return self.lost_share(among) > self.config.max_lost
+        return self.lost_share(among) > (self.config.max_lost_same if self.same_motion else self.config.max_lost)
 
     @classmethod
     def compare(
@@ -152,7 +157,7 @@ class Evidence:
         """
         matches, lost, won = cls.by_matches(network, mapped, size, True, config)
         is_decisive = won.mean() > config.margin and lost.mean() < config.one_sided * won.mean()
-        return cls(matches, np.zeros(size[0]), lost, won, True, config) if is_decisive else None
+        return cls(matches, np.zeros(size[0]), lost, won, True, True, config) if is_decisive else None
 
     @staticmethod
     def by_matches(

@@ -142,15 +142,18 @@ class HeldOutTest:
         """Evidence for the second of two solutions that were `_compared`."""
         before, after, agreement = compared
         by_lines = self._by_lines(first, second, (before, after))
-        return by_lines or Evidence.compare(before, after, agreement, self._depth_pairs, self._size, self.config)
+        evidence = Evidence.compare(before, after, agreement, self._depth_pairs, self._size, self.config)
+        return by_lines or replace(evidence, same_motion=self._is_same_motion(first, second))
 
     def _by_lines(
         self, first: Solution, second: Solution, errors: tuple[HeldOutError, HeldOutError]
     ) -> Evidence | None:
         """Evidence by epipolar lines alone, where both solutions follow the same scene and it decides."""
-        if motion_angle_deg(self._poses(first), self._poses(second)) > self.config.same_direction_deg:
-            return None
-        return Evidence.by_lines(*errors, self._size, self.config)
+        is_same = self._is_same_motion(first, second)
+        return Evidence.by_lines(*errors, self._size, self.config) if is_same else None
+
+    def _is_same_motion(self, first: Solution, second: Solution) -> bool:
+        return motion_angle_deg(self._poses(first), self._poses(second)) <= self.config.same_direction_deg
 
     @property
     def _size(self) -> tuple[int, int]:

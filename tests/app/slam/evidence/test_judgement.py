@@ -1,5 +1,7 @@
 """Choice between network and map."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -160,6 +162,13 @@ def test_a_map_that_loses_part_of_the_image_is_rejected() -> None:
     # An object that moves over half of the image has most of the matches.
     followed = select(evidence_of(matches=0.3, lost=0.17, won=0.77), NOWHERE)
     assert followed.fallback.all() and "moving object" in followed.reason
+
+
+def test_a_map_that_moves_as_the_network_does_follows_no_object() -> None:
+    lossy = evidence_of(matches=0.3, lost=0.071, won=0.271)
+    assert select(lossy, NOWHERE).follows_object
+    assert not select(replace(lossy, same_motion=True), NOWHERE).fallback.any()
+    assert select(replace(evidence_of(matches=0.3, lost=0.17, won=0.77), same_motion=True), NOWHERE).follows_object
 
 
 def test_few_lost_parts_are_chance() -> None:
