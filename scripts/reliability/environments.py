@@ -21,17 +21,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 SITE = """
-import importlib.abc, os, socket, sys
+import os, socket
+from importlib.machinery import PathFinder
 
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in os.environ["HIDDEN_MODULES"].split():
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hidden())
+hidden, find = os.environ["HIDDEN_MODULES"].split(), PathFinder.find_spec
+PathFinder.find_spec = classmethod(lambda cls, name, *rest: None if name.split(".")[0] in hidden else find(name, *rest))
 if "NO_IPV6" in os.environ:
     socket.has_ipv6, found = False, socket.getaddrinfo
-    socket.getaddrinfo = lambda *a, **k: [info for info in found(*a, **k) if info[0] != socket.AF_INET6]
+    # Addresses in numbers are understood without IPv6, too.
+    socket.getaddrinfo = lambda host, *a, **k: [
+        info for info in found(host, *a, **k) if info[0] != socket.AF_INET6 or ":" in str(host)
+    ]
 
     class IPv4Socket(socket.socket):
         def __init__(self, family=-1, *rest, **names):
