@@ -1,15 +1,15 @@
 """A finished or interrupted result, read and changed from Python."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.api.frame import ResultFrame
-from stream_recon.app.api.options import OnProgress, ProgressCalls, chosen, dense_side_of
+from stream_recon.app.api.operations import export_result, refinement, run_work, scaling
+from stream_recon.app.api.options import OnProgress, chosen, dense_side_of
 from stream_recon.app.api.trajectory import Trajectory
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.ply import colours, positions
@@ -19,12 +19,7 @@ from stream_recon.app.result.files import checked_points
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_result
 from stream_recon.app.result.verdict import Verdict, recorded_verdict
 from stream_recon.app.run.options import DENSE_SIDE
-from stream_recon.configs.errors import ConfigError
 from stream_recon.configs.schema import DeviceChoice
-
-if TYPE_CHECKING:
-    from stream_recon.app.sources.source import Source
-    from stream_recon.app.stages.chain import RunPlan
 
 
 class Result:
@@ -102,14 +97,10 @@ class Result:
 
         Raises StreamReconError; Cancelled: the result is as the last complete stage left it.
         """
-        from stream_recon.app.engine.model_choice import ModelChoice
-        from stream_recon.app.run.options import RunOptions
-        from stream_recon.app.stages.again import plan_refinement
-
         chosen("device", device, get_args(DeviceChoice))
-        side = dense_side_of(dense, dense_side)
-        options = RunOptions(model=ModelChoice(device=device), dense_side=side, mesh=mesh, keep_map=keep_map)
-        self._run(*plan_refinement(self.folder, options), on_progress, cancel)
+        work = refinement(self.folder, device, dense_side_of(dense, dense_side), mesh, keep_map)
+        run_work(self.folder, work, on_progress, cancel)
+        self._content = read_result(self.folder)
 
     def scale(self, what: str, *, on_progress: OnProgress | None = None, cancel: Cancel | None = None) -> None:
         """Convert the result to metres.
@@ -117,9 +108,8 @@ class Result:
         ``what``: ``marker:METRES``, ``frames:A,B,METRES``, ``height:METRES``, ``track:FILE`` or ``exif``, as of the
         command ``scale``. Raises StreamReconError; Cancelled: the result is unchanged.
         """
-        from stream_recon.app.stages.again import plan_scale
-
-        self._run(plan_scale(self.folder, what), None, on_progress, cancel)
+        run_work(self.folder, scaling(self.folder, what), on_progress, cancel)
+        self._content = read_result(self.folder)
 
     def export(
         self,
@@ -143,36 +133,8 @@ class Result:
 
         Raises StreamReconError, Cancelled; nothing is written then.
         """
-        from stream_recon.app.export.formats import FORMATS, export
-        from stream_recon.app.export.job import ExportOptions
-
-        chosen("format", format, tuple(FORMATS))
-        names = {field.name for field in dataclasses.fields(ExportOptions)}
-        if unknown := sorted(set(options) - names):
-            raise ConfigError(f"export has no option {unknown[0]}: use {', '.join(sorted(names))}")
-        target, observer, cancel = None if path is None else Path(path), ProgressCalls(on_progress), cancel or Cancel()
-
-        def progress(done: int, total: int) -> None:
-            cancel.check()
-            observer.on_step(format, done, total)
-
-        cancel.check()
-        chosen_options = ExportOptions(**options)
-        return export(self.folder, format, target, chosen_options, overwrite=overwrite, progress=progress)[0]
-
-    def _run(
-        self,
-        plan: "RunPlan",
-        open_again: "Callable[[], Source] | None",
-        on_progress: OnProgress | None,
-        cancel: Cancel | None,
-    ) -> None:
-        from stream_recon.app.stages.chain import run_stages
-        from stream_recon.app.stages.stage import StageContext
-
-        context = StageContext(self.folder, open_again, ProgressCalls(on_progress), cancel=cancel or Cancel())
-        run_stages(plan, context).check()
-        self._content = read_result(self.folder)
+        target = None if path is None else Path(path)
+        return export_result(self.folder, format, target, options, overwrite, on_progress, cancel)
 
     def __len__(self) -> int:
         return len(self._content)

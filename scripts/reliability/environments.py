@@ -53,7 +53,7 @@ class Environment:
         variables: of the process.
         prefix: command before the interpreter.
         python: the interpreter.
-        folder: a copy of the repository runs there.
+        folder: a clone of the repository, of its last commit, runs there.
     """
 
     name: str
@@ -96,18 +96,6 @@ def why_missing(environment: Environment) -> str:
     return "" if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["it does not start"])[-1]
 
 
-def copy_of_repository(folder: Path) -> Path:
-    """A copy without ignored files."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).exists():
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    return folder
-
-
 def run(environment: Environment, tests: list[str], options: list[str], scratch: Path) -> tuple[bool | None, str]:
     """Whether the tests passed, None where they could not run; and pytest's last line."""
     if missing := why_missing(environment):
@@ -117,7 +105,8 @@ def run(environment: Environment, tests: list[str], options: list[str], scratch:
         folder.mkdir()
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     if environment.folder:
-        root = copy_of_repository(scratch / environment.folder)
+        root = scratch / environment.folder
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(root)], check=True)
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*"):
             if program.name not in environment.programs and not (programs / program.name).is_symlink():
