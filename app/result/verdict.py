@@ -205,7 +205,7 @@ class _Evidence:
         self._refinement = _table(record, REFINEMENT)
         self._counts = _table(record, "frames")
         self._pictures = _table(_table(record, "health"), "pictures")
-        self.frames = float(frames) if frames is not None else _number(self._counts, "reconstructed") or 0.0
+        self.frames = float(frames) if frames is not None else _count(self._counts, "reconstructed")
         segments = self._refinement.get("fallback_segments")
         self._segments = segments if isinstance(segments, list) else []
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None
@@ -224,9 +224,9 @@ class _Evidence:
         """Why frames or points cannot be confirmed, by pictures, points and the camera's motion."""
         if self._is_still:
             return causes.STILL
-        judged = _number(self._pictures, "judged") or 0.0
+        judged = _count(self._pictures, "judged")
         for name, cause in (("dark", causes.DARK), ("blurred", causes.BLURRED), ("bare", causes.BARE)):
-            if judged and (_number(self._pictures, name) or 0.0) >= self._config.spoilt * judged:
+            if judged and _count(self._pictures, name) >= self._config.spoilt * judged:
                 return cause
         keyframes, features = (_number(self._refinement, name) for name in ("keyframes", "features"))
         if keyframes and features is not None and features < self._config.min_features * keyframes:
@@ -239,7 +239,7 @@ class _Evidence:
 
     @property
     def _is_still(self) -> bool:
-        judged, still = (_number(self._pictures, name) or 0.0 for name in ("judged", "still"))
+        judged, still = (_count(self._pictures, name) for name in ("judged", "still"))
         return judged > 1 and still >= self._config.still * (judged - 1)
 
     def refinement(self) -> Iterator[_Finding]:
@@ -255,7 +255,7 @@ class _Evidence:
         # The network's depth is no evidence where its path is wrong.
         by_lines = _number(self._refinement, "line_disagreement") if self._is_network_refuted() else None
         contradicted = _number(self._refinement, "disagreement") if by_lines is None else by_lines
-        if (_number(self._refinement, "keyframes") or 0.0) < self._config.min_keyframes or contradicted is None:
+        if _count(self._refinement, "keyframes") < self._config.min_keyframes or contradicted is None:
             yield _Finding(self._cause, "too few points are seen in several frames to check the result")
             return
         if self.stray > max(1.0, self._config.stray * self.frames):
@@ -272,7 +272,7 @@ class _Evidence:
 
     def _is_short(self, contradicted: float) -> bool:
         """Whether a video has few keyframes, whose matches agree with it."""
-        keyframes = _number(self._refinement, "keyframes") or 0.0
+        keyframes = _count(self._refinement, "keyframes")
         return keyframes < self._config.short and contradicted < self._config.agrees
 
     def geometry(self) -> Iterator[_Finding]:
@@ -280,6 +280,15 @@ class _Evidence:
         agreement = _number(self._refinement, "depth_agreement_before" if self._rejected else "depth_agreement")
         if agreement is not None and 1 - agreement >= self._config.depth_disagrees:
             yield _Finding(self._cause, "neighbouring frames disagree on how far away things are")
+        yield from self._bent_lines()
+        difference = _number(self._refinement, "network_difference")
+        if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
+            yield _Finding(causes.MOVING, "two ways to find the path differ")
+        parallax = _number(self._refinement, "parallax_deg")
+        if parallax is not None and parallax < self._config.parallax_deg and not self._is_still:
+            yield _Finding(causes.TURNED, "everything is seen from one spot")
+
+    def _bent_lines(self) -> Iterator[_Finding]:
         error = _number(self._refinement, "depth_error")
         lens = self._refinement.get("lens")
         if error is not None and error >= self._config.depth_error and isinstance(lens, str) and "RADIAL" in lens:
@@ -288,12 +297,6 @@ class _Evidence:
             yield _Finding(Cause("the lens bends straight lines", advice), "the network's depth does not fit it")
         elif error is not None and error >= self._config.depth_error:
             yield _Finding(causes.BENT, "depth and points differ")
-        difference = _number(self._refinement, "network_difference")
-        if difference is not None and difference >= self._config.difference and not self._is_network_refuted():
-            yield _Finding(causes.MOVING, "two ways to find the path differ")
-        parallax = _number(self._refinement, "parallax_deg")
-        if parallax is not None and parallax < self._config.parallax_deg and not self._is_still:
-            yield _Finding(causes.TURNED, "everything is seen from one spot")
 
     def scale(self) -> Iterator[_Finding]:
         """Changes of scale that overlapping depth maps show."""
@@ -323,7 +326,7 @@ class _Evidence:
     def lens(self) -> Iterator[_Finding]:
         """A focal length that changes."""
         change = _table(self._record, "focal_change")
-        ratio, steadiness = (_number(change, name) or 0.0 for name in ("ratio", "steadiness"))
+        ratio, steadiness = (_count(change, name) for name in ("ratio", "steadiness"))
         # After a cut, another part may have been filmed with another lens.
         if (
             ratio >= self._config.focal_ratio
@@ -352,7 +355,7 @@ class _Evidence:
             yield _Finding(causes.PARTS, f"where its {parts:.0f} parts lie relative to each other is a guess")
         # A live source drops frames by design. Those that are left overlap, or points tell that they do not.
         for name, word in (("blank", "black or covered"), ("damaged", "damaged")):
-            lost = _number(self._counts, name) or 0.0
+            lost = _count(self._counts, name)
             if lost >= self._config.lost * (self.frames + lost):
                 reason = f"{lost:.0f} of {self.frames + lost:.0f} frames are {word}"
                 yield _Finding(Cause(reason, "Film again without the gap"))
@@ -387,6 +390,11 @@ def _number(table: Mapping[str, Any], name: str) -> float | None:
     value = table.get(name)
     known = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return float(value) if known and value is not None else None
+
+
+def _count(table: Mapping[str, Any], name: str) -> float:
+    """A number of an entry; 0 where it is none."""
+    return _number(table, name) or 0.0
 
 
 def _length(segment: object) -> float:

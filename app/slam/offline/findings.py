@@ -170,7 +170,7 @@ def fallback_segments(findings: Findings) -> list[dict[str, object]]:
         return {"first": views[first].index, "last": views[last].index, "why": why, "cause": cause, "kept": kept}
 
     if findings.unchanged:
-        cause = selection and selection.cause(0, len(keyframes))
+        cause = None if selection is None else selection.cause(0, len(keyframes))
         return [segment(0, len(views) - 1, findings.unchanged, cause, findings.keeps_stream)]
     if selection is None:
         return []
