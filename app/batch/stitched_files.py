@@ -27,7 +27,7 @@ from stream_recon.app.result.cameras import CameraFiles, FrameCamera
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors, stored_points
-from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, low_quality_intervals
+from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, low_quality_intervals, recorded_pictures
 from stream_recon.configs.errors import OutputError
 
 BLOCK_POINTS = 250_000
@@ -192,7 +192,8 @@ def stitched_health(aligned: AlignedChunks) -> dict[str, Any]:
                 part = replace(before, last=part.last, end=part.end, frames=before.frames + part.frames)
             spans.append(part)
         last = cameras[-1].index if cameras else last
-    return HealthMonitor(spans).summary()
+    # A picture of two chunks counts twice: its share is what matters.
+    return HealthMonitor(spans, [recorded_pictures(chunk.run) for chunk in aligned.chunks]).summary()
 
 
 def stitched_segments(aligned: AlignedChunks) -> tuple[dict[str, Any], ...]:

@@ -13,7 +13,7 @@ from stream_recon.app.result.metric_scale import metric_scale_of
 from stream_recon.app.result.resume import PartialResult, check_choice, finished_record, read_partial_result
 from stream_recon.app.result.run_record import now_text
 from stream_recon.app.result.writer import check_output
-from stream_recon.app.run.health import low_quality_intervals
+from stream_recon.app.run.health import low_quality_intervals, recorded_pictures
 from stream_recon.app.run.pipeline import ResumeState
 from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.source import Source
@@ -60,6 +60,7 @@ def resume_state(partial: PartialResult, overlap_error: OverlapError) -> ResumeS
         warnings=(*(str(line) for line in partial.recorded_value("warnings", list)), *_dropped_scale(partial)),
         resumed=(*partial.recorded_value("resumed", list), {"at": now_text(), **dataclasses.asdict(overlap_error)}),
         low_quality=tuple(low_quality_intervals(partial.recorded_value("health", dict))),
+        pictures=recorded_pictures(partial.record),
         segments=tuple(_segments(partial)),
         blank_frames=_count(partial.recorded_value("frames", dict).get("blank")),
         last=partial.last_frame(),

@@ -94,8 +94,13 @@ class _Factors:
 class HealthMonitor:
     """Health of each result, in order, with its final online pose. `notice` may be read by other threads."""
 
-    def __init__(self, intervals: Iterable[LowQualityInterval] = (), config: HealthConfig = DEFAULT_HEALTH) -> None:
-        """``intervals``: of the run that this one continues."""
+    def __init__(
+        self,
+        intervals: Iterable[LowQualityInterval] = (),
+        pictures: Iterable[object] = (),
+        config: HealthConfig = DEFAULT_HEALTH,
+    ) -> None:
+        """``intervals``, ``pictures``: recorded of the runs that this one continues or joins."""
         self._config = config
         self._intervals = deque(intervals, maxlen=self._config.max_intervals)
         self._low_frames = sum(interval.frames for interval in self._intervals)
@@ -104,6 +109,8 @@ class HealthMonitor:
         self._recent: deque[tuple[FrameResult, _Factors]] = deque(maxlen=self._config.window)
         self._is_low = False
         self._pictures = PictureCheck()
+        for summary in pictures:
+            self._pictures.add(summary)
 
     @property
     def notice(self) -> str | None:
@@ -154,6 +161,12 @@ class HealthMonitor:
             )
             self._low_frames += len(low)
             self._is_low = True
+
+
+def recorded_pictures(run: Mapping[str, Any]) -> object:
+    """The counts of pictures in a ``run.json``."""
+    health = run.get("health")
+    return health.get("pictures") if isinstance(health, dict) else None
 
 
 def low_quality_intervals(record: Mapping[str, Any]) -> list[LowQualityInterval]:

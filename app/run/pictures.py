@@ -57,6 +57,9 @@ class PictureConfig:
 
 
 PICTURES = PictureConfig()
+COUNTED = {"dark": DARK, "blurred": BLURRED, "bare": BARE}
+STILL = "still"
+"""Name of the pictures in which the camera stands where it began."""
 COARSE = (24, 18)
 """Size of the picture in which contrast is measured."""
 
@@ -76,7 +79,7 @@ class PictureCheck:
         grey = self._reduced(rgb)
         fault = self._quality(grey)
         self._counts["judged"] += 1
-        self._counts[fault.reason if fault else ""] += 1
+        self._counts.update(name for name, cause in COUNTED.items() if cause is fault)
         if self._first is None:
             self._first = grey
         elif is_whole and grey.shape == self._first.shape:
@@ -84,8 +87,13 @@ class PictureCheck:
 
     def summary(self) -> dict[str, int]:
         """Numbers of pictures: all, bad ones by kind, and those in which the camera stands where it began."""
-        names = {"judged": "judged", "dark": DARK.reason, "blurred": BLURRED.reason, "bare": BARE.reason, STILL: STILL}
-        return {name: int(self._counts[key]) for name, key in names.items()}
+        return {name: int(self._counts[name]) for name in ("judged", *COUNTED, STILL)}
+
+    def add(self, summary: object) -> None:
+        """Add the `summary` of another part of the video; what is none is left out."""
+        for name, count in summary.items() if isinstance(summary, dict) else ():
+            if name in ("judged", *COUNTED, STILL) and isinstance(count, int) and count > 0:
+                self._counts[name] += count
 
     def fault(self, rgb: NDArray[np.uint8]) -> Cause | None:
         """What is wrong with a picture [H, W, 3] that follows the one before."""
@@ -122,9 +130,6 @@ class PictureCheck:
             return BLURRED
         self._sharpness.append(sharpness)
         return None
-
-
-STILL = "still"
 
 
 def still_share(first: Grey, grey: Grey, config: PictureConfig = PICTURES) -> float:

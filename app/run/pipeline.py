@@ -50,6 +50,7 @@ class ResumeState:
     resumed: tuple[dict[str, Any], ...] = ()
     """See `RunSummary`."""
     low_quality: tuple[LowQualityInterval, ...] = ()
+    pictures: object = None
     """See `HealthMonitor`."""
     segments: tuple[FrameRange, ...] = ()
     blank_frames: int = 0
@@ -145,7 +146,7 @@ class _PipelineRun:
         self._source = source
         self._engine = engine
         self._writer = writer
-        self._health = HealthMonitor(resume.low_quality)
+        self._health = HealthMonitor(resume.low_quality, [resume.pictures])
         self._back_end = setup.back_end
         all_listeners = [*([writer] if writer is not None else []), *listeners]
         self.dispatcher = Dispatcher(all_listeners, setup.back_end, self._health, self._checkpoint, config)

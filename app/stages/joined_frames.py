@@ -31,6 +31,7 @@ from stream_recon.app.result.run_record import (
     now_text,
     program_version,
 )
+from stream_recon.app.run.health import HealthMonitor, recorded_pictures
 from stream_recon.app.sources.joined import CameraChange
 
 MAX_FOCAL_CHANGE = 0.15
@@ -226,7 +227,7 @@ def _record(
         "interrupted": False,
         "frames": {**frames, "without_depth": without_depth},
         "segments": segments,
-        "health": {"weak_frames": weak, "weak": []},
+        "health": {**HealthMonitor(pictures=map(recorded_pictures, runs)).summary(), "weak_frames": weak},
         "focal_change": None,
         "resumed": [],
         "warnings": [],
