@@ -337,30 +337,26 @@ def test_run_loads_one_engine_with_its_options_for_all_sequences(
     scenes = [write_sequence(tmp_path / name / "walk", frames) for name, frames in (("a", 5), ("b", 7))]
     folders = [scene.path for scene in scenes]
     engine = KnowingEngine(scenes[0])
-    asked: list[dict[str, Any]] = []
+    asked: list[tuple[Any, ...]] = []
 
-    def load_engine(**options: Any) -> KnowingEngine:
+    class Network:
+        def engine(self, attention: str, cache: str) -> KnowingEngine:
+            assert (attention, cache) == ("sdpa", "fp8")
+            return engine
+
+    def load_model(*options: Any) -> Network:
         asked.append(options)
-        return engine
+        return Network()
 
     module = types.ModuleType("stream_recon.app.engine.engine")
-    module.load_engine = load_engine  # type: ignore[attr-defined]
+    module.load_model = load_model  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stream_recon.app.engine.engine", module)
     weights, path = tmp_path / "w.safetensors", tmp_path / "out.json"
     model = ModelChoice("lingbot-map", weights, "cpu", "sdpa", "4", "fp8")
     assert evaluate_folders(folders, RunOptions(FrameChoice(2, max_frames=3), model), path) == 0
-    assert asked == [
-        {
-            "preset": "lingbot-map",
-            "weights": weights,
-            "device": "cpu",
-            "attention": "sdpa",
-            "cache": "fp8",
-            "precision": "auto",
-            "overrides": {"stream.keyframes": "interval", "stream.keyframe_interval": 4},
-            "weights_sha256": None,
-        }
-    ]
+    ((preset, *rest),) = asked
+    assert (preset.stream.keyframes, preset.stream.keyframe_interval) == ("interval", 4)
+    assert rest == [weights, "cpu", "sdpa", "fp8", None, "auto"]
     assert engine.resets == 3
     assert engine.seen == [0, 2, 4] * 2
     named = json.loads(path.read_text(encoding="utf-8"))["sequences"]
