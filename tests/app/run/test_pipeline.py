@@ -298,7 +298,7 @@ def test_few_frames_wait_and_as_small_images(tmp_path: Path) -> None:
             return super().prepare(frame)
 
     def look(frame: PreparedFrame) -> None:
-        time.sleep(0.01)
+        time.sleep(0.05)
         ahead.append(len(made) - frame.index)
         assert frame.rgb.shape[:2] == frame.transform.network_size[::-1] != frame.transform.source_size[::-1]
 

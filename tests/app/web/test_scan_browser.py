@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app import web
 from stream_recon.app.evaluation.metrics import pose_errors
+from stream_recon.app.result.causes import BLURRED, DARK
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.run.guidance import BLURRED, DARK
 from stream_recon.app.web.data_folder import DataFolder
 from tests.app.web.browsing import Relay, ServerProcess, until
 from tests.chromium import chromium, needs_browser
@@ -166,8 +166,8 @@ def test_a_cut_network_goes_on_as_a_new_segment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage, line",
     [
-        (lambda frame: cv2.blur(frame, (frame.shape[1] // 30, frame.shape[1] // 30)), BLURRED),
-        (lambda frame: frame // 8, DARK),
+        (lambda frame: cv2.blur(frame, (frame.shape[1] // 30, frame.shape[1] // 30)), BLURRED.line),
+        (lambda frame: frame // 8, DARK.line),
     ],
     ids=["blurred", "dark"],
 )
