@@ -71,7 +71,7 @@ class PictureCheck:
         self._config = config
         self._sharpness: deque[float] = deque(maxlen=config.sharp_frames)
         self._previous: Grey | None = None
-        self._first: Grey | None = None
+        self._first: _Edges | None = None
         self._counts: Counter[str] = Counter()
 
     def count(self, rgb: NDArray[np.uint8], is_whole: bool = True) -> None:
@@ -81,9 +81,9 @@ class PictureCheck:
         self._counts["judged"] += 1
         self._counts.update(name for name, cause in COUNTED.items() if cause is fault)
         if self._first is None:
-            self._first = grey
+            self._first = _Edges(grey, self._config)
         elif is_whole and grey.shape == self._first.shape:
-            self._counts[STILL] += still_share(self._first, grey, self._config) >= self._config.min_still
+            self._counts[STILL] += self._first.still_share(grey) >= self._config.min_still
 
     def summary(self) -> dict[str, int]:
         """Numbers of pictures: all, bad ones by kind, and those in which the camera stands where it began."""
@@ -120,10 +120,10 @@ class PictureCheck:
             return DARK
         if float(cv2.resize(grey, COARSE, interpolation=cv2.INTER_AREA).std()) < config.bare_contrast:
             return BARE
-        half = cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        fineness = _edges(grey) / max(_edges(half), 0.01)
+        detail = _detail(grey)
+        fineness = detail / max(_detail(_half(grey)), 0.01)
         # Relative to contrast, since a dim picture has weak edges, too.
-        sharpness = _edges(grey) / max(float(grey.std()), 1.0)
+        sharpness = detail / max(float(grey.std()), 1.0)
         reference = float(np.percentile(self._sharpness, 75)) if self._sharpness else 0.0
         is_doubtful = fineness < config.doubtful_fineness and sharpness < config.blur_ratio * reference
         if fineness < config.blurred_fineness or is_doubtful:
@@ -132,32 +132,46 @@ class PictureCheck:
         return None
 
 
-def still_share(first: Grey, grey: Grey, config: PictureConfig = PICTURES) -> float:
-    """Share of the cells with edges whose edges are where they were, in three of the picture's quarters at least.
+class _Edges:
+    """Edges of the first picture, with which later ones are compared."""
 
-    Where a thing moves before a fixed camera, what is around it stays.
-    """
-    one, two = (cv2.resize(each, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA) for each in (first, grey))
-    slope = np.hypot(cv2.Sobel(one, cv2.CV_32F, 1, 0), cv2.Sobel(one, cv2.CV_32F, 0, 1)) / 8
-    change = two - one
-    change -= np.median(change)  # light
-    edge = slope > config.edge
-    size = max(one.shape[1] // config.cell, 2), max(one.shape[0] // config.cell, 2)
-    edges, same = (
-        cv2.resize(each.astype(np.float32), size, interpolation=cv2.INTER_AREA)
-        for each in (edge, edge & (np.abs(change) < config.same * slope + 2))
-    )
-    counted = edges >= config.min_edges
-    stays = counted & (same >= config.min_same * edges)
-    row, column = size[1] // 2, size[0] // 2
-    quarters = [
-        np.s_[rows, columns] for rows in (np.s_[:row], np.s_[row:]) for columns in (np.s_[:column], np.s_[column:])
-    ]
-    shares = [stays[each].sum() / max(counted[each].sum(), 1) for each in quarters]
-    return float(sorted(shares)[1])
+    def __init__(self, grey: Grey, config: PictureConfig) -> None:
+        self._config, self.shape, self._half = config, grey.shape, _half(grey)
+        slope_x, slope_y = (cv2.Sobel(self._half, cv2.CV_32F, dx, 1 - dx) for dx in (1, 0))
+        self._slope = np.hypot(slope_x, slope_y) / 8
+        self._is_edge = self._slope > config.edge
+        height, width = self._half.shape
+        self._cells = max(width // config.cell, 2), max(height // config.cell, 2)
+        self._edges = self._by_cell(self._is_edge)
+
+    def still_share(self, grey: Grey) -> float:
+        """Share of the cells with edges whose edges are where they were, in three of the picture's quarters at least.
+
+        Where a thing moves before a fixed camera, what is around it stays.
+        """
+        change = _half(grey) - self._half
+        change -= np.median(change)  # light
+        same = self._by_cell(self._is_edge & (np.abs(change) < self._config.same * self._slope + 2))
+        counted = self._edges >= self._config.min_edges
+        stays = counted & (same >= self._config.min_same * self._edges)
+        column, row = self._cells[0] // 2, self._cells[1] // 2
+        quarters = [
+            np.s_[rows, columns] for rows in (np.s_[:row], np.s_[row:]) for columns in (np.s_[:column], np.s_[column:])
+        ]
+        shares = [stays[each].sum() / max(counted[each].sum(), 1) for each in quarters]
+        return float(sorted(shares)[1])
+
+    def _by_cell(self, mask: NDArray[np.bool_]) -> Grey:
+        """Share of each cell that a mask covers."""
+        return np.asarray(cv2.resize(mask.astype(np.float32), self._cells, interpolation=cv2.INTER_AREA), np.float32)
 
 
-def _edges(grey: Grey) -> float:
+def _half(grey: Grey) -> Grey:
+    return np.asarray(cv2.resize(grey, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA), np.float32)
+
+
+def _detail(grey: Grey) -> float:
+    """Mean strength of the finest edges."""
     return float(np.abs(cv2.Laplacian(grey, cv2.CV_32F)).mean())
 
 
