@@ -19,7 +19,7 @@ from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import PARTS
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.image_files import folders_of_photographs, list_images, only_photographs
+from stream_recon.app.sources.image_files import images_below, only_photographs
 from stream_recon.app.sources.joined import CameraChange, JoinedPart, open_joined
 from stream_recon.app.sources.opening import ADDRESS
 from stream_recon.app.sources.source import Source, open_source
@@ -130,9 +130,7 @@ def image_files(result: ResultFolder) -> list[Path] | None:
     spec = options.get("source") if isinstance(options, dict) else None
     if not isinstance(spec, str) or not _exists(spec) or not Path(spec).expanduser().is_dir():
         return None
-    folder = Path(spec).expanduser()
-    inner = [] if list_images(folder) else folders_of_photographs(folder)
-    return only_photographs(list_images(inner[0] if len(inner) == 1 else folder))[0] or None
+    return only_photographs(images_below(Path(spec).expanduser())[1])[0] or None
 
 
 def _exists(spec: str) -> bool:

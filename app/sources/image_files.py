@@ -268,6 +268,16 @@ def folders_of_photographs(folder: Path) -> list[Path]:
     return found
 
 
+def images_below(folder: Path) -> tuple[Path, list[Path], list[Path]]:
+    """The folder itself or else the only one of photographs below it, its images, and all folders below that have any.
+
+    The last are looked for only where the folder has no images itself.
+    """
+    images = list_images(folder)
+    inner = [] if images else folders_of_photographs(folder)
+    return (inner[0], list_images(inner[0]), inner) if len(inner) == 1 else (folder, images, inner)
+
+
 def unreadable_images(folder: Path) -> str | None:
     """Warning on images in formats that cannot be read here, and on raw files beside their photograph; None without."""
     try:

@@ -15,9 +15,8 @@ from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suf
 from stream_recon.app.sources.image_files import (
     WEB_PAGES,
     files_of_pattern,
-    folders_of_photographs,
     hint_for_missing,
-    list_images,
+    images_below,
     only_photographs,
     turns_to_one_size,
     unreadable_images,
@@ -143,12 +142,7 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
     with input_errors(path):
         if is_scan(str(path)):
             return ScanReader(path)
-        folder = path
-        images = list_images(path)
-        inner = [] if images else folders_of_photographs(path)
-        if len(inner) == 1:
-            (folder,) = inner
-            images = list_images(folder)
+        folder, images, inner = images_below(path)
         films = [p.name for p in path.iterdir() if (guess_type(p.name)[0] or "").startswith("video/")]
     left_out = unreadable_images(folder)
     if not images:
