@@ -16,7 +16,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -172,7 +172,7 @@ def import_counts() -> Iterator[Place]:
         yield len({node.module for node in every if is_of_project(node)}), name_of(path)
 
 
-def _files_of(node: ast.ImportFrom, known: set[str]) -> Iterator[str]:
+def files_of(node: ast.ImportFrom, known: Collection[str]) -> Iterator[str]:
     """Files that an import runs: a module, or modules of a package."""
     base = (node.module or "").removeprefix(PACKAGE).replace(".", "/")
     for alias in node.names:
@@ -184,7 +184,7 @@ def circles() -> Iterator[Place]:
     """Files that reach themselves by top-level imports."""
     known = {name_of(path) for path in python_files(*PRODUCT)}
     graph = {
-        name_of(path): {name for node in imported(path) for name in _files_of(node, known)}
+        name_of(path): {name for node in imported(path) for name in files_of(node, known)}
         for path in python_files(*PRODUCT)
     }
     for start in graph:

@@ -4,10 +4,11 @@
     scripts/reliability/kill_trial.py [VIDEO] [--kills 50] [--minutes 30] [--frames 48] [--stride 2] [--seed S]
                           [--kinds run,batch,split]
 
-A run with refinement, a batch of two scenes, and a batch whose scenes are split into chunks are each killed ``--kills``
-times, at moments spread evenly over their duration, and resumed after each kill until they finish; then they start
-again. The exit code is 1 if anything was lost. Every process is a fork of one that has imported everything, so that
-kills hit loading, frames, refinement and the rewriting of files, not the start of Python.
+A run with refinement, a batch of two scenes, and a batch whose scenes are split into chunks (they need 48 frames) are
+each killed ``--kills`` times, for ``--minutes`` at most, at moments spread evenly over their duration, and resumed
+after each kill until they finish; then they start again. The exit code is 1 if anything was lost. Every process is a
+fork of one that has imported everything, so that kills hit loading, frames, refinement and the rewriting of files, not
+the start of Python.
 """
 
 import argparse
@@ -179,12 +180,9 @@ def trials(video: Path, root: Path, frames: int, stride: int) -> dict[str, Trial
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("video", nargs="?", type=Path, default=SAMPLE, metavar="VIDEO")
-    parser.add_argument("--kills", type=int, default=50, help="of each kind")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of each kind, at most")
-    parser.add_argument("--frames", type=int, default=48, help="of each scene; 48 are the fewest that are split")
-    parser.add_argument("--stride", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", default="run,batch,split")
+    options = {"kills": 50, "minutes": 30.0, "frames": 48, "stride": 2, "seed": 1, "kinds": "run,batch,split"}
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     arguments = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory() as work:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -37,6 +38,13 @@ from stream_recon.app.sources.source import open_source
 from stream_recon.app.viewer.guard import MessageGuard
 from stream_recon.configs.schema import PRESET_FOLDER, load_preset
 from stream_recon.models.weights import load_network
+from tests.app.datasets.folders import write_depth, write_lines
+from tests.app.datasets.test_calibrated import colmap, nerfstudio
+from tests.app.datasets.test_rgbd import write_tum
+from tests.app.datasets.test_rigs import write_euroc, write_kitti
+from tests.app.datasets.test_rooms import write_replica, write_scannet, write_seven_scenes
+from tests.app.datasets.test_sequence import pose_line, write_poses
+from tests.app.datasets.test_sequence import write_images as write_sequence_images
 from tests.app.fake_engine import fake_result, frames, prepared, run_info
 from tests.app.media import numbered_image, write_images, write_video
 from tests.networks import tiny_network, tiny_preset
@@ -45,7 +53,6 @@ SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
 CORPUS = Path(__file__).parents[3] / "tests" / "corpus" / "files"
 FILMS = (".mp4", ".mkv", ".ts", ".h264", ".mpg", ".avi", ".mjpeg")
 FRAMES = 24
-POSE = "1 0 0 0 0 1 0 0 0 0 1 0"
 
 
 @cache
@@ -167,16 +174,11 @@ def result(folder: Path, source: Path, draw: random.Random) -> None:
         ResultWriter(folder / "out", run_info(), resume=unfinished).close()
 
 
-class Control:
-    """Stand-in for a slider or a checkbox."""
-
-    def __init__(self, value: float) -> None:
-        self.value, self.min, self.max = value, 0, 95
-
-
 def page(folder: Path, source: Path, draw: random.Random) -> None:
     guard = MessageGuard()
-    guard.find_control = {"slider": Control(5), "box": Control(True)}.get
+    guard.find_control = {
+        name: SimpleNamespace(value=value, min=0, max=95) for name, value in (("slider", 5), ("box", True))
+    }.get
     camera: dict[str, Any] = {
         "type": "ViewerCameraMessage", "wxyz": [1.0, 0, 0, 0], "position": [0, 0, 0], "fov": 1.0, "near": 0.01,
         "far": 1000, "image_height": 600, "image_width": 800, "look_at": [0, 0, 1], "up_direction": [0, -1, 0],
@@ -254,70 +256,19 @@ def _write_images(folder: Path) -> None:
 
 def _write_datasets(folder: Path) -> None:
     """Write small scenes in the data set layouts that consist of text files."""
-
-    def lines(path: Path, *content: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(content) + "\n")
-
-    def images(target: Path, *names: str) -> None:
-        write_images(target, list(names), (16, 12))
-
-    def depth(path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), np.full((12, 16), 1500, np.uint16))
-
-    tum = folder / "rgbd_dataset_freiburg1_x"
-    images(tum / "rgb", "0.1.png", "0.2.png")
-    depth(tum / "depth" / "0.1.png")
-    lines(tum / "rgb.txt", "# time file", "0.1 rgb/0.1.png", "0.2 rgb/0.2.png")
-    lines(tum / "depth.txt", "0.1 depth/0.1.png")
-    lines(tum / "groundtruth.txt", "0.1 0 0 0 0 0 0 1", "0.2 0.1 0 0 0 0 0 1")
-    eth = folder / "eth3d"
-    shutil.copytree(tum, eth)
-    lines(eth / "calibration.txt", "20 20 8 6")
-    euroc = folder / "euroc" / "mav0"
-    images(euroc / "cam0" / "data", "1.png", "2.png")
-    lines(euroc / "cam0" / "data.csv", "#t,f", "100000000,1.png", "200000000,2.png")
-    eye = "1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1"
-    lines(euroc / "cam0" / "sensor.yaml", "T_BS:", f"  data: [{eye}]", "intrinsics: [20, 20, 8, 6]")
-    lines(euroc / "state_groundtruth_estimate0" / "data.csv", "100000000,0,0,0,1,0,0,0", "200000000,1,0,0,1,0,0,0")
-    kitti = folder / "sequences"
-    images(kitti / "00" / "image_2", "000000.png", "000001.png")
-    lines(kitti / "00" / "times.txt", "0.0", "0.1")
-    lines(kitti / "00" / "calib.txt", "P0: 20 0 8 0 0 20 6 0 0 0 1 0", "P2: 20 0 8 1 0 20 6 0 0 0 1 0")
-    seven = folder / "seq-01"
-    images(seven, "frame-000000.color.png", "frame-000001.color.png")
-    depth(seven / "frame-000000.depth.png")
-    lines(seven / "frame-000000.pose.txt", POSE, "0 0 0 1")
-    scannet = folder / "scannet"
-    images(scannet / "color", "0.jpg", "1.jpg")
-    lines(scannet / "pose" / "0.txt", POSE, "0 0 0 1")
-    lines(scannet / "intrinsic" / "intrinsic_color.txt", "20 0 8 0", "0 20 6 0", "0 0 1 0", "0 0 0 1")
-    replica = folder / "replica"
-    images(replica / "results", "frame000000.jpg", "frame000001.jpg")
-    lines(replica / "traj.txt", f"{POSE} 0 0 0 1", f"{POSE} 0 0 0 1")
-    lines(
-        replica / "cam_params.json",
-        '{"camera": {"w": 16, "h": 12, "fx": 20, "fy": 20, "cx": 8, "cy": 6, "scale": 1000}}',
-    )
-    nerf = folder / "nerf"
-    images(nerf / "images", "1.png", "2.png")
-    matrix = "[[1,0,0,0],[0,1,0,0],[0,0,1,0],[0,0,0,1]]"
-    entries = ",\n".join(f'{{"file_path": "images/{n}.png", "transform_matrix": {matrix}}}' for n in (1, 2))
-    lines(
-        nerf / "transforms.json",
-        f'{{"fl_x": 20.0, "fl_y": 20.0, "cx": 8, "cy": 6, "w": 16, "h": 12, "frames": [{entries}]}}',
-    )
-    colmap = folder / "colmap"
-    images(colmap / "images", "1.png", "2.png")
-    lines(colmap / "sparse" / "0" / "cameras.txt", "1 PINHOLE 16 12 20 20 8 6")
-    lines(
-        colmap / "sparse" / "0" / "images.txt", "1 1 0 0 0 0 0 0 1 1.png", "3 4 1 5 6 -1", "2 1 0 0 0 1 0 0 1 2.png", ""
-    )
-    lines(colmap / "sparse" / "0" / "points3D.txt", "1 0 0 2 9 9 9 0.5 1 0")
+    tum = write_tum(folder / "rgbd_dataset_freiburg1_x")
+    shutil.copytree(tum, folder / "eth3d")
+    (folder / "eth3d" / "calibration.txt").write_text("20 20 8 6\n")
+    write_euroc(folder / "euroc")
+    write_kitti(folder / "kitti")
+    write_seven_scenes(folder / "seq-01")
+    write_scannet(folder / "scannet")
+    write_replica(folder / "replica" / "room0", {"w": 120, "h": 68, "fx": 60, "fy": 60, "cx": 60, "cy": 34, "scale": 9})
+    nerfstudio(folder / "nerf")
+    colmap(folder / "colmap")
     own = folder / "sequence"
-    images(own / "rgb", "0.png", "1.png")
-    depth(own / "depth" / "0.png")
-    lines(own / "poses.txt", f"0 {POSE} 0 0 0 1", f"1 {POSE} 0 0 0 1")
-    lines(own / "intrinsics.txt", "20 20 8 6 16 12")
-    lines(own / "sparse" / "1.txt", "3 4 1.5", "5 6 2")
+    write_sequence_images(own, ["0.png", "1.png"])
+    write_depth(own / "depth" / "0.png", 1500, size=(32, 24))
+    write_poses(own, [pose_line(0, 0), pose_line(1, 1)])
+    write_lines(own / "intrinsics.txt", "20 20 8 6 32 24")
+    write_lines(own / "sparse" / "1.txt", "3 4 1.5", "5 6 2")

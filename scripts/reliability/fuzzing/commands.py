@@ -1,12 +1,14 @@
-"""Cases of whole commands: exports, films, masks, comparisons, batches, resumed runs, two processes at once, tmpfs."""
+"""Cases of whole commands: exports, films, masks, batches, resumed runs, two processes at once, kills, full disks."""
 
 import ctypes
+import errno
 import json
 import os
 import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,9 +33,8 @@ from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
-from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.app.sources.source import open_source
-from stream_recon.configs.errors import InputError, StreamReconError
+from stream_recon.configs.errors import OutputError, StreamReconError
 from tests.app.batch.fakes import batch_of, room_scene, run
 from tests.app.boxroom import room_result
 from tests.app.fake_engine import FakeEngine, fake_result, frames, prepared, run_info
@@ -158,34 +159,9 @@ def masks(folder: Path, source: Path, draw: random.Random) -> None:
         assert (mask != bright).mean() < 0.06, "the mask is not on what it masks"
 
 
-def compare(folder: Path, source: Path, draw: random.Random) -> None:
-    """``batch --compare`` with a damaged summary."""
-    scene = {"name": "a", "path": "a", "dataset": "tum", "status": "done", "frames": 3, "keyframes": 1, "damaged": 0}
-    scene |= {
-        "seconds": 1.0,
-        "device": "cpu",
-        "warnings": [],
-        "metric": True,
-        "figures": {"ate_m": 0.1, "absrel": None},
-    }
-    scene |= {"phases": {"frames": 1.0}, "resumed": False, "reason": None}
-    record: dict[str, Any] = {
-        "program": "stream-recon",
-        "scenes": [scene],
-        "means": {"ate_m": {"mean": 0.1, "scenes": 1}},
-    }
-    record |= {"weights_sha256": "ab", "preset": {"name": "small"}, "options": {"stride": 1}, "protocol": {"a": 1}}
-    text = json.dumps(record, indent=1)
-    (folder / "a.json").write_text(text)
-    (folder / "b.json").write_bytes(broken_text(text, draw))
-    ours, other = read_summary(folder / "a.json"), read_summary(folder / "b.json")
-    comparison(ours, other)
-    compared_means(ours, other)
-    differences(ours, other)
-
-
 def batch(folder: Path, source: Path, draw: random.Random) -> None:
-    """A batch goes on beside damaged manifests, results and stray files; every scene is done or says why not."""
+    """A batch goes on beside damaged manifests, results and stray files; every scene is done or says why not.
+    A damaged summary is compared with the whole one."""
     scenes = [room_scene(folder / "data" / name, 5) for name in ("a", "b")]
     out = folder / "out"
     run(batch_of(folder / "data", out, scenes))
@@ -213,6 +189,13 @@ def batch(folder: Path, source: Path, draw: random.Random) -> None:
         assert row["status"] == "done" or row["reason"], "a scene that is neither done nor explained"
         if row["status"] == "done":
             assert row["frames"] == 5 and len(read_result(out / row["name"])) == 5, "frames of a scene are missing"
+    text = json.dumps(summary, indent=1)
+    (folder / "a.json").write_text(text)
+    (folder / "b.json").write_bytes(broken_text(text, draw))
+    ours, other = read_summary(folder / "a.json"), read_summary(folder / "b.json")
+    comparison(ours, other)
+    compared_means(ours, other)
+    differences(ours, other)
 
 
 def _program(*arguments: str) -> int:
@@ -379,37 +362,50 @@ def small_disk(folder: Path, source: Path, draw: random.Random) -> None:
             assert not list((folder / "disk").rglob("*.part")), "temporary files are left"
 
 
-WRITES = ("write", "pwrite", "fsync", "replace", "unlink", "rename", "ftruncate", "mkdir")
+WRITES = ("open", "write", "pwrite", "fsync", "replace", "link", "unlink", "rename", "ftruncate", "mkdir")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
-def killed_write(folder: Path, source: Path, draw: random.Random) -> None:
-    """A kill at any system call that writes, of a run, a scale or an export."""
+def broken_off(folder: Path, source: Path, draw: random.Random) -> None:
+    """A kill at any system call that writes, or a disk that is full from there on: of a run, a scale or an export."""
     out, left, kind = folder / "out", draw.randrange(60), draw.choice(["run", "scale", "export"])
-    factor = draw.uniform(0.2, 30)
+    factor, number = draw.uniform(0.2, 30), draw.choice([0, *FULL])
+    actions: dict[str, Callable[[], object]] = {
+        "run": lambda: write_small_result(out),
+        "scale": lambda: scale_result(out, factor),
+        "export": lambda: export(out, "trajectory", folder / "there"),
+    }
     if kind != "run":
         write_small_result(out)
+
+    def count(name: str) -> None:
+        real = getattr(os, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= name != "open" or bool(arguments[1] & os.O_CREAT)
+            if left >= 0 or (number and name == "unlink"):
+                return real(*arguments, **options)
+            if number:
+                raise OSError(number, os.strerror(number))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(os, name, counted)
+
     process = os.fork()
     if not process:
         for name in WRITES:
-            real = getattr(os, name)
-
-            def counted(*arguments: Any, real: Any = real, **options: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*arguments, **options)
-
-            setattr(os, name, counted)
-        match kind:
-            case "run":
-                write_small_result(out)
-            case "scale":
-                scale_result(out, factor)
-            case _:
-                export(out, "trajectory", folder / "there")
+            count(name)
+        try:
+            actions[kind]()
+        except OutputError:
+            pass
+        except BaseException:  # noqa: BLE001  # any other is a finding
+            (folder / "traceback").write_text(traceback.format_exc())
+            os._exit(1)
         os._exit(0)
     end_or_kill(process)
+    assert not (folder / "traceback").exists(), (folder / "traceback").read_text()
     if kind == "export":
         assert not (folder / "there").exists() or (folder / "there" / "README.txt").stat().st_size > 0, "half an export"
         check_whole(out, [])
@@ -417,68 +413,16 @@ def killed_write(folder: Path, source: Path, draw: random.Random) -> None:
         check_whole(out, [factor])
     elif (out / "cameras.json").exists():
         result = read_result(out)
-        assert len(result.readable(lambda _: None).__class__.__name__) > 0 and len(list(result)) == len(result.cameras)
-
-
-def picture(folder: Path, source: Path, draw: random.Random) -> None:
-    """An image of any depth, channels and orientation shows the same picture."""
-    rows, columns = np.indices((SIZE[1], SIZE[0]))
-    grey = (rows * 3 + columns).astype(np.uint8) // 2 + 20
-    colour = np.stack([grey, np.flipud(grey), np.fliplr(grey)], axis=-1)
-    kind = draw.choice(
-        ["grey", "grey16", "rgb16", "alpha", "palette", "cmyk", "float", "bit", "animated", "grey_alpha"]
-    )
-    path, expected = folder / "a.png", colour
-    from PIL import Image
-
-    match kind:
-        case "grey":
-            cv2.imwrite(str(path), grey)
-            expected = np.repeat(grey[..., None], 3, axis=2)
-        case "grey16":
-            cv2.imwrite(str(path), grey.astype(np.uint16) * 257)
-            expected = np.repeat(grey[..., None], 3, axis=2)
-        case "rgb16":
-            cv2.imwrite(str(path), colour[..., ::-1].astype(np.uint16) * 257)
-        case "alpha":
-            opaque = draw.choice([255, 128, 0])
-            Image.fromarray(np.dstack([colour, np.full_like(grey, opaque)])).save(path)
-        case "grey_alpha":
-            Image.fromarray(np.dstack([grey, np.full_like(grey, 200)]), "LA").save(path)
-            expected = np.repeat(grey[..., None], 3, axis=2)
-        case "palette":
-            small = Image.fromarray(colour).quantize(64)
-            small.save(path)
-            expected = np.asarray(small.convert("RGB"))
-        case "cmyk":
-            path = folder / "a.jpg"
-            Image.fromarray(colour).convert("CMYK").save(path, quality=98)
-        case "float":
-            path = folder / "a.tif"
-            cv2.imwrite(str(path), colour[..., ::-1].astype(np.float32) / 255)
-        case "bit":
-            Image.fromarray(grey > 90).save(path)
-            expected = np.repeat(np.where(grey > 90, np.uint8(255), np.uint8(0))[..., None], 3, axis=2)
-        case "animated":
-            path = folder / draw.choice(["a.png", "a.webp"])
-            later = [Image.fromarray(255 - colour)]
-            Image.fromarray(colour).save(path, save_all=True, append_images=later, lossless=True)
-    decoded = read_image(path)
-    if decoded is None:
-        raise InputError(f"{kind} is not readable")
-    difference = float(np.abs(decoded.astype(int) - expected).mean())
-    assert decoded.shape == expected.shape and difference < 6, f"{kind}: {difference:.1f} levels"
+        assert len(list(result)) == len(result.cameras)
 
 
 COMMANDS: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "export": export_case,
     "render": render,
     "masks": masks,
-    "compare": compare,
     "batch": batch,
     "resume": resume,
     "together": together,
     "small_disk": small_disk,
-    "killed_write": killed_write,
-    "picture": picture,
+    "broken_off": broken_off,
 }

@@ -1,17 +1,14 @@
-"""Cases with a fault in the machine: a full disk, a kill at any write, links that wait at names."""
+"""A small result, checks of it, and links that wait at its names."""
 
-import errno
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from stream_recon.app.core import output_file
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.metric_scale.apply import apply_metric_scale
 from stream_recon.app.result import files
@@ -20,11 +17,9 @@ from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
-from stream_recon.configs.errors import OutputError
 from tests.app.fake_engine import fake_result, frames, prepared, run_info
 
 FORK_SECONDS = 20
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def write_small_result(folder: Path, count: int = 4) -> None:
@@ -51,59 +46,6 @@ def check_whole(folder: Path, factors: Sequence[float]) -> None:
     points = files.stored_points(folder / "points.ply")
     assert len(points) > 0 and 1 < float(np.median(points["z"])) / unit < 4, "the cloud has another unit"
     assert not list(folder.rglob("*.part")), "temporary files are left"
-
-
-def full_disk(folder: Path, source: Path, draw: random.Random) -> None:
-    """A write that fails leaves the old result."""
-    out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(12)
-    write_small_result(out)
-    number, real, write = draw.choice(FULL), output_file.open_new, os.pwrite
-
-    def opened(path: Path, permissions: int = 0o644) -> int:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise OSError(number, os.strerror(number))
-        return real(path, permissions)
-
-    def written(*arguments: Any) -> int:
-        nonlocal left
-        left -= draw.random() < 0.2
-        if left < 0:
-            raise OSError(number, os.strerror(number))
-        return write(*arguments)
-
-    output_file.open_new, os.pwrite = opened, written  # type: ignore[assignment]
-    try:
-        scale_result(out, factor)
-    except OutputError:
-        pass
-    finally:
-        output_file.open_new, os.pwrite = real, write
-    check_whole(out, [factor])
-
-
-def killed(folder: Path, source: Path, draw: random.Random) -> None:
-    """A kill at any rename or removal leaves the old or the new result."""
-    out, factor, left = folder / "out", draw.uniform(0.2, 30), draw.randrange(16)
-    write_small_result(out)
-    process = os.fork()
-    if not process:
-        for name in ("replace", "unlink", "rename"):
-            real = getattr(Path, name)
-
-            def counted(self: Path, *args: Any, real: Any = real, **kwargs: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(self, *args, **kwargs)
-
-            setattr(Path, name, counted)
-        scale_result(out, factor)
-        os._exit(0)
-    end_or_kill(process)
-    check_whole(out, [factor])
 
 
 def end_or_kill(process: int) -> None:
@@ -136,8 +78,4 @@ def links(folder: Path, source: Path, draw: random.Random) -> None:
     assert mine.read_text() == "keep", "a link was followed"
 
 
-FAULTS: dict[str, Callable[[Path, Path, random.Random], None]] = {
-    "full_disk": full_disk,
-    "killed": killed,
-    "links": links,
-}
+FAULTS: dict[str, Callable[[Path, Path, random.Random], None]] = {"links": links}

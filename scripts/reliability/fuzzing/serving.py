@@ -30,20 +30,7 @@ PATHS = (
     "/api/exports/{}", "/api/results/{}", "/api/results/{}/picture", "/api/results/result/{}", "/api/results/{}/export",
     "/api/scans", "/api/scans/{}", "/api/scans/{}/frames", "/api/scans/{}/end", "/view/{}", "/view/{}/{}", "/static/{}",
 )  # fmt: skip
-NAMES = (
-    "..",
-    "../..",
-    "%2e%2e%2f",
-    "result",
-    "1",
-    "-1",
-    "99999999999999999999",
-    "a" * 3000,
-    "%00",
-    "é",
-    "stop",
-    "rename",
-)
+NAMES = ("..", "../..", "%2e%2e%2f", "result", "1", "-1", "9" * 20, "a" * 3000, "%00", "é", "stop", "rename")
 KEYS = ("name", "size", "options", "address", "format", "upload", "stride", "max_frames", "scale", "mapping")
 REFUSALS = (200, 201, 206, 307, 400, 403, 404, 405, 408, 409, 415, 416, 503, 507)
 """Answers of a server that is well."""
@@ -180,21 +167,8 @@ def _zip(draw: random.Random) -> bytes:
 def _body(draw: random.Random) -> bytes:
     if draw.random() < 0.3:
         return draw.choice((b"", b"[" * 3000, draw.randbytes(200), b"null", b"\xff"))
-    words: tuple[Any, ...] = (
-        *WORDS[:-1],
-        0,
-        -1,
-        10**40,
-        1.5,
-        None,
-        True,
-        [],
-        {},
-        {"stride": "x"},
-        "html",
-        "rtsp://a/b",
-    )
-    given = {draw.choice(KEYS): draw.choice(words) for _ in range(draw.randrange(4))}
+    odd: tuple[Any, ...] = (0, -1, 10**40, 1.5, None, True, [], {}, {"stride": "x"}, "html", "rtsp://a/b")
+    given = {draw.choice(KEYS): draw.choice((*WORDS[:-1], *odd)) for _ in range(draw.randrange(4))}
     return json.dumps(given).encode()
 
 
