@@ -112,15 +112,8 @@ def export(
     Returns the target and the report, which warns of options without effect. Raises StreamReconError: nothing to
     export, no disk space, or other files at ``target``; nothing is written then.
     """
+    from stream_recon.app.export import target as targets
     from stream_recon.app.export.job import ExportJob, ExportOptions
-    from stream_recon.app.export.target import (
-        README_NAME,
-        check_readme,
-        check_target,
-        readme,
-        staged_file,
-        staged_folder,
-    )
     from stream_recon.app.result.folder import read_result
 
     form, options = FORMATS[name], options or ExportOptions()
@@ -129,20 +122,20 @@ def export(
         raise ConfigError(f"--box cuts {concerned('box')}, not {name}")
     if form.suffixes and target.suffix.lower() not in form.suffixes:
         raise ConfigError(f"-o {target}: for --format {name} use NAME{' or NAME'.join(form.suffixes)}")
-    check_target(target, overwrite, is_file=bool(form.suffixes))
+    targets.check_target(target, overwrite, is_file=bool(form.suffixes))
     result = read_result(folder)
     job = ExportJob(result, options, progress)
     if not form.suffixes:
-        with staged_folder(target, overwrite) as part:
+        with targets.staged_folder(target, overwrite) as part:
             report = form.write(job, part)
-            write_new(part / README_NAME, readme(name, result, report))
+            write_new(part / targets.README_NAME, targets.readme(name, result, report))
     else:
-        readme_path = target.with_name(f"{target.name}.{README_NAME}")
-        check_readme(readme_path)
-        with staged_file(target, overwrite) as part:
+        readme_path = target.with_name(f"{target.name}.{targets.README_NAME}")
+        targets.check_readme(readme_path)
+        with targets.staged_file(readme_path, overwrite=True) as text, targets.staged_file(target, overwrite) as part:
             report = form.write(job, part)
-            with staged_file(readme_path, overwrite=True) as text:
-                write_new(text, readme(name, result, report))
+            write_new(text, targets.readme(name, result, report))
+            readme_path.unlink(missing_ok=True)  # a kill from here on leaves no text about another file
     without = [option for option in options.changed if not form.concerns(option)]
     report.warnings += [f"--{option.replace('_', '-')} has no effect on --format {name}" for option in without]
     return target, report

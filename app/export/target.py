@@ -1,5 +1,7 @@
 """Target of an export: complete under its name or absent, without removing other files. Its README.txt."""
 
+import logging
+import os
 import re
 import secrets
 import shutil
@@ -19,6 +21,8 @@ from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, program_version
 from stream_recon.configs.errors import OutputError
 
+log = logging.getLogger(__name__)
+
 README_NAME = "README.txt"
 README_TITLE = "stream-recon export"
 EXPORT_FILES = re.compile(
@@ -36,13 +40,14 @@ RESULT_FILES = frozenset(
 
 
 def check_target(target: Path, overwrite: bool, *, is_file: bool) -> None:
-    """Check that an export may be written to ``target``; changes nothing.
+    """Check that an export may be written to ``target``; puts back what a killed export had moved from there.
 
     Raises OutputError: something is there, and is not an earlier export or ``overwrite`` is not given.
     """
     if target.name in RESULT_FILES and (target.absolute().parent / RUN_NAME).is_file():
         raise OutputError(f"{target} is a file of the result itself: choose another -o TARGET")
     with output_errors(target):
+        _see_left_behind(target)
         if not target.exists() and not target.is_symlink():
             if not target.absolute().parent.is_dir():
                 raise OutputError(f"{target} cannot be written: there is no folder {target.absolute().parent}")
@@ -116,31 +121,29 @@ def staged_file(target: Path, overwrite: bool) -> Iterator[Path]:
 
 def _sibling(target: Path, kind: str) -> Path:
     """A hidden path in the folder of ``target``, on the same file system."""
-    # A path that ends in ".." or "." has no name.
+    # A path that ends in ".." or "." has no name. The suffix comes last because writers choose their format by it.
     target = target if target.name else target.resolve()
-    _remove_left_behind(target)
-    # The suffix comes last because writers choose their format by it.
     return target.with_name(f".{target.stem}.{secrets.token_hex(8)}.{kind}{target.suffix}")
 
 
-def _remove_left_behind(target: Path) -> None:
-    """Remove what exports to this target that were killed left, once no export can still be writing to it."""
-    ours = re.compile(rf"\.{re.escape(target.stem)}\.[0-9a-f]{{16}}\.(part|old){re.escape(target.suffix)}")
+def _see_left_behind(target: Path) -> None:
+    """Put back or name what killed exports to this target left; remove it once no export can still be writing to it."""
+    target = target if target.name else target.resolve()
+    ours = re.compile(rf"\.{re.escape(target.stem)}\.[0-9a-f]{{16}}\.(part|old)(\.part)?{re.escape(target.suffix)}")
     with suppress(OSError):
         for path in target.parent.iterdir():
             left = ours.fullmatch(path.name)
-            if left is None or path.is_symlink() or (left[1] == "old" and not target.exists()):
+            if left is None or path.is_symlink():
                 continue
-            if time.time() - _newest(path) > LEFT_SECONDS:
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-
-
-def _newest(path: Path) -> float:
-    """Latest time of change of a file or of anything in a folder."""
-    return max(float(each.lstat().st_mtime) for each in (path, *(path.rglob("*") if path.is_dir() else ())))
+            if left[1] == "old" and not os.path.lexists(target):
+                path.replace(target)
+                log.warning("%s is put back: an export that would have replaced it was killed", target)
+            elif time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) < LEFT_SECONDS:
+                log.warning("%s is of an export that was killed or goes on; it is removed after a day", path)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def pack(folder: Path, target: Path) -> Path:

@@ -1,8 +1,10 @@
 """Recording of a run as an MCAP file with the schemas of Foxglove."""
 
+import logging
 import os
 from collections.abc import Callable
 from io import SEEK_CUR, SEEK_END, SEEK_SET, FileIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +13,30 @@ from stream_recon.app.publishing.foxglove_messages import FoxgloveEncoder, chann
 from stream_recon.app.publishing.messages import Message, Topic, Transforms
 from stream_recon.configs.errors import OutputError
 
+log = logging.getLogger(__name__)
+
 
 class McapSink:
-    """Records every message under its stamp. The name has ``.part`` in it until `close`."""
+    """Records every message under its stamp. The name has ``.part`` in it until `close`, and a number where a run that
+    was killed has left such a file."""
 
     lossless = True
 
     def __init__(self, path: Path) -> None:
         """Raises OutputError: the file exists or cannot be written; ResourceError: the library is missing."""
         library = foxglove_library()
-        self._path, self._part = path, path.with_name(f"{path.stem}.part{path.suffix}")
-        for taken in (path, self._part):  # the second one of a run that was killed
-            if os.path.lexists(taken):
-                raise OutputError(f"{taken} exists: move it, or choose another name for --publish")
+        if os.path.lexists(path):
+            raise OutputError(f"{path} exists: move it, or choose another name for --publish")
+        parts = (path.with_name(f"{path.stem}.part{number or ''}{path.suffix}") for number in count())
+        self._path, self._part = path, next(part for part in parts if not os.path.lexists(part))
         self._encoder = FoxgloveEncoder()
         self._context = context = library.Context()  # its end would close the channels
         try:
             self._file = _RecordingFile(self._part)
         except OSError as error:
             raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+        if not self._part.stem.endswith(".part"):
+            log.warning("a run that was killed or goes on left a part of %s: this one is in %s", path, self._part)
         self._writer: Any = library.open_mcap(self._file, context=context)
         self._channels: dict[Topic, Any] = {}
         for each in channels():
@@ -76,7 +83,9 @@ class McapSink:
             if self._file.error is None:
                 give_name(self._part, self._path, overwrite=False)
         except (OSError, RuntimeError) as error:
-            raise OutputError(f"{self._path} was not completed: {error}") from error
+            raise OutputError(
+                f"{self._path} was not completed: {error}; what was written is in {self._part}"
+            ) from error
 
 
 class _RecordingFile(FileIO):

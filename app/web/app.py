@@ -69,9 +69,9 @@ def make_app(
             Route("/api/uploads", routes.create_upload, methods=["POST"]),
             Route("/api/uploads/{id}", routes.upload, methods=["GET", "PATCH", "DELETE"]),
             Route("/api/sources", routes.add_source, methods=["POST"]),
-            Route("/api/jobs/{id:int}", routes.job, methods=["DELETE"]),
-            Route("/api/jobs/{id:int}/{action:str}", routes.job, methods=["POST"]),
-            Route("/api/exports/{id:int}", routes.download),
+            Route("/api/jobs/{id}", routes.job, methods=["DELETE"]),
+            Route("/api/jobs/{id}/{action}", routes.job, methods=["POST"]),
+            Route("/api/exports/{id}", routes.download),
             Route("/api/results/{name}", routes.result, methods=["DELETE"]),
             Route("/api/results/{name}/picture", routes.picture),
             Route("/api/results/{name}/{action}", routes.result, methods=["POST"]),
@@ -103,10 +103,8 @@ async def _keep_house(routes: Routes, viewers: Viewers, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         try:
-            if viewers.open:
-                await viewers.close_idle()
-            if routes.scans.open:
-                routes.scans.close_idle()
+            await viewers.close_idle()
+            routes.scans.close_idle()
             await routes.tend_uploads()
         except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time
             log.warning("the server cannot tend its uploads, scans and viewers: %s", error)

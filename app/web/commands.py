@@ -10,7 +10,7 @@ from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
 from stream_recon.configs.errors import ConfigError
 
-ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
+ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f\ud800-\udfff]{1,2000}", re.IGNORECASE)
 """Addresses that a page may give; paths of this machine are not among them."""
 CAMERA = re.compile(r"[0-9]{1,2}")
 SCALE = re.compile(r"(marker:\d+(\.\d+)?|height:\d+(\.\d+)?|frames:\d+,\d+,\d+(\.\d+)?|exif)")

@@ -1,5 +1,6 @@
 """The data folder of the server: its results, its state, and safe names."""
 
+import errno
 import os
 import re
 import shutil
@@ -35,6 +36,8 @@ class DataFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for folder in (self.state, self.uploads, self.jobs, self.exports, self.scans):
             folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink():
+                raise OSError(errno.ELOOP, f"{folder} is a link")
 
     def results(self) -> list[str]:
         """Names of the result folders of the data folder. Raises OSError."""

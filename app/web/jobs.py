@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -27,8 +28,9 @@ Kind = Literal["reconstruct", "scan", "refine", "export"]
 State = Literal["queued", "running", "stopped", "done", "failed"]
 LANES: dict[str, tuple[Kind, ...]] = {"work": ("reconstruct", "refine"), "export": ("export",), "scan": ("scan",)}
 """Kinds of jobs that wait for one another. A short export does not wait for a long run, and a scan never waits."""
-LARGEST_ID = 2**63 - 1
-"""Largest number that SQLite takes."""
+LARGEST_ID = 2**53
+"""Largest number of a job that is read; after SQLite's own largest one, no job could be added."""
+UPLOAD_ID = re.compile("[0-9a-f]{16}")
 KEPT_JOBS = 500
 """Ended jobs that are kept."""
 SCHEMA = """
@@ -113,13 +115,13 @@ class JobStore:
                     names = ",".join(COLUMNS[table])
                     add = f"insert or ignore into {table}({names}) values({','.join('?' * len(COLUMNS[table]))})"
                     for row in file.execute(f"select {names} from {table}"):
-                        is_readable = _is_readable(dict(zip(COLUMNS[table], row, strict=True)), COLUMNS[table])
+                        is_readable = self._is_readable(dict(zip(COLUMNS[table], row, strict=True)), COLUMNS[table])
                         skipped += not is_readable
                         if is_readable:
                             self.connection.execute(add, row)
                 if "sqlite_sequence" in tables:  # numbers name folders: none is given again
                     self.connection.execute("delete from sqlite_sequence")
-                    for row in file.execute("select name, seq from sqlite_sequence"):
+                    for row in file.execute("select name, seq from sqlite_sequence where seq < ?", (LARGEST_ID,)):
                         self.connection.execute("insert into sqlite_sequence values(?, ?)", row)
         except sqlite3.Error as error:
             if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
@@ -130,7 +132,9 @@ class JobStore:
             with output_errors(kept):
                 self._path.rename(kept)
             reason = damage or f"{skipped} entries"
-            log.warning("the queue was damaged (%s): what can be read goes on; the file is kept as %s", reason, kept)
+            log.warning(
+                "the queue was damaged or moved (%s): what can be read goes on; the file is kept as %s", reason, kept
+            )
 
     async def save(self) -> None:
         """Write what has changed to the file. Raises OSError or ResourceError; it is kept in memory then."""
@@ -191,8 +195,6 @@ class JobStore:
         return job
 
     def get(self, number: int) -> WebJob | None:
-        if number > LARGEST_ID:
-            return None
         return next(iter(self._select("where id=?", (number,))), None)
 
     def all(self) -> list[WebJob]:
@@ -251,19 +253,19 @@ class JobStore:
         rows = self.connection.execute(f"select {','.join(COLUMNS['jobs'])} from jobs {condition}", tuple(values))
         return [WebJob(*row[:4], json.loads(row[4]), *row[5:]) for row in rows]  # type: ignore[call-arg]
 
-
-def _is_readable(row: dict[str, Any], types: dict[str, Any]) -> bool:
-    """Whether a row of the file has values that a server of this version writes."""
-    if not all(isinstance(value, types[column]) for column, value in row.items()):
+    def _is_readable(self, row: dict[str, Any], types: dict[str, Any]) -> bool:
+        """Whether a row of the file has values that a server of this version writes, of files of its own."""
+        if not all(isinstance(value, types[column]) for column, value in row.items()):
+            return False
+        uploads = self._path.parent / "uploads"
+        with suppress(ValueError, OSError, RuntimeError):
+            name, times = row.get("name", "scene"), [value for value in row.values() if isinstance(value, float)]
+            if "sha256" in row:  # what is removed with an upload is in a folder of its own
+                path = Path(row["path"] or uploads / "1" / "1").resolve()
+                known = UPLOAD_ID.fullmatch(row["id"]) is not None and uploads in path.parent.parents
+            else:
+                known = row.get("kind", "scan") in get_args(Kind) and row.get("state", "done") in get_args(State)
+                known = known and 0 < row.get("id", 1) < LARGEST_ID
+            is_name = Path(name).name == name and not name.startswith(".") and all(map(math.isfinite, times))
+            return known and is_name and isinstance(parse_json(row.get("options", "{}")), dict)
         return False
-    with suppress(ValueError):
-        name, times = row.get("name", "scene"), [value for value in row.values() if isinstance(value, float)]
-        known = row.get("kind", "scan") in get_args(Kind) and row.get("state", "done") in get_args(State)
-        is_name = Path(name).name == name and not name.startswith(".")
-        return (
-            known
-            and is_name
-            and all(map(math.isfinite, times))
-            and isinstance(parse_json(row.get("options", "{}")), dict)
-        )
-    return False

@@ -135,6 +135,8 @@ def _entry(folder: Path, changed: float) -> Entry:
     record = _record(folder)
     verdict = _table(record, VERDICT)
     frames = _table(record, "frames").get("reconstructed")
+    reason, advice = _text(verdict.get("reason")), _text(verdict.get("advice"))
+    is_command = "stream-recon" in advice or "--" in advice  # the page has buttons for them
     return Entry(
         name=folder.name,
         source=_text(record.get("source"))[:200],
@@ -145,7 +147,7 @@ def _entry(folder: Path, changed: float) -> Entry:
         metres=bool(_table(record, METRIC_SCALE)),
         mesh=(folder / MESH_NAME).is_file(),
         verdict=_text(verdict.get("level")),
-        reason=_explanation(_text(verdict.get("reason")), _text(verdict.get("advice")))[:400],
+        reason=(f"{reason}. {advice}" if advice and not is_command else reason)[:400],
         changed=changed,
     )
 
@@ -173,8 +175,3 @@ def _length(trajectory: Path) -> float | None:
     except (OSError, ValueError, IndexError, StopIteration):
         return None
     return seconds if math.isfinite(seconds) else None
-
-
-def _explanation(reason: str, advice: str) -> str:
-    """Reason and advice of a verdict; advice on commands is left out, since the page has buttons for them."""
-    return reason if not advice or "stream-recon" in advice or "--" in advice else f"{reason}. {advice}"

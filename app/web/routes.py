@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from stream_recon.app.sources.growing import is_growing
 from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
-from stream_recon.app.web.jobs import JobStore, WebJob
+from stream_recon.app.web.jobs import LARGEST_ID, JobStore, WebJob
 from stream_recon.app.web.library import Entry, Library
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.requests import answered, check_length, json_of
@@ -175,9 +175,7 @@ class Routes:
     @answered
     async def job(self, request: Request) -> Response:
         """Stop, resume or forget a job."""
-        job = self.store.get(int(request.path_params["id"]))
-        if job is None:
-            raise OutputError("there is no such job")
+        job = self._job(request)
         action = request.path_params.get("action", "remove" if request.method == "DELETE" else "")
         if action == "stop":
             scan = self.scans.of_job(job.id)
@@ -243,11 +241,20 @@ class Routes:
     @answered
     async def download(self, request: Request) -> Response:
         """The file of an export that is done."""
-        job = self.store.get(int(request.path_params["id"]))
-        path = None if job is None or job.kind != "export" else commands.export_file(job, self._data)
-        if path is None or job is None or job.state != "done" or not path.is_file():
+        job = self._job(request)
+        path = commands.export_file(job, self._data) if job.kind == "export" else None
+        if path is None or job.state != "done" or not path.is_file():
             raise OutputError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+    def _job(self, request: Request) -> WebJob:
+        """The job that a path names. Raises OutputError."""
+        number = request.path_params["id"]
+        is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(LARGEST_ID))
+        job = self.store.get(int(number)) if is_number else None
+        if job is None:
+            raise OutputError("there is no such job")
+        return job
 
     async def _add_stored(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         """`_add`, but not where the queue cannot be stored. Raises OSError, ResourceError."""

@@ -161,10 +161,6 @@ class Scans:
             if time.monotonic() - scan.came > self._limits.scan_idle_s or job is None or not job.is_open:
                 self.end(scan)
 
-    @property
-    def open(self) -> int:
-        return len(self._scans)
-
     def _note_time(self, scan: Scan, captured_ms: float) -> None:
         """Advance the scan's clock by the phone's, or by this machine's where the phone's jumps."""
         now = time.monotonic()

@@ -45,7 +45,6 @@ MAX_HEAD_BYTES = 32_768
 STOP_SECONDS = 3
 """Time that open requests get at the end."""
 
-
 log = logging.getLogger(__name__)
 
 

@@ -27,6 +27,8 @@ PIECE_BYTES = 8_000_000
 MAX_PIECE_BYTES = 4 * PIECE_BYTES
 MAX_BYTES = 200_000_000_000
 """Largest upload; the disk's free space is the usual bound."""
+LARGEST_SIZE = 2**53
+"""Bytes that a page can count."""
 MAX_OPEN = 64
 """Uploads that are not complete at a time."""
 KEPT_SECONDS = 7 * 86400
@@ -80,8 +82,8 @@ class Uploads:
 
     def create(self, title: object, size: object, options: dict[str, Any]) -> Upload:
         """Announce an upload. Raises ConfigError, OutputError where it is too large for the disk."""
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ConfigError("the file is empty")
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
+            raise ConfigError("the file is empty, or its size is no number of bytes")
         if not isinstance(title, str):
             raise ConfigError("the file has no name")
         waiting = self.open()

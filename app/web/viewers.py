@@ -63,7 +63,9 @@ class Viewers:
     def note_end(self, job: WebJob) -> None:
         """Close the viewer of a result that a job has changed; its pages connect again by themselves."""
         if job.kind != "export":
-            self._keep(asyncio.create_task(self.close(job.name)))
+            task = asyncio.create_task(self.close(job.name))
+            self._tasks.add(task)  # the event loop alone would not keep it
+            task.add_done_callback(self._tasks.discard)
 
     def count(self, name: str, change: int) -> None:
         """Note that a page opened (1) or left (-1) a viewer."""
@@ -91,10 +93,6 @@ class Viewers:
 
     async def close_all(self) -> None:
         await asyncio.gather(*map(self.close, list(self._viewers)))
-
-    @property
-    def open(self) -> int:
-        return len(self._viewers)
 
     async def _make_room(self) -> None:
         await self.close_idle()
@@ -127,8 +125,3 @@ class Viewers:
         finally:
             file.unlink(missing_ok=True)
         return _Viewer(process, int(state["port"]), 0, time.monotonic())
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        """Keep a task until it ends: the event loop alone would not."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -123,6 +123,8 @@ def test_requests_that_are_no_requests_are_answered(tmp_path: Path) -> None:
             client.post("/api/sources", json={"address": "/etc/passwd"}),
             client.post("/api/sources", json={"address": "file:///etc/passwd"}),
             client.post("/api/sources", json={"address": "rtsp://a b"}),
+            client.post("/api/sources", content=b'{"address": "rtsp://\\ud800"}'),
+            client.post(f"/api/jobs/{'9' * 5000}/stop"),
             client.post("/api/sources", json={"address": "0", "options": {"stride": "x"}}),
             client.post("/api/sources", json={"address": "0", "options": {"scale": "track:/etc/passwd"}}),
             client.post("/api/results/none/refine", json={}),

@@ -123,6 +123,7 @@ def test_a_file_of_another_schema_does_not_stop_the_server(data: DataFolder, cha
         *[("options", each) for each in ("[", "[]", "5", None, b"\xff", "[" * 100_000)],
         *[("kind", "paint"), ("state", "odd"), ("name", "../../etc"), ("name", ".hidden"), ("name", b"\xff\x00")],
         *[("created", "soon"), ("created", float("inf")), ("ended", "never"), ("error", b"\x00\xff")],
+        *[("id", 2**63 - 1), ("id", -1)],
     ],
 )
 def test_rows_that_cannot_be_read_are_left_out(data: DataFolder, column: str, value: object) -> None:
@@ -137,6 +138,44 @@ def test_rows_that_cannot_be_read_are_left_out(data: DataFolder, column: str, va
     with served(data.path, jobs=0) as client:
         answer = client.get("/api/state")
         assert answer.status_code == 200 and [job["id"] for job in answer.json()["jobs"]] == [2]
+
+
+def test_a_queue_of_others_leads_to_no_files_of_the_user(data: DataFolder, tmp_path: Path) -> None:
+    """Uploads that are stale, or removed by hand, of files outside their own folders."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (data.uploads / "way").symlink_to(mine)
+    others = [mine / "a.mp4", data.uploads / ".." / ".." / ".." / "mine" / "b.mp4", data.uploads / "way" / "c.mp4"]
+    others += [data.uploads / "d.mp4", data.jobs / "1" / "e.mp4", mine / ("a" * 16 + ".piece")]
+    store = JobStore(data.queue)
+    insert = "insert into uploads(title, size, options, created, id, sha256, path) values('a', 4, '{}', 1, ?, ?, ?)"
+    store.connection.execute(insert, ("../../../mine/" + "a" * 16, None, None))
+    for number, path in enumerate(others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+        store.connection.execute(insert, (f"{number:016x}", None, str(path)))
+    store.close()
+    with served(data.path, jobs=0) as client:
+        assert client.get("/api/state").json()["uploads"] == []
+    assert all(path.read_text() == "mine" for path in others)
+
+
+@pytest.mark.parametrize("last", [2**63 - 1, -5, "x", None])
+def test_jobs_are_added_after_a_damaged_number(data: DataFolder, last: object) -> None:
+    filled(data)
+    with sqlite3.connect(data.queue) as file:
+        file.execute("update sqlite_sequence set seq=?", (last,))
+    file.close()
+    assert JobStore(data.queue).add("refine", "hall", "", {}).id == 3
+
+
+def test_a_link_in_place_of_the_servers_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "data" / ".stream-recon-serve").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="is a link"):
+        DataFolder(tmp_path / "data").make()
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_an_export_of_another_version_is_shown(data: DataFolder) -> None:
@@ -218,7 +257,8 @@ def test_files_of_earlier_versions_are_read(data: DataFolder) -> None:
         file.executescript(SCHEMA)
         file.execute("drop table made")
         file.execute("insert into jobs values(7,'reconstruct','hall-recon','/u/a.mp4','{}','running','',1.5,2.5,null)")
-        file.execute("insert into uploads values('ab','a.mp4',5,'{}',1.5,'ff','/u/a.mp4',null)")
+        path = str(data.uploads / "ff" / "a.mp4")
+        file.execute("insert into uploads values(?,'a.mp4',5,'{}',1.5,'ff',?,null)", ("ab" * 8, path))
     file.close()
     store = JobStore(data.queue)
     assert names(store) == [("hall-recon", "queued")] and store.sources("hall-recon") == {"/u/a.mp4"}
