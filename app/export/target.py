@@ -140,10 +140,8 @@ def _see_left_behind(target: Path) -> None:
                 log.warning("%s is put back: an export that would have replaced it was killed", target)
             elif time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) < LEFT_SECONDS:
                 log.warning("%s is of an export that was killed or goes on; it is removed after a day", path)
-            elif path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def pack(folder: Path, target: Path) -> Path:

@@ -4,6 +4,7 @@
 scripts/reliability/fuzz.py --minutes 30              # all kinds in turn, until the time is up
 scripts/reliability/fuzz.py --cases 10000 --seed 7 --jobs 16
 scripts/reliability/fuzz.py --kind dataset --seed 7 --case 123 --keep DIR    # one case again; keeps its input
+scripts/reliability/fuzz.py --cases 2000 --fault rows                        # a mended fault, put back, is found
 """
 
 import argparse
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fuzzing.cases import CASES, examples
+from fuzzing.faults import PUT_BACK, put_back
 from fuzzing.processes import Verdict, run_case
 
 
@@ -34,7 +36,10 @@ def main() -> int:
     parser.add_argument("--kind", choices=list(CASES), action="append", help="these alone; may be given again")
     parser.add_argument("--case", type=int, help="this one alone, with its traceback")
     parser.add_argument("--keep", type=Path, help="folder for its input")
+    parser.add_argument("--fault", choices=list(PUT_BACK), help="put this mended fault back, to see that it is found")
     options = parser.parse_args()
+    if options.fault:
+        put_back(options.fault)
     kinds = options.kind or list(CASES)
     with tempfile.TemporaryDirectory(prefix="fuzz-examples-") as folder:
         source = Path(folder)

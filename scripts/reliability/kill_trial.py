@@ -31,7 +31,6 @@ import stream_recon.app.cli.progress
 import stream_recon.app.engine.engine
 import stream_recon.app.run.session  # noqa: F401
 from stream_recon.app.cli import main as command_line
-from stream_recon.app.core.output_file import PART_SUFFIX
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RUN_NAME
@@ -111,11 +110,9 @@ class Trial:
     def _check_left(self, out: Path, known: dict[str, int]) -> dict[str, int]:
         """See what a killed process left; gives how many frames each folder has."""
         frames_of: dict[str, int] = {}
-        refining = frames = rewriting = False
         for record in sorted(out.rglob(RUN_NAME)):
             folder = record.parent
             name = folder.relative_to(out).as_posix()
-            rewriting |= (folder / (POINTS_NAME + PART_SUFFIX)).exists()
             try:
                 result = read_result(folder)
                 frames_of[name] = len(list(result))
@@ -125,11 +122,8 @@ class Trial:
                 if (folder / "cameras.json").exists():
                     self.wrong.append(f"{folder}: {error}")
                 continue
-            refining |= not result.run["interrupted"]
-            frames |= bool(result.run["interrupted"] and frames_of[name])
-        kind = "rewriting" if rewriting else "frames" if frames else "refinement or end" if refining else "loading"
-        self.counts[f"killed in {kind}"] += 1
-        print(f"{self.name}: kill {self.counts['kills']}, in {kind}; wrong so far: {len(self.wrong)}", flush=True)
+            self.counts["killed after the last frame"] += not result.run["interrupted"]
+        print(f"{self.name}: kill {self.counts['kills']}; wrong so far: {len(self.wrong)}", flush=True)
         published = sum(count for name, count in frames_of.items() if not name.startswith("."))
         for name, count in known.items():
             now = frames_of.get(name, count if name.startswith(".") and (published or len(frames_of)) else 0)

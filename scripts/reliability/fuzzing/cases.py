@@ -20,15 +20,14 @@ import numpy as np
 from safetensors.torch import save_file
 
 from fuzzing.commands import COMMANDS
-from fuzzing.faults import FAULTS
+from fuzzing.faults import FAULTS, write_small_result
 from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.meaning import MEANINGS
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
-from fuzzing.serving import serve
+from fuzzing.serving import markup_case, serve
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
-from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.growing import can_begin, mark_of
@@ -45,7 +44,7 @@ from tests.app.datasets.test_rigs import write_euroc, write_kitti
 from tests.app.datasets.test_rooms import write_replica, write_scannet, write_seven_scenes
 from tests.app.datasets.test_sequence import pose_line, write_poses
 from tests.app.datasets.test_sequence import write_images as write_sequence_images
-from tests.app.fake_engine import fake_result, frames, prepared, run_info
+from tests.app.fake_engine import run_info
 from tests.app.media import numbered_image, write_images, write_video
 from tests.networks import tiny_network, tiny_preset
 
@@ -67,10 +66,7 @@ def examples(folder: Path) -> dict[str, Path]:
     save_file(tiny_network(preset).state_dict(), folders["weights"] / "tiny.safetensors")
     _write_datasets(folders["data"])
     write_given(folder / "given")
-    writer = ResultWriter(folders["result"], run_info())
-    for frame in frames(6):
-        writer.add(fake_result(prepared(frame)))
-    writer.finish(RunSummary(interrupted=True))
+    write_small_result(folders["result"], 6, interrupted=True)
     return folders
 
 
@@ -219,6 +215,7 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     **FAULTS,
     **COMMANDS,
     "serve": serve,
+    "markup": markup_case,
 }
 
 

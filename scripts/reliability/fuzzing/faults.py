@@ -1,11 +1,15 @@
-"""A small result, checks of it, and links that wait at its names."""
+"""A small result, checks of it, links that wait at its names; and faults of the program that can be put back."""
 
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +26,11 @@ from tests.app.fake_engine import fake_result, frames, prepared, run_info
 FORK_SECONDS = 20
 
 
-def write_small_result(folder: Path, count: int = 4) -> None:
+def write_small_result(folder: Path, count: int = 4, *, interrupted: bool = False) -> None:
     writer = ResultWriter(folder, run_info())
     for frame in frames(count):
         writer.add(fake_result(prepared(frame)))
-    writer.finish(RunSummary(interrupted=False))
+    writer.finish(RunSummary(interrupted=interrupted))
 
 
 def scale_result(folder: Path, factor: float) -> None:
@@ -62,20 +66,38 @@ def end_or_kill(process: int) -> None:
 
 def links(folder: Path, source: Path, draw: random.Random) -> None:
     """A link in a result folder never leads a write to a file of the user."""
-    out, mine = folder / "out", folder / "mine.txt"
+    out, mine = folder / "out", folder / "mine"
     write_small_result(out)
-    mine.write_text("keep")
-    names = ["run.json", "cameras.json", "trajectory.txt", "points.ply", "tracks.npz", "depth/000000.npz", "mesh.glb"]
+    mine.mkdir()
+    names = ["run.json", "cameras.json", "trajectory.txt", "points.ply", "depth/000000.npz"]
+    kept = {}
     for name in draw.sample(names, 3):
-        (out / f"{name}.part").symlink_to(mine)
-    if draw.random() < 0.5:
+        (mine / Path(name).name).write_bytes((out / name).read_bytes())
+        (out / name).unlink()
+        (out / name).symlink_to(mine / Path(name).name)
+        kept[mine / Path(name).name] = (out / name).read_bytes()
+    try:
         scale_result(out, 2.0)
-    else:
-        writer = ResultWriter(out, run_info(), overwrite=True)
-        for frame in frames(3):
-            writer.add(fake_result(prepared(frame)))
-        writer.finish(RunSummary(interrupted=False))
-    assert mine.read_text() == "keep", "a link was followed"
+    finally:
+        assert all(path.read_bytes() == content for path, content in kept.items()), "a link was followed"
 
 
 FAULTS: dict[str, Callable[[Path, Path, random.Random], None]] = {"links": links}
+
+
+PUT_BACK: dict[str, tuple[str, str, Any]] = {
+    "markup": ("app.viewer.document", "html.escape", lambda text, quote=True: text),
+    "rows": ("app.web.jobs", "JobStore._is_readable", lambda *_: True),
+    "counter": ("app.web.jobs", "LARGEST_ID", 2**63),
+    "size": ("app.web.uploads", "LARGEST_SIZE", 10**1000),
+    "number": ("app.web.routes", "Routes._job", lambda own, asked: own.store.get(int(asked.path_params["id"]))),
+    "nan": ("app.web.library", "math", SimpleNamespace(isfinite=lambda _: True)),
+}
+"""Mended faults: the module, what the mend is in it, and what does without."""
+
+
+def put_back(fault: str) -> None:
+    """Undo a mend in this process and its forks."""
+    module, name, other = PUT_BACK[fault]
+    *owners, last = name.split(".")
+    setattr(reduce(getattr, owners, import_module(f"stream_recon.{module}")), last, other)

@@ -9,19 +9,24 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from fuzzing.mutate import WORDS, broken_bytes
+from stream_recon.app.batch.summary import Row
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.sources import growing
+from stream_recon.app.viewer.document import markup, with_page
+from stream_recon.app.viewer.panel import SharedPanel
 from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.app import make_app
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import InputError, OutputError
+from tests.app.batch.test_page import page_of
 
 REQUESTS = 12
 """Requests of a case."""
@@ -30,7 +35,8 @@ PATHS = (
     "/api/exports/{}", "/api/results/{}", "/api/results/{}/picture", "/api/results/result/{}", "/api/results/{}/export",
     "/api/scans", "/api/scans/{}", "/api/scans/{}/frames", "/api/scans/{}/end", "/view/{}", "/view/{}/{}", "/static/{}",
 )  # fmt: skip
-NAMES = ("..", "../..", "%2e%2e%2f", "result", "1", "-1", "9" * 20, "a" * 3000, "%00", "é", "stop", "rename")
+LARGE = "9" * 5000
+NAMES = (LARGE, "..", "../..", "%2e%2e%2f", "result", "1", "-1", "9" * 20, "a" * 3000, "%00", "é", "stop", "rename")
 KEYS = ("name", "size", "options", "address", "format", "upload", "stride", "max_frames", "scale", "mapping")
 REFUSALS = (200, 201, 206, 307, 400, 403, 404, 405, 408, 409, 415, 416, 503, 507)
 """Answers of a server that is well."""
@@ -40,11 +46,13 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
     """Send a server of a folder what no page sends. Raises InputError where it refused all of it."""
     places = DataFolder(folder / "data")
     places.make()
-    (folder / "outside.txt").write_text("mine")
+    (folder / "outside").mkdir()
+    for name in ("a.txt", "../outside.piece"):
+        (folder / "outside" / name).write_text("mine")
     for number in range(draw.randrange(4)):
         _strange_result(places.path / f"strange-{number}", draw)
     if draw.random() < 0.3:
-        _damage_queue(places, draw)
+        _damage_queue(places, folder / "outside" / "a.txt", draw)
     open_to_others = draw.random() < 0.3
     reach = AccessPolicy(host="0.0.0.0", token="a-token-of-a-test") if open_to_others else AccessPolicy()
     growing.MIN_BYTES = draw.choice((100, 200_000))  # short videos begin while they come, too
@@ -59,9 +67,9 @@ def serve(folder: Path, source: Path, draw: random.Random) -> None:
         _socket(client, draw)
         state = client.get("/api/state")
         assert state.status_code in (200, 403), state.text
-    assert (folder / "outside.txt").read_text() == "mine"
+    assert (folder / "outside" / "a.txt").read_text() == (folder / "outside.piece").read_text() == "mine"
     # The case's own message file may stand there, too.
-    strange = {path.name for path in folder.iterdir()} - {"data", "outside.txt", "message.txt"}
+    strange = {path.name for path in folder.iterdir()} - {"data", "outside", "outside.piece", "message.txt"}
     assert not strange, strange
     if not read:
         raise InputError("every request was refused")
@@ -72,9 +80,10 @@ def _strange_result(folder: Path, draw: random.Random) -> None:
     folder.mkdir()
     record, trajectory = folder / RUN_NAME, folder / "trajectory.txt"
     record.write_text(json.dumps({"program": "stream-recon", "frames": {"reconstructed": 3}, "source": "a"}))
-    path = draw.choice((record, trajectory))
-    path.unlink(missing_ok=True)
-    match draw.randrange(5):
+    path, kind = draw.choice((record, trajectory)), draw.randrange(5)
+    if kind < 4:
+        path.unlink(missing_ok=True)
+    match kind:
         case 0:
             os.mkfifo(path)
         case 1:
@@ -86,14 +95,17 @@ def _strange_result(folder: Path, draw: random.Random) -> None:
             value = draw.choice(("NaN", "1e999", "[" * 50_000, '"\\ud800"', "9" * 4000, "{}", "null"))
             path.write_text(f'{{"program": "stream-recon", "frames": {{"reconstructed": {value}}}, "source": {value}}}')
         case _:
-            path.write_text("nan 0 0 0 0 0 0 1\n1e999 0 0 0 0 0 0 1\n")
+            trajectory.write_text("nan 0 0 0 0 0 0 1\n1e999 0 0 0 0 0 0 1\n")
 
 
-def _damage_queue(places: DataFolder, draw: random.Random) -> None:
+def _damage_queue(places: DataFolder, mine: Path, draw: random.Random) -> None:
     """A queue that a disk has damaged, or a server of another version has written."""
     store = JobStore(places.queue)
     for name in ("hall", "attic"):
         store.add("refine", name, "", {})
+    row = (draw.choice(("a" * 16, "../../../outside")), draw.choice((None, "ab")), draw.choice((None, str(mine))))
+    store.connection.execute("insert into uploads values(?, 'a', 4, '{}', 1, ?, ?, null)", row)
+    store.connection.execute("update sqlite_sequence set seq=?", (draw.choice((3, -1, 2**63 - 1)),))
     store.connection.execute(draw.choice(("drop table jobs", "alter table jobs rename column state to s", "select 1")))
     store.close()
     if draw.random() < 0.7:
@@ -122,7 +134,8 @@ def _request(client: TestClient, draw: random.Random, example: bytes) -> bool:
 
 def _upload(client: TestClient, draw: random.Random, example: bytes) -> bool:
     data = _content(draw, example)
-    made = client.post("/api/uploads", json={"name": draw.choice([*NAMES, *WORDS[:-1]]), "size": len(data)})
+    sizes = [len(data)] * 9 + [10**400, -1]
+    made = client.post("/api/uploads", json={"name": draw.choice([*NAMES, *WORDS[:-1]]), "size": draw.choice(sizes)})
     if made.status_code != 201:
         return False
     number, offset = made.json()["id"], 0
@@ -167,7 +180,20 @@ def _zip(draw: random.Random) -> bytes:
 def _body(draw: random.Random) -> bytes:
     if draw.random() < 0.3:
         return draw.choice((b"", b"[" * 3000, draw.randbytes(200), b"null", b"\xff"))
-    odd: tuple[Any, ...] = (0, -1, 10**40, 1.5, None, True, [], {}, {"stride": "x"}, "html", "rtsp://a/b")
+    odd: tuple[Any, ...] = (
+        0,
+        -1,
+        10**40,
+        1.5,
+        None,
+        True,
+        [],
+        {},
+        {"stride": "x"},
+        "html",
+        "rtsp://a",
+        "rtsp://\ud800",
+    )
     given = {draw.choice(KEYS): draw.choice((*WORDS[:-1], *odd)) for _ in range(draw.randrange(4))}
     return json.dumps(given).encode()
 
@@ -188,3 +214,22 @@ def _socket(client: TestClient, draw: random.Random) -> None:
             socket.send_text("text")
     with suppress(InputError, OutputError):
         jpeg_size(broken_bytes(b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08\x00\x60\x00\x80\x03" + bytes(40), draw))
+
+
+def markup_case(folder: Path, source: Path, draw: random.Random) -> None:
+    """Text of others never becomes an element or an attribute of a page."""
+    parts = ("<x>", '">', "'>", "</script>", "</title>", "<script>", '" onload="x', "&lt;", "<!--", "javascript:x")
+    text, panel = "a" + "".join(draw.choices(parts, k=draw.randrange(1, 6))), MagicMock()
+
+    def verdict(text: str) -> str:
+        SharedPanel(panel, lambda: None).show_verdict("good", text)
+        return str(panel.gui.add_html.return_value.content)
+
+    def batch(text: str) -> str:
+        return page_of([Row(text, text, text, state, reason=text) for state in ("failed", "done")], folder)
+
+    def client(text: str) -> str:
+        return with_page("<html><head></head></html>", text)
+
+    for marks, page in (("<\"'", markup), ("<\"'", verdict), ("<\"'", batch), ("<", client)):
+        assert all(page(text).count(mark) == page("plain").count(mark) for mark in marks), text
