@@ -51,6 +51,36 @@ TURNS = {(1, 0, 0, 1): 1} | {
     for number, (swap, x, y) in ORIENTATIONS.items()
 }
 """EXIF orientation by the signs of a display matrix."""
+BOXES: dict[bytes, set[bytes]] = {
+    level: set(names.split())
+    for level, names in {
+        b"": b"ftyp styp pdin moov moof mfra sidx ssix emsg prft mdat idat meta udta uuid pnot PICT pict thum frea "
+        b"ithm inst sefd mpvd imda",
+        b"moov": b"mvhd trak mvex udta meta iods ctab uuid pssh gps GPS ainf",
+        b"trak": b"tkhd edts mdia tref trgr tapt load txas udta meta uuid ludt",
+        b"edts": b"elst",
+        b"mdia": b"mdhd hdlr minf elng udta name",
+        b"minf": b"vmhd smhd hmhd nmhd sthd gmhd hdlr dinf stbl",
+        b"stbl": b"stsd stts ctts cslg stss stps stsc stsz stz2 stco co64 sdtp sbgp csgp sgpd subs saiz saio stdp padb "
+        b"stsh senc",
+        b"stsd": b"avcC hvcC lhvC vvcC av1C vpcC esds d263 glbl jpgC btrt bitr pasp colr clap fiel gama chrm mdcv clli "
+        b"SmDm CoLL cclv amve dvcC dvvC dvwC hvcE avcE st3d sv3d vexu hfov sinf strf dfLa uuid ACLR ARES AICI APRG",
+    }.items()
+}
+"""Boxes that are read or do not change where and when frames are shown, by the box that they stand in."""
+REQUIRED = {
+    b"moov": "mvhd trak",
+    b"trak": "tkhd mdia",
+    b"edts": "elst",
+    b"mdia": "mdhd hdlr minf",
+    b"minf": "stbl",
+    b"stbl": "stsd stts stsc stsz|stz2 stco|co64",
+}
+"""Boxes that others must have."""
+FREE = {b"free", b"skip", b"wide", b"junk", bytes(4)}
+"""Boxes without content, anywhere."""
+SEVERAL = set(b"moof sidx ssix emsg prft mdat idat udta uuid trak pssh sbgp csgp sgpd subs saiz saio colr imda".split())
+"""Boxes that may stand more than once in another one."""
 SAME_AXIS = 0.01
 """Share of a display matrix's row up to which its smaller number is rounding."""
 
@@ -93,6 +123,8 @@ class Film:
     """Seconds since 1970 at which it was recorded."""
     others: tuple[str, ...] = ()
     """Kinds of its tracks that are no video."""
+    notes: tuple[str, ...] = ()
+    """What of its boxes is not understood."""
 
 
 @dataclass(frozen=True)
@@ -152,16 +184,17 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
     try:
         with open_regular(path) as file:
             found = _by_library(path, file)
-            try:
+            tracks, notes = list[VideoTrack](), list[str]()
+            with suppress(ValueError, struct.error, ArithmeticError, IndexError):
+                if whole_file(file).table(b"moov"):
+                    notes = list(_odd_boxes(whole_file(file), b""))
                 tracks = _iso_tracks(whole_file(file), found.tracks)
-            except (ValueError, struct.error, ArithmeticError, IndexError):
-                tracks = []
             if found.container in ("Matroska", "WebM"):
                 file.seek(0)
                 kind = MATROSKA_PROJECTION.search(file.read(MAX_TABLE_BYTES).split(b"\x1f\x43\xb6\x75")[0])
                 refused = "" if kind is None else list(PROJECTIONS.values())[kind[1][0] - 1]
                 tracks = [replace(track, refused=refused or track.refused) for track in found.tracks]
-            return replace(found, tracks=tuple(tracks) or found.tracks)
+            return replace(found, tracks=tuple(tracks) or found.tracks, notes=tuple(dict.fromkeys(notes)))
     except (OSError, ValueError):
         return Film()
 
@@ -195,6 +228,7 @@ def _by_library(path: Path, file: BinaryIO) -> Film:
 def _stated(track: Any) -> VideoTrack:
     layout = str(track.multiview_layout or "").lower()
     packed = LAYOUTS[2] if "side" in layout else LAYOUTS[1] if "top" in layout or "bottom" in layout else ""
+    packed = packed or (LAYOUTS[3] if layout not in ("", "mono") else "")
     is_dolby = ".05" in str(track.hdr_format_profile or "")  # the one profile without another form of the colours
     return VideoTrack(
         size=(int(track.width or 0), int(track.height or 0)),
@@ -228,6 +262,23 @@ def _iso_tracks(file: FileBox, stated: tuple[VideoTrack, ...]) -> list[VideoTrac
     return tracks
 
 
+def _odd_boxes(box: FileBox, level: bytes, skip: int = 0) -> Iterator[str]:
+    """What is not understood of the boxes in one, and in those below it."""
+    seen: set[bytes] = set()
+    for inner in box.inside(b"", skip=skip):
+        name, where = inner.name.decode("latin-1"), level.decode() or "the file"
+        if inner.name.strip() not in BOXES[level] | FREE:
+            yield f"its box {name!r} in {where} is unknown and not applied"
+        elif inner.name in seen - SEVERAL - FREE:
+            yield f"its box {name!r} stands more than once in {where}: one is used"
+        seen.add(inner.name)
+        if inner.name in BOXES and inner.name != b"stsd":
+            yield from _odd_boxes(inner, inner.name)
+    for names in REQUIRED.get(level, "").split():
+        if not seen & {name.encode() for name in names.split("|")}:
+            yield f"it lacks its box {names.split('|')[0]!r} in {level.decode()}"
+
+
 def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.float64]) -> VideoTrack:
     scale = _scale(box.table(b"mdia", b"mdhd"))
     tables = next(box.inside(b"mdia", b"minf", b"stbl"), None)
@@ -240,7 +291,8 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
     orientation, notes = _turn(_matrix(box.table(b"tkhd")[-44:-8]) @ turn)
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
     track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
-    notes += stated.notes
+    odd = (note for entry in entries for note in _odd_boxes(entry, b"stsd", skip=78))
+    notes += (*stated.notes, *odd, *_aperture(entries))
     edits = _edits(box.table(b"edts", b"elst"), movie_scale, scale)
     if not edits:
         return replace(track, notes=notes)
@@ -274,6 +326,16 @@ def _kind(entry: FileBox) -> str:
         if box.name == b"vexu" and any(True for _ in box.inside(b"pack")):
             return LAYOUTS[2]
     return ""
+
+
+def _aperture(entries: list[FileBox]) -> Iterator[str]:
+    """What is said of a clean aperture that is a part of the picture."""
+    for entry in entries:
+        if clap := next((box.content for box in entry.inside(b"", skip=78) if box.name == b"clap"), b""):
+            width, over, height, under = struct.unpack_from(">4I", clap)
+            part, whole = (width / over, height / under), struct.unpack_from(">HH", entry.content, 24)
+            if part != whole:
+                yield f"its clean aperture (clap) of {part[0]:g}x{part[1]:g} is not cut out of {whole[0]}x{whole[1]}"
 
 
 def _matrix(data: bytes) -> NDArray[np.float64]:

@@ -98,7 +98,11 @@ def _open_video(spec: str, path: Path) -> VideoReader:
         )
     if is_growing(path):
         return GrowingVideoReader(path)
-    reader = VideoReader(open_capture(path, path.name), path.name, path)
+    try:
+        reader = VideoReader(open_capture(path, path.name), path.name, path)
+    except InputError as error:
+        notes = [*stated.notes, *(note for track in tracks for note in track.notes)]
+        raise InputError("; ".join([str(error), *notes])) from error
     reader.warnings += _track_choice(path.name, tracks)
     return reader
 

@@ -12,7 +12,7 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.containers import LAYOUTS, ROUND
 
 ABOVE, BESIDE = LAYOUTS[1:3]
-CUBE, FISHEYES = "a cube map of 360 degrees", "two fish-eye pictures"
+CUBE, FISHEYES, FISHEYE = "a cube map of 360 degrees", "two fish-eye pictures", "a round picture of a fish-eye lens"
 SUFFIXES = {
     ".360": ("the two lenses of a GoPro MAX", "export it as a film of 360 degrees with GoPro Player"),
     ".insv": ("the lenses of an Insta360", "export it as a flat film with Insta360 Studio"),
@@ -24,6 +24,7 @@ ADVICE = {
     ROUND: "v360=e:flat:h_fov=90:v_fov=90:yaw=0",
     CUBE: "v360=c3x2:flat:h_fov=90:v_fov=90 (or eac, c6x1, c1x6 for c3x2)",
     FISHEYES: "v360=dfisheye:flat:ih_fov=190:iv_fov=190:h_fov=90:v_fov=90",
+    FISHEYE: "v360=fisheye:flat:ih_fov=180:iv_fov=180:h_fov=90:v_fov=90",
     ABOVE: "crop=iw:ih/2:0:0",
     BESIDE: "crop=iw/2:ih:0:0 (of VR180: v360=hequirect:flat:in_stereo=sbs:h_fov=90:v_fov=90)",
 }
@@ -77,6 +78,7 @@ def kind_of_picture(rgb: NDArray[np.uint8]) -> str:
     checks = (
         (is_equirectangular, ROUND),
         (is_dual_fisheye, FISHEYES),
+        (is_fisheye, FISHEYE),
         (is_cube_map, CUBE),
         (is_side_by_side, BESIDE),
         (is_one_above_the_other, ABOVE),
@@ -131,6 +133,36 @@ def is_dual_fisheye(rgb: NDArray[np.uint8]) -> bool:
         if corners.max() > DARK + EVEN or corners.std() > EVEN or (half[away < 0.8] > DARK).mean() < FILLED:
             return False
     return True
+
+
+ROUNDNESS = 0.02
+"""Distance of the rim from a circle, as a share of the radius, up to which it is one: nine of ten points."""
+
+
+def is_fisheye(rgb: NDArray[np.uint8]) -> bool:
+    """Whether an image [H, W, 3] is one circle on black, which may be cut off above and below or at the sides."""
+    grey = _grey(rgb, (max(8, round(DISK * rgb.shape[1] / len(rgb))), DISK))
+    return any(_is_disk(levels) for levels in (grey, grey.T))
+
+
+def _is_disk(grey: NDArray[np.float32]) -> bool:
+    """Whether what is bright in most rows of an image lies in a circle, and all around it is black."""
+    bright = grey > DARK
+    first, last = bright.argmax(axis=1), bright[:, ::-1].argmax(axis=1)
+    inside = np.flatnonzero(bright.any(axis=1) & (first > 0) & (last > 0))
+    if len(inside) < len(grey) / 2:
+        return False
+    x = np.concatenate([first[inside] - 0.5, grey.shape[1] - last[inside] - 0.5])
+    y = np.concatenate([inside, inside]).astype(np.float64)
+    (u, v, c), *_ = np.linalg.lstsq(np.stack([2 * x, 2 * y, np.ones_like(x)], axis=1), x**2 + y**2, rcond=None)
+    radius = float(np.sqrt(max(c + u**2 + v**2, 0.0)))
+    rows, columns = np.indices(grey.shape)
+    away = np.hypot(columns - u, rows - v)
+    is_round = np.quantile(np.abs(np.hypot(x - u, y - v) - radius), 0.9) < ROUNDNESS * radius
+    if not is_round or radius < 0.4 * min(grey.shape) or not (away > 1.05 * radius).any():
+        return False
+    around = grey[away > 1.05 * radius]
+    return bool(around.max() <= DARK + EVEN and around.std() <= EVEN and bright[away < 0.8 * radius].mean() >= FILLED)
 
 
 FACE = 64

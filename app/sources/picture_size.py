@@ -1,12 +1,14 @@
-"""Size of the pictures in a video stream by its packets, since OpenCV resizes all frames to the size of the first."""
+"""Size of the pictures in a video stream by its packets, since OpenCV resizes all frames to the size of the first, and
+what they state of two views in a picture."""
 
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
 import cv2
 
 from stream_recon.app.sources.capture import open_capture
-from stream_recon.app.sources.containers import media_tracks
+from stream_recon.app.sources.containers import LAYOUTS, media_tracks
 from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096
@@ -16,6 +18,8 @@ CODECS = (
     *("mp4v", "fmp4", "xvid", "divx", "mjpg", "jpeg", "vp80", "vp90"),
 )
 """Codes of codecs whose packets are understood."""
+FRAME_PACKING = 45
+"""Number of the message on frame packing."""
 Size = tuple[int, int]
 
 
@@ -29,6 +33,8 @@ class SizeWatch:
         """Width and height as stored of the pictures at the packet read last; None where it is not known."""
         self.first: Size | None = None
         """The same at the first packet."""
+        self.views = ""
+        """Layout of the views in a picture, where the first packet states more than one."""
         try:
             capture = open_capture(path, name)
         except InputError:
@@ -52,12 +58,42 @@ class SizeWatch:
             if self._packet == 0 or self._capture.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
                 ok, data = self._capture.retrieve()
                 if ok and data is not None:
-                    self.size = picture_size(self._codec, data.ravel()[:MAX_HEAD_BYTES].tobytes()) or self.size
+                    head = data.ravel()[:MAX_HEAD_BYTES].tobytes()
+                    self.size = picture_size(self._codec, head) or self.size
+                    self.views = self.views or packed_views(self._codec, head)
 
     def close(self) -> None:
         if self._capture is not None:
             self._capture.release()
             self._capture = None
+
+
+def packed_views(code: str, data: bytes) -> str:
+    """Layout of two views in the pictures of H.264 and HEVC, by a packet; empty where it states none."""
+    is_hevc = code in ("hevc", "hvc1", "hev1", "h265")
+    for unit in data.split(b"\0\0\1")[1:] if is_hevc or code in ("h264", "avc1", "avc3", "x264") else ():
+        if unit and (unit[0] == 0x4E if is_hevc else unit[0] & 31 == 6):
+            with suppress(IndexError, ValueError):
+                return _packing(unit.replace(b"\0\0\3", b"\0\0"), at=2 if is_hevc else 1)
+    return ""
+
+
+def _packing(unit: bytes, at: int) -> str:
+    """Of a unit of messages, by the one on frame packing (ITU-T H.264, D.2.26). Raises IndexError: it has none."""
+    numbers = [0, 0]
+    while numbers[0] != FRAME_PACKING:
+        at += numbers[1]
+        for which in range(2):
+            begin = at
+            while unit[at] == 255:
+                at += 1
+            numbers[which] = 255 * (at - begin) + unit[at]
+            at += 1
+    bits = "".join(f"{byte:08b}" for byte in unit[at : at + 12])
+    after = 2 * bits.index("1") + 1  # its own number, by Exp-Golomb
+    layout = int(bits[after + 1 : after + 8], 2)
+    is_none = bits[after] == "1" or layout == 6  # ended, or one view
+    return "" if is_none else LAYOUTS[{3: 2, 4: 1}.get(layout, 3)]
 
 
 def picture_size(code: str, data: bytes) -> Size | None:

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -13,11 +14,12 @@ from stream_recon.app.sources.colour import tone_curve
 from stream_recon.app.sources.containers import TURNS, film
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import oriented
-from stream_recon.app.sources.picture_size import SizeWatch, picture_size
+from stream_recon.app.sources.picture_size import SizeWatch, packed_views, picture_size
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.sources.film_files import (
+    CONTAINERS,
     TO_SAMPLE,
     box,
     displayed,
@@ -28,7 +30,7 @@ from tests.app.sources.film_files import (
     turning,
     with_wide_pixels,
 )
-from tests.mutations import of_parts, silently_other
+from tests.mutations import Mutant, of_parts, silently_other
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "files"
 
@@ -287,21 +289,78 @@ def test_interlaced_video_is_told(name: str) -> None:
     assert not film(CORPUS / "hlg.mp4").tracks[0].interlaced
 
 
-def test_boxes_of_a_track_are_read_in_any_order(tmp_path: Path) -> None:
-    whole = displayed(tmp_path / "a.mp4", (0, 1, -1, 0), frames=4).read_bytes()
-    begin, end = find_box(whole, [b"moov", b"trak"])
-    parts, at = [], begin + 8
-    while at < end:
-        size = int.from_bytes(whole[at : at + 4], "big")
-        parts.append((whole[at + 4 : at + 8].decode("latin-1"), whole[at : at + size]))
+HEADS = {b"": 0, b"stsd": 8, b"mp4v": 78} | dict.fromkeys(CONTAINERS, 0)
+Part = tuple[str, bytes]
+
+
+def parts_of(name: bytes, content: bytes) -> list[Part]:
+    """Names and bytes of the boxes in the content of a box."""
+    at, parts = HEADS[name], list[Part]()
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 4], "big") or len(content) - at
+        parts.append((content[at + 4 : at + 8].decode("latin-1"), content[at : at + size]))
         at += size
+    return parts
 
-    def read(boxes: list[tuple[str, bytes]]) -> tuple[list[bytes], list[str]]:
-        inner = b"".join(content for _, content in boxes)
-        path = tmp_path / "b.mp4"
-        path.write_bytes(whole[: begin + 8] + inner + whole[end:])
+
+def with_changes(name: bytes, content: bytes, way: tuple[bytes, ...] = ()) -> Iterator[Mutant[bytes]]:
+    """Contents of a box with one box in it, or below, renamed, removed, repeated, moved or added."""
+    parts, head = parts_of(name, content), content[: HEADS[name]]
+    # What the file begins with has its place, and frames are addressed by theirs.
+    for mutant in () if not name else of_parts(parts):
+        renamed = [box[:4] + word.encode("latin-1") + box[8:] for word, box in mutant.content]
+        yield Mutant(mutant.change, (*mutant.names, "zzzz"), head + b"".join(renamed))
+    if name:
+        yield Mutant("added to", ("zzzz",), content + box(b"zzzz", bytes(20)))
+    for at, (word, whole) in enumerate(parts):
+        if word.encode("latin-1") in HEADS:
+            before, after = (b"".join(other for _, other in some) for some in (parts[:at], parts[at + 1 :]))
+            for mutant in with_changes(word.encode("latin-1"), whole[8:]):
+                grown = box(word.encode("latin-1"), mutant.content)
+                yield Mutant(f"{mutant.change} {word}", mutant.names, head + before + grown + after)
+
+
+def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
+    """Of an upright film that is cut."""
+    whole = bytearray(trimmed(tmp_path / "a.mp4", 0.3, 0.4, frames=10).read_bytes())
+    _, end = find_box(bytes(whole), [b"moov", b"trak", b"tkhd"])
+    struct.pack_into(">5i", whole, end - 44, 0, 1 << 16, 0, -1 << 16, 0)
+
+    def read(data: bytes) -> tuple[list[tuple[tuple[int, ...], bytes]], list[str]]:
+        (tmp_path / "b.mp4").write_bytes(data)
+        with open_source(str(tmp_path / "b.mp4")) as source:
+            return [(frame.rgb.shape, frame.rgb.tobytes()) for frame in source], source.warnings
+
+    # A film without an edit list is another valid one; without its codec's head or pictures it is refused by its codec.
+    free = (("removed", "edts"), ("removed", "esds"), ("removed", "mp4v"), ("moved", "mvhd"))
+    changed = with_changes(b"", bytes(whole))
+    mutants = [
+        m for m in changed if not any(m.change.startswith(change) and m.names[0] == name for change, name in free)
+    ]
+    expected, said = read(bytes(whole))
+    assert len(mutants) > 80 and not said
+    assert silently_other(read, mutants, expected, InputError) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "head"), [("h264", b"\x06\x05\xff\x05" + b"a" * 260 + b"\x2d\x07"), ("hevc", b"\x4e\x01\x2d\x07")]
+)
+def test_frame_packing_is_read_from_packets(code: str, head: bytes) -> None:
+    for layout, kind in ((3, "side by side"), (4, "above"), (5, "two views"), (6, "")):
+        # Number 0, not ended, the layout; the rest is of no account.
+        message = (0b1_0_0000000_0000000 | layout << 7).to_bytes(2, "big") + bytes(5)
+        packet = b"\0\0\0\1\x09\x10\0\0\1" + head + message + b"\x80\0\0\1\x65"
+        found = packed_views(code, packet)
+        assert kind in found and bool(found) == bool(kind)
+        assert not packed_views("mjpg", packet)
+        for cut in range(len(packet)):
+            packed_views(code, packet[:cut])
+
+
+def test_a_clean_aperture_that_is_a_part_is_told(tmp_path: Path) -> None:
+    for width, count in ((64, 0), (48, 1)):
+        path = write_video(tmp_path / f"{width}.mp4", 3)
+        aperture = box(b"clap", struct.pack(">8I", width, 1, 48, 1, 0, 1, 0, 1))
+        path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, aperture))
         with open_source(str(path)) as source:
-            return [frame.rgb.tobytes() for frame in source], source.warnings
-
-    moved = [mutant for mutant in of_parts(parts) if mutant.change.startswith("moved")]
-    assert len(moved) > 1 and silently_other(read, moved, read(parts)[0], InputError) == []
+            assert len(source.warnings) == count and all("48x48 is not cut out" in line for line in source.warnings)

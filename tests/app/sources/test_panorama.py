@@ -83,6 +83,20 @@ def test_two_circles_on_black_are_fish_eyes(seed: int) -> None:
     assert "fish-eye" in kind_of_picture(np.hstack(both)) and "fish-eye" in kind_of_picture(np.vstack(both))
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "radius"), [(150, 200, 72), (150, 150, 74), (108, 192, 92), (200, 120, 96)]
+)
+def test_one_circle_on_black_is_a_fish_eye(height: int, width: int, radius: float) -> None:
+    picture = view(height, width)
+    rows, columns = np.indices((height, width))
+    away = np.hypot(columns - width / 2 + 3, rows - height / 2 - 1)
+    assert "fish-eye" in kind_of_picture(np.where(away[..., None] < radius, picture // 2 + 60, 4).astype(np.uint8))
+    for bars in (np.abs(columns - width / 2), np.abs(rows - height / 2), columns, rows):
+        assert kind_of_picture(np.where(bars[..., None] < radius * 0.6, picture, 4).astype(np.uint8)) == ""
+    vignette = np.clip(1.4 - away / radius, 0, 1)[..., None]
+    assert kind_of_picture((picture * vignette).astype(np.uint8)) == ""
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
     ("height", "width"), [(200, 400), (200, 300), (300, 200), (225, 400), (300, 400), (400, 300), (60, 360), (300, 300)]
