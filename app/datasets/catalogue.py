@@ -18,13 +18,16 @@ class DatasetReader:
 
     name: str
     title: str
-    files: str
-    """One line on the files that identify the layout, and on further ones that are read."""
     recognise: Callable[[Path], bool]
     """Whether a folder has the layout; may raise OSError."""
     counter: Callable[[Path], int | None]
     loader: Callable[[Path], Recording] | None
     """None for videos, which `open_source` reads."""
+
+    @property
+    def files(self) -> str:
+        """One line on the files that identify the layout, and on further ones that are read."""
+        return FILES[self.name]
 
     def count(self, path: Path) -> int | None:
         """Number of images without reading them; None where that fails (`load` then raises the error)."""
@@ -53,116 +56,72 @@ def _kitti(path: Path, odometry: Callable[[Path], T], raw: Callable[[Path], T]) 
     return raw(path) if kitti_raw.is_kitti_raw(path) else odometry(path)
 
 
+FILES = {
+    "video": "*.mp4, .mov, .mkv, .avi, .webm ..",
+    "images": "at least two images (jpg, png ..), in natural order",
+    "bonn": "rgb.txt in a folder called rgbd_bonn_*; groundtruth.txt, depth.txt",
+    "eth3d": "rgb.txt and calibration.txt; groundtruth.txt, depth.txt",
+    "tum": "rgb.txt; groundtruth.txt, depth.txt",
+    "icl-nuim": "associations.txt and rgb/; NAME.gt.freiburg, depth/",
+    "euroc": "mav0/cam0/data.csv; sensor.yaml, mav0/state_groundtruth_estimate0/data.csv",
+    "kitti": "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt, poses/NN.txt; or a drive with "
+    "image_02/data, image_02/timestamps.txt, oxts/ and calib_*.txt",
+    "7scenes": "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
+    "scannet": "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
+    "replica": "traj.txt and results/frame*.jpg; results/depth*.png, cam_params.json here or one folder above",
+    "oxford-spires": "raw/cam0, images/cam0 or cam0 with SECONDS.NANOSECONDS.jpg; processed/trajectory/gt-tum.txt or "
+    "gt-tum.txt",
+    "nerfstudio": "transforms.json and the images that it names",
+    "colmap": "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
+    "sequence": "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
+}
+"""What `DatasetReader.files` says, by its name."""
 COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
 
-VIDEO = DatasetReader(
-    "video", "Video files", "*.mp4, .mov, .mkv, .avi, .webm ..", recording.is_video, recording.count_video, None
-)
+VIDEO = DatasetReader("video", "Video files", recording.is_video, recording.count_video, None)
 IMAGES = DatasetReader(
-    "images",
-    "Folders of images",
-    "at least two images (jpg, png ..), in natural order",
-    recording.is_image_folder,
-    _count(images_in),
-    recording.load_image_folder,
+    "images", "Folders of images", recording.is_image_folder, _count(images_in), recording.load_image_folder
 )
 READERS: tuple[DatasetReader, ...] = (
-    DatasetReader(
-        "bonn",
-        "Bonn RGB-D Dynamic",
-        "rgb.txt in a folder called rgbd_bonn_*; groundtruth.txt, depth.txt",
-        rgbd.is_bonn,
-        COUNT_RGB_LIST,
-        rgbd.load_bonn,
-    ),
-    DatasetReader(
-        "eth3d",
-        "ETH3D SLAM",
-        "rgb.txt and calibration.txt; groundtruth.txt, depth.txt",
-        rgbd.is_eth3d,
-        COUNT_RGB_LIST,
-        rgbd.load_eth3d,
-    ),
-    DatasetReader(
-        "tum", "TUM RGB-D", "rgb.txt; groundtruth.txt, depth.txt", rgbd.is_tum, COUNT_RGB_LIST, rgbd.load_tum
-    ),
+    DatasetReader("bonn", "Bonn RGB-D Dynamic", rgbd.is_bonn, COUNT_RGB_LIST, rgbd.load_bonn),
+    DatasetReader("eth3d", "ETH3D SLAM", rgbd.is_eth3d, COUNT_RGB_LIST, rgbd.load_eth3d),
+    DatasetReader("tum", "TUM RGB-D", rgbd.is_tum, COUNT_RGB_LIST, rgbd.load_tum),
     DatasetReader(
         "icl-nuim",
         "ICL-NUIM (TUM-compatible PNGs)",
-        "associations.txt and rgb/; NAME.gt.freiburg, depth/",
         rgbd.is_icl,
         partial(rgbd.count_listed, "associations.txt"),
         rgbd.load_icl,
     ),
-    DatasetReader(
-        "euroc",
-        "EuRoC MAV",
-        "mav0/cam0/data.csv; sensor.yaml, mav0/state_groundtruth_estimate0/data.csv",
-        rigs.is_euroc,
-        rigs.count_euroc,
-        rigs.load_euroc,
-    ),
+    DatasetReader("euroc", "EuRoC MAV", rigs.is_euroc, rigs.count_euroc, rigs.load_euroc),
     DatasetReader(
         "kitti",
         "KITTI odometry",
-        "sequences/NN/ with image_2 (else image_0) and times.txt or calib.txt, poses/NN.txt; or a drive with "
-        "image_02/data, image_02/timestamps.txt, oxts/ and calib_*.txt",
         lambda path: rigs.is_kitti(path) or kitti_raw.is_kitti_raw(path),
         _count(lambda path: _kitti(path, rigs.kitti_images, kitti_raw.kitti_raw_images)),
         lambda path: _kitti(path, rigs.load_kitti, kitti_raw.load_kitti_raw),
     ),
     DatasetReader(
-        "7scenes",
-        "7-Scenes",
-        "seq-NN/ with frame-*.color.png; .pose.txt, .depth.png",
-        rooms.is_seven_scenes,
-        _count(rooms.seven_scenes_images),
-        rooms.load_seven_scenes,
+        "7scenes", "7-Scenes", rooms.is_seven_scenes, _count(rooms.seven_scenes_images), rooms.load_seven_scenes
+    ),
+    DatasetReader("scannet", "ScanNet (exported)", rooms.is_scannet, _count(rooms.scannet_images), rooms.load_scannet),
+    DatasetReader(
+        "replica", "Replica (rendered trajectories)", rooms.is_replica, _count(rooms.replica_images), rooms.load_replica
     ),
     DatasetReader(
-        "scannet",
-        "ScanNet (exported)",
-        "color/ and pose/ or intrinsic/; depth/, intrinsic/intrinsic_color.txt",
-        rooms.is_scannet,
-        _count(rooms.scannet_images),
-        rooms.load_scannet,
-    ),
-    DatasetReader(
-        "replica",
-        "Replica (rendered trajectories)",
-        "traj.txt and results/frame*.jpg; results/depth*.png, cam_params.json here or one folder above",
-        rooms.is_replica,
-        _count(rooms.replica_images),
-        rooms.load_replica,
-    ),
-    DatasetReader(
-        "oxford-spires",
-        "Oxford Spires images",
-        "raw/cam0, images/cam0 or cam0 with SECONDS.NANOSECONDS.jpg; processed/trajectory/gt-tum.txt or gt-tum.txt",
-        rigs.is_spires,
-        _count(rigs.spires_images),
-        rigs.load_spires,
+        "oxford-spires", "Oxford Spires images", rigs.is_spires, _count(rigs.spires_images), rigs.load_spires
     ),
     DatasetReader(
         "nerfstudio",
         "nerfstudio, instant-ngp",
-        "transforms.json and the images that it names",
         nerfstudio.is_nerfstudio,
         nerfstudio.count_nerfstudio,
         nerfstudio.load_nerfstudio,
     ),
-    DatasetReader(
-        "colmap",
-        "COLMAP",
-        "images/ and sparse/0 (or sparse) with cameras and images, .bin or .txt; points3D",
-        colmap.is_colmap,
-        _count(colmap.colmap_images),
-        colmap.load_colmap,
-    ),
+    DatasetReader("colmap", "COLMAP", colmap.is_colmap, _count(colmap.colmap_images), colmap.load_colmap),
     DatasetReader(
         "sequence",
         "Sequences of 'stream-recon eval'",
-        "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
         recording.is_sequence,
         _count(recording.sequence_images),
         recording.load_sequence,

@@ -18,30 +18,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthPoints
 from stream_recon.app.core.input_file import input_errors, read_file
 from stream_recon.app.core.transforms import FloatArray, invert_pose
-from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
 from stream_recon.app.sources.calibration import Calibration, one_camera
-from stream_recon.app.sources.camera_files import colmap_camera
+from stream_recon.app.sources.camera_models import COLMAP_PARAMETERS, UnsupportedError, colmap_camera
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
 from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
-MODELS = {
-    0: ("SIMPLE_PINHOLE", 3),
-    1: ("PINHOLE", 4),
-    2: ("SIMPLE_RADIAL", 4),
-    3: ("RADIAL", 5),
-    4: ("OPENCV", 8),
-    5: ("OPENCV_FISHEYE", 8),
-    6: ("FULL_OPENCV", 12),
-    7: ("FOV", 5),
-    8: ("SIMPLE_RADIAL_FISHEYE", 4),
-    9: ("RADIAL_FISHEYE", 5),
-    10: ("THIN_PRISM_FISHEYE", 12),
-    11: ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
-}
-"""Name and number of parameters of camera models by their id in binary files."""
 MAX_MODEL_BYTES = 1 << 33
 """Bytes of a model's file that are read: points of a hundred thousand images."""
 
@@ -66,8 +50,10 @@ def read_calibrations(model: Path) -> dict[int, Calibration | str]:
     for key, name, size, values in _camera_rows(model):
         try:
             cameras[key] = colmap_camera(name, values, size)
-        except (ValueError, IndexError, ConfigError) as error:
+        except UnsupportedError as error:
             cameras[key] = f"camera {key}: {error} cannot be used"
+        except (ValueError, ConfigError) as error:
+            raise InputError(f"{model}: camera {key}: {error}") from error
     return cameras
 
 
@@ -77,9 +63,9 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
         file = _Bytes(model / "cameras.bin")
         for _ in range(int(file.unpack("Q")[0])):
             key, number, width, height = (int(value) for value in file.unpack("iiQQ"))
-            if number not in MODELS:
+            if not 0 <= number < len(COLMAP_PARAMETERS):
                 raise InputError(f"{file.path}: unknown camera model {number}")
-            name, count = MODELS[number]
+            name, count = [*COLMAP_PARAMETERS.items()][number]
             yield key, name, (width, height), list(file.unpack(f"{count}d"))
         return
     for number, line in content_lines(model / "cameras.txt"):
@@ -87,7 +73,7 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
         if len(words) < 5:
             raise InputError(f"{where}: the line must be 'number MODEL width height parameters', not {line[:60]!r}")
         camera, width_, height_, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
-        needed = dict(MODELS.values()).get(words[1])
+        needed = COLMAP_PARAMETERS.get(words[1])
         if needed is None:
             raise InputError(f"{where}: unknown camera model {words[1]}")
         if len(values) != needed:
@@ -105,20 +91,6 @@ def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibratio
         return (one_camera(known), None) if known else (None, None)
     except InputError as error:
         return None, str(error)
-
-
-def read_cameras(model: Path) -> dict[int, PinholeCamera | None]:
-    """Cameras by id; None for fisheye models, which a pinhole camera does not describe.
-
-    Raises InputError: a malformed file.
-    """
-    cameras: dict[int, PinholeCamera | None] = {}
-    for key, name, size, (fx, fy, *centre) in _camera_rows(model):
-        if name not in ("PINHOLE", "OPENCV", "FULL_OPENCV"):  # of one focal length
-            fy, centre = fx, [fy, *centre]
-        is_fisheye = name == "FOV" or "FISHEYE" in name
-        cameras[key] = None if is_fisheye else PinholeCamera(Intrinsics(fx, fy, centre[0], centre[1]), size)
-    return cameras
 
 
 def read_images(model: Path) -> list[PosedImage]:
@@ -278,7 +250,8 @@ def load_colmap(path: Path) -> Recording:
     sizes = {model: len(read_images(model)) for model in models} if models[1:] else {}
     model = max(models, key=sizes.__getitem__) if sizes else models[0]
     registered, missing = _registered(model, path / "images", images)
-    cameras, calibrations = read_cameras(model), read_calibrations(model)
+    calibrations = read_calibrations(model)
+    cameras = {key: PinholeCamera.of(calibration) for key, calibration in calibrations.items()}
     for image in registered.values():
         if image.camera not in cameras:
             raise InputError(f"{model} has no camera {image.camera}, which {image.name} refers to")

@@ -130,6 +130,13 @@ class PinholeCamera:
         if self.size is not None and min(self.size) < 1:
             raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
+    @classmethod
+    def of(cls, camera: Calibration | str) -> "PinholeCamera | None":
+        """A camera without its distortion; None for fish-eyes, and for a text that says why there is none."""
+        if isinstance(camera, str) or camera.distortion == "fisheye":
+            return None
+        return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
+
     def for_size(self, size: tuple[int, int]) -> Intrinsics | None:
         """Intrinsics for images resized to (width, height); None where they were rotated by 90 degrees."""
         if self.size is None:

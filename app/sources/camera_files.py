@@ -14,7 +14,6 @@ from typing import Any
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.sources.calibration import FORMS, Calibration
 from stream_recon.app.sources.camera_models import (
-    COLMAP_NUMBERS,
     COLMAP_PARAMETERS,
     FISHEYE_NAMES,
     SKEW,
@@ -107,9 +106,9 @@ def _colmap_binary(data: bytes) -> list[Calibration]:
         return []
     while at < len(data):
         _, kind, width, height = struct.unpack_from("<iiQQ", data, at)
-        model = COLMAP_NUMBERS.get(kind)
-        if model is None:
+        if not 0 <= kind < len(COLMAP_PARAMETERS):
             raise UnsupportedError(f"camera model {kind} of COLMAP")
+        model = [*COLMAP_PARAMETERS][kind]
         values = struct.unpack_from(f"<{COLMAP_PARAMETERS[model]}d", data, at + 24)
         at += 24 + 8 * len(values)
         cameras.append(colmap_camera(model, list(values), (width, height)))

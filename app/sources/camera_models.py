@@ -23,21 +23,14 @@ class UnsupportedError(ValueError):
     """A camera that is described completely, but cannot be applied. Its text names what."""
 
 
-COLMAP_PARAMETERS = {
-    "SIMPLE_PINHOLE": 3,
-    "PINHOLE": 4,
-    "SIMPLE_RADIAL": 4,
-    "RADIAL": 5,
-    "OPENCV": 8,
-    "FULL_OPENCV": 12,
-    "SIMPLE_RADIAL_FISHEYE": 4,
-    "RADIAL_FISHEYE": 5,
-    "OPENCV_FISHEYE": 8,
-}
-"""Number of parameters of the models that are applied, see https://colmap.github.io/cameras.html."""
-_COLMAP_ORDER = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV")
-COLMAP_NUMBERS = dict(enumerate(_COLMAP_ORDER)) | {8: "SIMPLE_RADIAL_FISHEYE", 9: "RADIAL_FISHEYE"}
-"""Models that are applied by their numbers in binary files."""
+COLMAP_REFUSED = ("FOV", "THIN_PRISM_FISHEYE", "RAD_TAN_THIN_PRISM_FISHEYE")
+"""Models without an equivalent in OpenCV."""
+_MODELS = (
+    *("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE", "FULL_OPENCV", "FOV"),
+    *("SIMPLE_RADIAL_FISHEYE", "RADIAL_FISHEYE", *COLMAP_REFUSED[1:]),
+)
+COLMAP_PARAMETERS = dict(zip(_MODELS, (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16), strict=True))
+"""Number of parameters of models, in the order of their numbers in files; see https://colmap.github.io/cameras.html."""
 
 
 def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
@@ -45,7 +38,7 @@ def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibrat
 
     Raises UnsupportedError: a model without an equivalent in OpenCV; ValueError: a wrong number of parameters.
     """
-    if model not in COLMAP_PARAMETERS:
+    if model not in COLMAP_PARAMETERS or model in COLMAP_REFUSED:
         raise UnsupportedError(f"camera model {model}")
     if len(p) != COLMAP_PARAMETERS[model]:
         raise ValueError(f"{len(p)} parameters for {model}")

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sized
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.sources.calibration import EXIF
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.readers import Reader
-from stream_recon.app.sources.source import Source
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.app.sources.source import Source, source_of
+from stream_recon.configs.errors import InputError
 
 NAME = "python://images"
 """What stands for such a source where others have a path or an address; there is no such file."""
@@ -79,10 +78,4 @@ def open_images(images: Iterable[object], choice: FrameChoice) -> Source:
 
     Raises InputError: see there; ConfigError: the choice does not fit images, or takes both ``stride`` and ``fps``.
     """
-    if choice.topic is not None:
-        raise ConfigError(f"--topic {choice.topic}: {NAME} is not a ROS recording")
-    if choice.fps is not None and choice.stride != 1:
-        raise ConfigError("use --fps or --stride, not both")
-    if choice.camera == EXIF:
-        raise ConfigError(f"--intrinsics exif is for photographs and films of phones, not for {NAME}")
-    return Source(ImagesReader(images), choice)
+    return source_of(ImagesReader(images), choice)

@@ -127,12 +127,7 @@ def is_dual_fisheye(rgb: NDArray[np.uint8]) -> bool:
         return False
     is_wide = rgb.shape[1] > rgb.shape[0]
     grey = _grey(rgb, (2 * DISK, DISK) if is_wide else (DISK, 2 * DISK))
-    away = np.hypot(*np.meshgrid(*[np.linspace(-1, 1, DISK)] * 2))
-    for half in np.split(grey, 2, axis=int(is_wide)):
-        corners = half[away > 1.12]
-        if corners.max() > DARK + EVEN or corners.std() > EVEN or (half[away < 0.8] > DARK).mean() < FILLED:
-            return False
-    return True
+    return all(_is_disk(half) for half in np.split(grey, 2, axis=int(is_wide)))
 
 
 ROUNDNESS = 0.02

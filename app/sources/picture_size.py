@@ -1,7 +1,6 @@
 """Size of the pictures in a video stream by its packets, since OpenCV resizes all frames to the size of the first, and
 what they state of two views in a picture."""
 
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -13,13 +12,12 @@ from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096
 """Bytes of a packet that are searched: parameter sets stand before the picture."""
+H264, HEVC = ("h264", "avc1", "avc3", "x264"), ("hevc", "hvc1", "hev1", "h265")
 CODECS = (
-    *("h264", "avc1", "avc3", "x264", "hevc", "hvc1", "hev1", "h265", "mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
+    *(*H264, *HEVC, "mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
     *("mp4v", "fmp4", "xvid", "divx", "mjpg", "jpeg", "vp80", "vp90"),
 )
 """Codes of codecs whose packets are understood."""
-FRAME_PACKING = 45
-"""Number of the message on frame packing."""
 Size = tuple[int, int]
 
 
@@ -69,31 +67,17 @@ class SizeWatch:
 
 
 def packed_views(code: str, data: bytes) -> str:
-    """Layout of two views in the pictures of H.264 and HEVC, by a packet; empty where it states none."""
-    is_hevc = code in ("hevc", "hvc1", "hev1", "h265")
-    for unit in data.split(b"\0\0\1")[1:] if is_hevc or code in ("h264", "avc1", "avc3", "x264") else ():
-        if unit and (unit[0] == 0x4E if is_hevc else unit[0] & 31 == 6):
-            with suppress(IndexError, ValueError):
-                return _packing(unit.replace(b"\0\0\3", b"\0\0"), at=2 if is_hevc else 1)
-    return ""
+    """Layout of two views in the pictures of H.264 and HEVC by a packet's message on frame packing; empty without one.
 
-
-def _packing(unit: bytes, at: int) -> str:
-    """Of a unit of messages, by the one on frame packing (ITU-T H.264, D.2.26). Raises IndexError: it has none."""
-    numbers = [0, 0]
-    while numbers[0] != FRAME_PACKING:
-        at += numbers[1]
-        for which in range(2):
-            begin = at
-            while unit[at] == 255:
-                at += 1
-            numbers[which] = 255 * (at - begin) + unit[at]
-            at += 1
-    bits = "".join(f"{byte:08b}" for byte in unit[at : at + 12])
-    after = 2 * bits.index("1") + 1  # its own number, by Exp-Golomb
-    layout = int(bits[after + 1 : after + 8], 2)
-    is_none = bits[after] == "1" or layout == 6  # ended, or one view
-    return "" if is_none else LAYOUTS[{3: 2, 4: 1}.get(layout, 3)]
+    ITU-T H.264, D.2.26; encoders put it into a unit of its own.
+    """
+    _, mark, message = data.partition(b"\0\0\1\x4e\1\x2d" if code in HEVC else b"\0\0\1\6\x2d")
+    bits = "".join(f"{byte:08b}" for byte in message[1:13])
+    at = 2 * bits.find("1") + 1  # after its own number, by Exp-Golomb
+    if not mark or code not in HEVC + H264 or bits[at : at + 1] != "0" or len(bits) < at + 8:
+        return ""
+    layout = int(bits[at + 1 : at + 8], 2)
+    return "" if layout == 6 else LAYOUTS[{3: 2, 4: 1}.get(layout, 3)]
 
 
 def picture_size(code: str, data: bytes) -> Size | None:

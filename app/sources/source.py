@@ -27,7 +27,7 @@ from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
 from stream_recon.app.sources.rosbag import RecordingReader
 from stream_recon.app.sources.scan_folder import ScanFeedback
 from stream_recon.app.sources.undistort import Undistorter
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
@@ -321,15 +321,21 @@ def open_source(
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
-    reader = open_reader(spec, choice.fps, reconnect, choice.topic, limits)
-    if choice.topic is not None and not isinstance(reader, RecordingReader):
+    return source_of(open_reader(spec, choice.fps, reconnect, choice.topic, limits), choice)
+
+
+def source_of(reader: Reader, choice: FrameChoice) -> Source:
+    """Chosen frames of a reader. Raises ConfigError: the choice does not fit it; InputError: it states no camera."""
+    try:
+        if choice.topic is not None and not isinstance(reader, RecordingReader):
+            raise ConfigError(f"--topic {choice.topic}: {reader.name} is not a ROS recording")
+        if choice.camera == EXIF:
+            reader.exif_camera((3, 2))  # a missing focal length is reported before anything is read
+        if isinstance(reader, ImageReader):
+            choice = dataclasses.replace(choice, fps=None)
+        elif choice.fps is not None and choice.stride != 1:
+            raise ConfigError("use --fps or --stride, not both")
+    except StreamReconError:
         reader.close()
-        raise ConfigError(f"--topic {choice.topic}: {reader.name} is not a ROS recording")
-    if choice.camera == EXIF:
-        reader.exif_camera((3, 2))  # a missing focal length is reported before anything is read
-    if isinstance(reader, ImageReader):
-        choice = dataclasses.replace(choice, fps=None)
-    elif choice.fps is not None and choice.stride != 1:
-        reader.close()
-        raise ConfigError("use --fps or --stride, not both")
+        raise
     return Source(reader, choice)

@@ -360,8 +360,8 @@ def test_text_and_binary_files_of_colmap_say_the_same(
         for changed in (words[:at] + words[at + 1 :], [*words[:at], words[at] + "x", *words[at + 1 :]]):
             with pytest.raises((InputError, ConfigError)):
                 read(tmp_path, "txt", " ".join(changed) + "\n")
-    with pytest.raises(InputError, match="camera model 7 of COLMAP"):
-        (tmp_path / "cameras.bin").write_bytes(row[:12] + struct.pack("<i", 7) + row[16:])
+    with pytest.raises(InputError, match="camera model FOV"):
+        (tmp_path / "cameras.bin").write_bytes(row[:12] + struct.pack("<i", 7) + row[16:32] + bytes(40))
         parse_camera(str(tmp_path / "cameras.bin"))
 
 
