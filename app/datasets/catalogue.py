@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from stream_recon.app.datasets import colmap, kitti_raw, nerfstudio, recording, rgbd, rigs, rooms
 from stream_recon.app.datasets.recording import Recording, images_in
@@ -48,14 +47,6 @@ def _count(images: Callable[[Path], tuple[Path, ...]]) -> Callable[[Path], int]:
     return lambda path: len(images(path))
 
 
-T = TypeVar("T")
-
-
-def _kitti(path: Path, odometry: Callable[[Path], T], raw: Callable[[Path], T]) -> T:
-    """Call the reader of the layout that a KITTI folder has."""
-    return raw(path) if kitti_raw.is_kitti_raw(path) else odometry(path)
-
-
 FILES = {
     "video": "*.mp4, .mov, .mkv, .avi, .webm ..",
     "images": "at least two images (jpg, png ..), in natural order",
@@ -76,7 +67,7 @@ FILES = {
     "sequence": "rgb/ and poses.txt, intrinsics.txt or sparse/; depth/",
 }
 """What `DatasetReader.files` says, by its name."""
-COUNT_RGB_LIST = partial(rgbd.count_listed, "rgb.txt")
+COUNT_RGB_LIST, COUNT_ASSOCIATED = (partial(rgbd.count_listed, name) for name in ("rgb.txt", "associations.txt"))
 
 VIDEO = DatasetReader("video", "Video files", recording.is_video, recording.count_video, None)
 IMAGES = DatasetReader(
@@ -86,20 +77,14 @@ READERS: tuple[DatasetReader, ...] = (
     DatasetReader("bonn", "Bonn RGB-D Dynamic", rgbd.is_bonn, COUNT_RGB_LIST, rgbd.load_bonn),
     DatasetReader("eth3d", "ETH3D SLAM", rgbd.is_eth3d, COUNT_RGB_LIST, rgbd.load_eth3d),
     DatasetReader("tum", "TUM RGB-D", rgbd.is_tum, COUNT_RGB_LIST, rgbd.load_tum),
-    DatasetReader(
-        "icl-nuim",
-        "ICL-NUIM (TUM-compatible PNGs)",
-        rgbd.is_icl,
-        partial(rgbd.count_listed, "associations.txt"),
-        rgbd.load_icl,
-    ),
+    DatasetReader("icl-nuim", "ICL-NUIM (TUM-compatible PNGs)", rgbd.is_icl, COUNT_ASSOCIATED, rgbd.load_icl),
     DatasetReader("euroc", "EuRoC MAV", rigs.is_euroc, rigs.count_euroc, rigs.load_euroc),
     DatasetReader(
         "kitti",
         "KITTI odometry",
         lambda path: rigs.is_kitti(path) or kitti_raw.is_kitti_raw(path),
-        _count(lambda path: _kitti(path, rigs.kitti_images, kitti_raw.kitti_raw_images)),
-        lambda path: _kitti(path, rigs.load_kitti, kitti_raw.load_kitti_raw),
+        _count(lambda path: (kitti_raw.kitti_raw_images if kitti_raw.is_kitti_raw(path) else rigs.kitti_images)(path)),
+        lambda path: (kitti_raw.load_kitti_raw if kitti_raw.is_kitti_raw(path) else rigs.load_kitti)(path),
     ),
     DatasetReader(
         "7scenes", "7-Scenes", rooms.is_seven_scenes, _count(rooms.seven_scenes_images), rooms.load_seven_scenes
@@ -133,9 +118,8 @@ READERS: tuple[DatasetReader, ...] = (
 
 def reader_named(name: str) -> DatasetReader:
     """The reader of that name. Raises ConfigError."""
-    for reader in READERS:
-        if reader.name == name:
-            return reader
+    if found := [reader for reader in READERS if reader.name == name]:
+        return found[0]
     raise ConfigError(f"no data set called '{name}': there are {', '.join(r.name for r in READERS)}")
 
 

@@ -83,10 +83,9 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
 
 def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
     """The camera that images have in common, or why they have none."""
-    faults = [camera for camera in cameras if isinstance(camera, str)]
-    if faults:
-        return None, faults[0]
     known = [camera for camera in cameras if not isinstance(camera, str)]
+    if len(known) < len(cameras):
+        return None, next(camera for camera in cameras if isinstance(camera, str))
     try:
         return (one_camera(known), None) if known else (None, None)
     except InputError as error:

@@ -68,14 +68,10 @@ BOXES: dict[bytes, set[bytes]] = {
     }.items()
 }
 """Boxes that are read or do not change where and when frames are shown, by the box that they stand in."""
-REQUIRED = {
-    b"moov": "mvhd trak",
-    b"trak": "tkhd mdia",
-    b"edts": "elst",
-    b"mdia": "mdhd hdlr minf",
-    b"minf": "stbl",
-    b"stbl": "stsd stts stsc stsz|stz2 stco|co64",
-}
+REQUIRED = (
+    *("moov/mvhd", "moov/trak", "trak/tkhd", "trak/mdia", "edts/elst", "mdia/mdhd", "mdia/hdlr", "mdia/minf"),
+    *("minf/stbl", "stbl/stsd", "stbl/stts", "stbl/stsc", "stbl/stsz stz2", "stbl/stco co64"),
+)
 """Boxes that others must have."""
 FREE = {b"free", b"skip", b"wide", b"junk", bytes(4)}
 """Boxes without content, anywhere."""
@@ -274,9 +270,9 @@ def _odd_boxes(box: FileBox, level: bytes, skip: int = 0) -> Iterator[str]:
         seen.add(inner.name)
         if inner.name in BOXES and inner.name != b"stsd":
             yield from _odd_boxes(inner, inner.name)
-    for names in REQUIRED.get(level, "").split():
-        if not seen & {name.encode() for name in names.split("|")}:
-            yield f"it lacks its box {names.split('|')[0]!r} in {level.decode()}"
+    for outer, names in (place.split("/") for place in REQUIRED):
+        if outer == level.decode() and not seen & set(names.encode().split()):
+            yield f"it lacks its box {names.split()[0]!r} in {outer}"
 
 
 def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.float64]) -> VideoTrack:
@@ -291,8 +287,7 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
     orientation, notes = _turn(_matrix(box.table(b"tkhd")[-44:-8]) @ turn)
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
     track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
-    odd = (note for entry in entries for note in _odd_boxes(entry, b"stsd", skip=78))
-    notes += (*stated.notes, *odd, *_aperture(entries))
+    notes += (*stated.notes, *_entry_notes(entries))
     edits = _edits(box.table(b"edts", b"elst"), movie_scale, scale)
     if not edits:
         return replace(track, notes=notes)
@@ -328,9 +323,10 @@ def _kind(entry: FileBox) -> str:
     return ""
 
 
-def _aperture(entries: list[FileBox]) -> Iterator[str]:
-    """What is said of a clean aperture that is a part of the picture."""
+def _entry_notes(entries: list[FileBox]) -> Iterator[str]:
+    """What of sample descriptions is not understood, and clean apertures that are a part of the picture."""
     for entry in entries:
+        yield from _odd_boxes(entry, b"stsd", skip=78)
         if clap := next((box.content for box in entry.inside(b"", skip=78) if box.name == b"clap"), b""):
             width, over, height, under = struct.unpack_from(">4I", clap)
             part, whole = (width / over, height / under), struct.unpack_from(">HH", entry.content, 24)

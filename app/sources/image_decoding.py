@@ -160,13 +160,8 @@ def is_truncated_png(data: NDArray[np.uint8]) -> bool:
 
 def readable_suffixes() -> frozenset[str]:
     """Those of `HEIF_SUFFIXES` that can be read here: OpenCV may be built with AVIF."""
-    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif() else ())
-
-
-@cache
-def has_avif() -> bool:
-    """Whether OpenCV decodes AVIF."""
-    return re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
+    has_avif = re.search(r"AVIF: +(?!NO)", cv2.getBuildInformation()) is not None
+    return HEIF_SUFFIXES if has_heif() else frozenset({".avif"} if has_avif else ())
 
 
 @cache

@@ -14,7 +14,7 @@ from stream_recon.app.sources.colour import tone_curve
 from stream_recon.app.sources.containers import TURNS, film
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import oriented
-from stream_recon.app.sources.picture_size import SizeWatch, packed_views, picture_size
+from stream_recon.app.sources.picture_size import SizeWatch, picture_size
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
@@ -315,9 +315,9 @@ def with_changes(name: bytes, content: bytes, way: tuple[bytes, ...] = ()) -> It
     for at, (word, whole) in enumerate(parts):
         if word.encode("latin-1") in HEADS:
             before, after = (b"".join(other for _, other in some) for some in (parts[:at], parts[at + 1 :]))
-            for mutant in with_changes(word.encode("latin-1"), whole[8:]):
-                grown = box(word.encode("latin-1"), mutant.content)
-                yield Mutant(f"{mutant.change} {word}", mutant.names, head + before + grown + after)
+            for inner in with_changes(word.encode("latin-1"), whole[8:]):
+                grown = box(word.encode("latin-1"), inner.content)
+                yield Mutant(f"{inner.change} {word}", inner.names, head + before + grown + after)
 
 
 def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
@@ -340,19 +340,6 @@ def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
     expected, said = read(bytes(whole))
     assert len(mutants) > 80 and not said
     assert silently_other(read, mutants, expected, InputError) == []
-
-
-@pytest.mark.parametrize(("code", "head"), [("h264", b"\6\5\2aa\x80\0\0\1\6\x2d\7"), ("hevc", b"\x4e\1\x2d\7")])
-def test_frame_packing_is_read_from_packets(code: str, head: bytes) -> None:
-    for layout, kind in ((3, "side by side"), (4, "above"), (5, "two views"), (6, "")):
-        # Number 0, not ended, the layout; the rest is of no account.
-        message = (0b1_0_0000000_0000000 | layout << 7).to_bytes(2, "big") + bytes(5)
-        packet = b"\0\0\0\1\x09\x10\0\0\1" + head + message + b"\x80\0\0\1\x65"
-        found = packed_views(code, packet)
-        assert kind in found and bool(found) == bool(kind)
-        assert not packed_views("mjpg", packet)
-        for cut in range(len(packet)):
-            packed_views(code, packet[:cut])
 
 
 def test_a_clean_aperture_that_is_a_part_is_told(tmp_path: Path) -> None:
