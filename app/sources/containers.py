@@ -223,8 +223,8 @@ def _by_library(path: Path, file: BinaryIO) -> Film:
 
 def _stated(track: Any) -> VideoTrack:
     layout = str(track.multiview_layout or "").lower()
-    packed = LAYOUTS[2] if "side" in layout else LAYOUTS[1] if "top" in layout or "bottom" in layout else ""
-    packed = packed or (LAYOUTS[3] if layout not in ("", "mono") else "")
+    views = next((number for word, number in (("side", 2), ("top", 1), ("bottom", 1)) if word in layout), 3)
+    packed = LAYOUTS[0 if layout in ("", "mono") else views]
     is_dolby = ".05" in str(track.hdr_format_profile or "")  # the one profile without another form of the colours
     return VideoTrack(
         size=(int(track.width or 0), int(track.height or 0)),
