@@ -1,5 +1,6 @@
 """Command ``serve``: a web page to upload videos, scan with a phone, look at results and take them away."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ def serve_command(
     restart. Ctrl-C ends the server.
     """
     try:
-        from stream_recon.app.web.server import ServeOptions, Server, free_gb, qr_code
+        from stream_recon.app.web.server import ServeOptions, Server, qr_code
     except ImportError as error:
         raise missing_library("serve", "starlette", "uvicorn", "segno", "cryptography") from error
 
@@ -37,7 +38,7 @@ def serve_command(
     out.print(f"page: {server.url}")
     if public_address is not None:
         out.print(f"listens on {host} port {server.port}")
-    out.print(f"results: {data.resolve()} ({free_gb(data):.0f} GB free)")
+    out.print(f"results: {data.resolve()} ({shutil.disk_usage(data).free / 1e9:.0f} GB free)")
     if server.is_open:
         scan = server.url.replace("/?", "/scan?") if "/?" in server.url else f"{server.url}scan"
         code = qr_code(scan) if out.is_terminal else None

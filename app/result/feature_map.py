@@ -11,13 +11,12 @@ height of the working image.
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.result.files import output_errors, replace_file
-from stream_recon.app.result.tracks import DAMAGE, read_arrays
+from stream_recon.app.result.tracks import DAMAGE, check_arrays, read_arrays
 from stream_recon.configs.errors import OutputError
 
 MAP_NAME = "map.npz"
@@ -47,27 +46,17 @@ class FeatureMap:
     def check(self) -> None:
         """Raises ValueError where the arrays do not fit together."""
         count, features = len(self.frame), len(self.uv)
-        shapes: dict[str, tuple[NDArray[Any], tuple[int, ...], type]] = {
-            "frame": (self.frame, (count,), np.int32),
-            "start": (self.start, (count + 1,), np.int64),
-            "uv": (self.uv, (features, 2), np.uint16),
-            "z": (self.z, (features,), np.float32),
-            "descriptors": (self.descriptors, (features, 64), np.uint8),
-            "words": (self.words, (len(self.words), 128), np.float16),
-            "vectors": (self.vectors, (count, 128 * len(self.words)), np.int8),
-            "lens": (self.lens, (6,), np.float64),
-            "size": (self.size, (2,), np.int32),
-        }
-        for name, (array, shape, kind) in shapes.items():
-            if array.shape != shape or array.dtype != kind:
-                raise ValueError(f"{name} has the shape {array.shape} and type {array.dtype}")
+        words = max(len(self.words), min(count, 1))
+        check_arrays(self, {"frame": ((count,), "i4"), "start": ((count + 1,), "i8"), "uv": ((features, 2), "u2")})
+        check_arrays(self, {"z": ((features,), "f4"), "descriptors": ((features, 64), "u1"), "lens": ((6,), "f8")})
+        check_arrays(
+            self, {"words": ((words, 128), "f2"), "vectors": ((count, 128 * words), "i1"), "size": ((2,), "i4")}
+        )
         steps = np.diff(self.start)
         if self.start[0] != 0 or self.start[-1] != features or (steps < 0).any() or (np.diff(self.frame) <= 0).any():
             raise ValueError("its rows are not in order")
-        if not (np.isfinite(self.lens).all() and self.lens[0] > 0 and (self.size > 0).all()):
+        if not (self.lens[0] > 0 and (self.size > 0).all()):
             raise ValueError("its camera is not one")
-        if not (np.isfinite(self.z).all() and np.isfinite(self.words).all()):
-            raise ValueError("it holds numbers that are not finite")
 
 
 def packed_descriptors(descriptors: NDArray[np.float32]) -> NDArray[np.uint8]:

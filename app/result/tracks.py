@@ -13,7 +13,7 @@ import threading
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -57,6 +57,14 @@ def read_arrays(source: Path | BinaryIO, names: Iterable[str], *, stored: bool =
         return {name: file[name] for name in names}
 
 
+def check_arrays(content: object, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    """Raises ValueError where an array has another shape or kind, with or without its size, or is not finite."""
+    for name, (shape, kind) in shapes.items():
+        array: NDArray[Any] = getattr(content, name)
+        if array.shape != shape or not array.dtype.str[1:].startswith(kind) or not np.isfinite(array).all():
+            raise ValueError(f"{name} has the shape {array.shape} and type {array.dtype}, or is not finite")
+
+
 TRACKS_NAME = "tracks.npz"
 
 
@@ -72,6 +80,17 @@ class SparseTracks:
     lens: NDArray[np.float64]
     source_size: NDArray[np.int32]
     loops: NDArray[np.int32]
+
+    def check(self) -> None:
+        """Raises ValueError where the arrays do not fit together."""
+        count, seen, pairs = len(self.points), len(self.point), len(self.loops)
+        check_arrays(self, {"points": ((count, 3), "f"), "loops": ((pairs, 2), "i")})
+        check_arrays(self, {"frame": ((seen,), "i"), "point": ((seen,), "i"), "pixel": ((seen, 2), "f")})
+        check_arrays(self, {"lens": ((min(max(len(self.lens), 4), 6),), "f"), "source_size": ((2,), "i")})
+        if not (self.lens[0] > 0 and (self.source_size > 0).all()):
+            raise ValueError("its camera is not one")
+        if len(self.errors) != count or (seen and not 0 <= self.point.min() <= self.point.max() < count):
+            raise ValueError("it observes points that it does not have")
 
     @property
     def camera_model(self) -> CameraModel:
@@ -101,7 +120,9 @@ def read_tracks(folder: Path) -> SparseTracks | None:
     """The content of ``tracks.npz``; None if there is no such file. Raises OutputError where it is damaged."""
     path = folder / TRACKS_NAME
     try:
-        return SparseTracks(**read_arrays(path, [field.name for field in fields(SparseTracks)]))
+        tracks = SparseTracks(**read_arrays(path, [field.name for field in fields(SparseTracks)]))
+        tracks.check()
+        return tracks
     except FileNotFoundError:
         return None
     except DAMAGE as error:

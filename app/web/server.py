@@ -4,7 +4,6 @@ import asyncio
 import errno
 import io
 import logging
-import shutil
 import socket
 import ssl
 from contextlib import suppress
@@ -331,8 +330,3 @@ def _listen(host: str, port: int | None) -> socket.socket:
         bound.set_inheritable(False)
         return bound
     raise PortInUseError(f"port {port or DEFAULT_PORT} is in use; choose another with --port")
-
-
-def free_gb(folder: Path) -> float:
-    """Free space of a folder's disk in GB."""
-    return shutil.disk_usage(folder).free / 1e9

@@ -3,7 +3,9 @@
 import io
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +28,24 @@ def some_tracks(count: int = 5) -> SparseTracks:
         source_size=np.array([4, 3], np.int32),
         loops=np.zeros((0, 2), np.int32),
     )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"point": np.full(5, 5, np.int32)},
+        {"point": np.full(5, -1, np.int32)},
+        {"points": np.full((5, 3), np.nan)},
+        {"pixel": np.ones((4, 2), np.float32)},
+        {"frame": np.ones(5)},
+        {"lens": np.zeros(4)},
+        {"loops": np.zeros(3, np.int32)},
+    ],
+)
+def test_tracks_that_do_not_fit_together_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    write_tracks(tmp_path, replace(some_tracks(), **wrong))
+    with pytest.raises(OutputError, match=r"tracks.npz is damaged"):
+        read_tracks(tmp_path)
 
 
 def test_many_threads_read_tracks_at_once(tmp_path: Path) -> None:
