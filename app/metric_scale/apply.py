@@ -7,8 +7,8 @@ from typing import Any
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameRevision, Revision
 from stream_recon.app.core.views import RunView
+from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import revision_since_causal
-from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
 from stream_recon.app.result.run_record import METRIC_SCALE

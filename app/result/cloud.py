@@ -8,44 +8,32 @@ to them.
 """
 
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cancel import Cancelled
-from stream_recon.app.core.consistency import DepthView, choose_neighbours, consistent_pixels
 from stream_recon.app.core.cores import serial_opencv, usable_cores
-from stream_recon.app.core.depth_points import FramePoints, frame_points
 from stream_recon.app.core.disk_table import DiskTable
 from stream_recon.app.core.ply import colours, positions
 from stream_recon.app.core.transforms import Similarity, transform_points
-from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.core.voxels import VoxelTable
-from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, change_cameras, iterate_cameras
+from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
 from stream_recon.app.result.commit import FolderChange
-from stream_recon.app.result.consistent import ConsistentFrames, with_neighbours
+from stream_recon.app.result.consistent import ConsistentFrames, RecentKeyframes, with_neighbours
 from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import PlyFile, in_order, output_errors
-from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_run, result_of, revision_of
-from stream_recon.app.result.run_record import RUN_NAME
-from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, change_tracks
+from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.configs.schema import PointsConfig
 
 POINTS_NAME = "points.ply"
-KEYFRAMES = 12
-"""Latest keyframes that a frame of a run in progress is compared with."""
-STREAM_NEIGHBOURS = 2
-"""Of these, the ones that it is compared with in fact."""
-STREAM_STEP = 2
-"""Side in pixels of the blocks that are judged as one while a run goes on: a quarter of the time."""
 BYTES_PER_FRAME = 8 * 13
 """Size on the disk of a frame's pose and depth scale in `PointCloud`: 3x4 and 1 float64."""
 ColouredPoints = tuple[NDArray[np.float32], NDArray[np.uint8]]
@@ -122,29 +110,6 @@ class PointCloud:
         return xyz, colours(vertices)
 
 
-class RecentKeyframes:
-    """Selects a frame's points while a run goes on, by agreement with two of the latest keyframes.
-
-    The cost is bounded: about 2 ms at 224 pixels on one core.
-    """
-
-    def __init__(self, config: PointsConfig) -> None:
-        self._config = config
-        self._views: deque[tuple[DepthView, tuple[int, int]]] = deque(maxlen=KEYFRAMES)
-
-    def points(self, result: FrameResult) -> FramePoints:
-        """The frame's points in camera axes; a keyframe is remembered."""
-        own = DepthView.from_result(result, self._config)
-        views = [entry for entry in self._views if entry[0].segment == result.segment]
-        chosen = choose_neighbours(
-            own, [(view.T_world_camera, view.camera, size) for view, size in views], STREAM_NEIGHBOURS
-        )
-        keep, _ = consistent_pixels(result, own, [views[number][0] for number in chosen], self._config, STREAM_STEP)
-        if result.is_keyframe:
-            self._views.append((own, result.transform.network_size))
-        return frame_points(result, self._config, keep)
-
-
 def write_cloud(
     path: Path,
     voxel: float,
@@ -186,64 +151,6 @@ def write_cloud(
                     on_progress(done, count)
     finally:
         ply.close()
-
-
-def amend(
-    result: ResultFolder,
-    revision: Revision,
-    record: dict[str, Any],
-    tracks: SparseTracks | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> None:
-    """Apply a revision to a finished result: new poses, cloud and entries of ``run.json``.
-
-    The cloud is built from the existing depth maps: frames without one lose their points. A kill leaves the old result
-    or the new one, see `FolderChange`.
-
-    Args:
-        record: entries to set in ``run.json``.
-        tracks: triangulated points; None removes those of an earlier refinement.
-        on_progress, cancelled: see `write_cloud`.
-
-    Raises Cancelled; OutputError: no space, or a damaged file. The result is unchanged then.
-    """
-    folder = result.folder
-    changes = {frame.index: frame for frame in revision.frames}
-    cameras = [c.revised(changes[c.index]) if c.index in changes else c for c in result.cameras]
-    with FolderChange(folder) as change:
-        write_result_cloud(change.part(POINTS_NAME), result.amended(cameras, record), on_progress, cancelled)
-        # The rest writes little and is not cancelled.
-        number = revision_of(result) + 1
-        change_cameras(change, cameras, number)
-        if tracks is not None:
-            change_tracks(change, tracks)
-        else:
-            change.remove(TRACKS_NAME)
-        change.remove(MESH_NAME)  # it is of the old poses
-        numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
-        change.replace_json(RUN_NAME, {**result.run, **record, "revisions": numbers})
-        change.commit()
-
-
-def rebuild_cloud(
-    result: ResultFolder,
-    on_progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> None:
-    """Write ``points.ply`` anew from the present depth maps of a finished result, for example after dense stereo.
-
-    ``on_progress``, ``cancelled``: see `write_cloud`. The result is unchanged after its errors, and after a kill.
-    """
-    with FolderChange(result.folder) as change:
-        write_result_cloud(change.part(POINTS_NAME), result, on_progress, cancelled)
-        numbers = result.run.get("revisions")
-        if isinstance(numbers, dict) and numbers.get("points") != numbers.get("cameras"):
-            # Another step may have changed the file since the result was read.
-            record = read_run(result.folder)
-            record["revisions"] = {**numbers, "points": numbers.get("cameras")}
-            change.replace_json(RUN_NAME, record)
-        change.commit()
 
 
 def write_result_cloud(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import Certainty, ImageTransform
 from stream_recon.app.core.views import RunView
-from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, encoded_image, write_dense_beside
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.files import output_errors, remove_temporary, replace_json

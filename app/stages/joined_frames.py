@@ -15,8 +15,8 @@ from stream_recon.app.core.types import FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.localization.placing import PlacedResult
+from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.cameras import FrameCamera, write_cameras
-from stream_recon.app.result.cloud import rebuild_cloud
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth, write_depth
 from stream_recon.app.result.files import output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result

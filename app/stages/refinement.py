@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.views import ResultListener, RunView
+from stream_recon.app.result.amend import amend
 from stream_recon.app.result.cameras import revision_since_causal
-from stream_recon.app.result.cloud import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks

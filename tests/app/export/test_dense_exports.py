@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportJob, ExportOptions
 from stream_recon.app.export.points import ordered_points
-from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter

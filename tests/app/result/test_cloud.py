@@ -12,7 +12,7 @@ from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ply import VERTEX
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
-from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.disk_limit import DiskLimit
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result

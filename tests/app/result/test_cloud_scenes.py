@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from stream_recon.app.core.ply import positions
-from stream_recon.app.result.cloud import POINTS_NAME, rebuild_cloud
+from stream_recon.app.result.amend import rebuild_cloud
+from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import stored_points
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary

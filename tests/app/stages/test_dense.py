@@ -9,7 +9,7 @@ import pytest
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.types import Certainty
-from stream_recon.app.result.cloud import rebuild_cloud
+from stream_recon.app.result.amend import rebuild_cloud
 from stream_recon.app.result.dense import DENSE_FOLDER
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result, read_run, result_of
