@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stream_recon.app.api.camera import Camera
     from stream_recon.app.api.frame import ResultFrame
-    from stream_recon.app.api.model import Model, Stream, load_model
+    from stream_recon.app.api.model import Model, load_model
     from stream_recon.app.api.reconstruct import reconstruct
     from stream_recon.app.api.result import Result, open_result
+    from stream_recon.app.api.stream import Stream
     from stream_recon.app.api.trajectory import Trajectory
     from stream_recon.app.core.cancel import Cancel, Cancelled
     from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, Revision
@@ -65,9 +66,10 @@ __version__ = "0.3.0"
 _NAMES = {
     "app.api.camera": "Camera",
     "app.api.frame": "ResultFrame",
-    "app.api.model": "Model Stream load_model",
+    "app.api.model": "Model load_model",
     "app.api.reconstruct": "reconstruct",
     "app.api.result": "Result open_result",
+    "app.api.stream": "Stream",
     "app.api.trajectory": "Trajectory",
     "app.core.cancel": "Cancel Cancelled",
     "app.core.types": "FrameResult FrameRevision Intrinsics Revision Frame",

@@ -42,6 +42,11 @@ MAX_LINE = 600
 """Characters of an error line: a file name may have thousands."""
 
 
+def at_terminal() -> bool:
+    """Whether a user can press Ctrl-C. Service managers close stdin."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
 class PlainConsole(Console):
     """Prints text without markup. A reader that ends early, as ``head`` does, ends the output but not the run."""
 

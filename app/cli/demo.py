@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from stream_recon.app.cli import options as shared
-from stream_recon.app.cli.console import PlainConsole, reported
+from stream_recon.app.cli.console import PlainConsole, at_terminal, reported
 from stream_recon.configs.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def demo_command(
     port: shared.Port = None,
 ) -> int:
     """Reconstruct the packaged sample and print its error against ground truth."""
-    from stream_recon.app.cli.reconstruct import at_terminal, default_output, run_job
+    from stream_recon.app.cli.reconstruct import default_output, run_job
     from stream_recon.app.cli.view import ViewerChoice
     from stream_recon.app.engine.model_choice import ModelChoice
     from stream_recon.app.run.options import RunJob, RunOptions

@@ -1,7 +1,6 @@
 """Command ``reconstruct``, the default one: a source reconstructed into a folder, with a live viewer."""
 
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from stream_recon.app.cli import options as shared
-from stream_recon.app.cli.console import INTERRUPTED, Terminal, reported
+from stream_recon.app.cli.console import INTERRUPTED, Terminal, at_terminal, reported
 from stream_recon.app.cli.view import ViewerChoice
 
 if TYPE_CHECKING:
@@ -182,11 +181,6 @@ def run_job(
     if not reconstruct_source(TerminalRun(job, view, terminal, on_finished)):
         return INTERRUPTED
     return end_code(job.folder, terminal, fail_on)
-
-
-def at_terminal() -> bool:
-    """Whether a user can press Ctrl-C. Service managers close stdin."""
-    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def default_output(spec: str, overwrite: bool) -> Path:

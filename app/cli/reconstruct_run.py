@@ -16,7 +16,6 @@ from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.run.health import clock
 from stream_recon.app.run.options import RunJob
-from stream_recon.app.run.scan_load import UPDATE_SHARE
 from stream_recon.app.run.session import Session
 from stream_recon.app.stages.source_run import SourceRun
 
@@ -65,7 +64,7 @@ class TerminalRun(SourceRun):
         if viewer is None:
             pass
         elif self.source.feedback is not None and not has_back_end:
-            from stream_recon.app.run.keyframe_points import KeyframePoints
+            from stream_recon.app.run.keyframe_points import UPDATE_SHARE, KeyframePoints
 
             viewer.update_share = UPDATE_SHARE
             listeners.append(KeyframePoints(viewer))

@@ -5,7 +5,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from stream_recon.app.cli.console import DONE, INTERRUPTED, reported, result_consoles
+from stream_recon.app.cli.console import DONE, INTERRUPTED, at_terminal, reported, result_consoles
 from stream_recon.app.cli.downloads import result_name
 from stream_recon.app.cli.options import VIEWER, Folder, Host, Overwrite, Port, PublicAddress, Token, option
 from stream_recon.app.cli.view import ViewerChoice, show_all
@@ -51,7 +51,6 @@ def splat_command(
     Every eighth image is held out and measures them. Ctrl-C keeps what is there, and --resume continues it.
     """
     from stream_recon.app.cli.progress import TerminalObserver
-    from stream_recon.app.cli.reconstruct import at_terminal
     from stream_recon.app.export.target import check_target
     from stream_recon.app.result.folder import read_result
     from stream_recon.app.stages.chain import RunPlan, run_stages

@@ -10,8 +10,8 @@ from typing import Any
 
 from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.input_file import parse_json, read_file
-from stream_recon.app.core.types import FrameResult
-from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras
+from stream_recon.app.core.types import FrameResult, Revision
+from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras, revision_since_causal
 from stream_recon.app.result.commit import is_changing
 from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, read_dense
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
@@ -56,6 +56,11 @@ class ResultFolder:
     def metric_scale(self) -> MetricScale | None:
         """None where the result is in the reconstruction's own unit. Raises OutputError."""
         return metric_scale_of(self.run)
+
+    @property
+    def revision_since_causal(self) -> Revision:
+        """From the causal poses of all frames to the final ones."""
+        return revision_since_causal(self.cameras)
 
     @cached_property
     def dense(self) -> frozenset[int]:

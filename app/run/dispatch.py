@@ -17,7 +17,7 @@ from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revis
 from stream_recon.app.core.views import IMAGE_SIDE, ResultListener
 from stream_recon.app.run.health import HealthMonitor
 from stream_recon.app.run.listeners import BackEnd
-from stream_recon.app.sources.preprocess import reduced_image
+from stream_recon.app.sources.preprocess import grey_image, reduced_image
 from stream_recon.configs.errors import StreamReconError
 
 T = TypeVar("T")
@@ -137,15 +137,15 @@ class Dispatcher:
         self._abandoned = threading.Event()
         self._added = AscendingColumn()
 
-    @property
-    def wants_grey(self) -> bool:
-        """Whether frames need `PreparedFrame.grey`."""
-        return self._back_end is not None and self._back_end.wants_grey
+    def take_image(self, frame: Frame, prepared: PreparedFrame) -> PreparedFrame:
+        """The prepared frame with a grey image where the back end wants one.
 
-    def keep_image(self, frame: Frame) -> None:
-        """Keep the source's image of a frame, reduced, until its result is delivered, where a listener gets images."""
+        The source's image is kept, reduced, until the frame's result is delivered, where a listener gets images.
+        """
         if self._add_image:
             self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
+        wants_grey = self._back_end is not None and self._back_end.wants_grey
+        return replace(prepared, grey=grey_image(frame.rgb)) if wants_grey else prepared
 
     def start(self, pool: Executor) -> list[Future[None]]:
         """Start the threads. Their futures end after `close` or raise the error; the listeners' future comes first."""

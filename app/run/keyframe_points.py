@@ -10,6 +10,8 @@ from stream_recon.app.core.views import RunView
 
 MIN_SECONDS = 0.35
 """Time of the source between two keyframes with points; those of a walking person overlap for longer."""
+UPDATE_SHARE = 0.05
+"""Largest share of the time that the viewer takes."""
 
 
 class KeyframePoints:

@@ -30,7 +30,6 @@ from stream_recon.app.run.dispatch import DEFAULT_PIPELINE, Channel, Dispatcher,
 from stream_recon.app.run.health import HealthMonitor, LowQualityInterval, clock
 from stream_recon.app.run.listeners import BackEnd, Progress, RunObserver
 from stream_recon.app.run.masking import Masking
-from stream_recon.app.sources.preprocess import grey_image
 from stream_recon.app.sources.readers import FrameRange
 from stream_recon.app.sources.segmentation import DiscontinuityDetector
 from stream_recon.app.sources.source import Source
@@ -177,8 +176,7 @@ class _PipelineRun:
     def _prepare(self, frame: Frame) -> PreparedFrame:
         prepared = self._engine.prepare(frame)
         self._masking.note(frame, prepared.transform)
-        self.dispatcher.keep_image(frame)
-        return replace(prepared, grey=grey_image(frame.rgb)) if self.dispatcher.wants_grey else prepared
+        return self.dispatcher.take_image(frame, prepared)
 
     def run_engine(self, cancel: Cancel) -> None:
         """Loop of the calling thread: one engine step a frame."""

@@ -24,8 +24,6 @@ CORES = 4
 """Cores from which a scan needs no less work than a file."""
 PATCHES = 72
 """Most patches of the network's image below that: two fifths of the time of 208."""
-UPDATE_SHARE = 0.05
-"""Largest share of the time that the viewer takes."""
 
 
 @dataclass(frozen=True)

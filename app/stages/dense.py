@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import Certainty, ImageTransform
 from stream_recon.app.core.views import RunView
 from stream_recon.app.result.amend import rebuild_cloud
@@ -25,14 +24,11 @@ from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import DENSE, RUN_NAME
 from stream_recon.app.run.options import DENSE_SIDE, RunOptions
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
-from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
+from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo
 from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.dense_input import MIN_KEYFRAMES, DenseInput, frames_of
 from stream_recon.app.stages.stage import Stage, StageContext
 from stream_recon.configs.errors import InputError, OutputError
-
-MAX_WORKERS = 4
-"""Threads: more wait for one another's short operations."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +156,7 @@ class _Writing:
         with output_errors(folder):
             (folder / DENSE_FOLDER).mkdir(exist_ok=True)
         _remove_useless(self.job.result)
-        arrays, workers = arrays_for(self.stage.device), min(usable_cores(), MAX_WORKERS)
-        stereo = DenseStereo(arrays, self.stage.side, workers, self.stage.stereo)
+        stereo = DenseStereo.on(self.stage.device, self.stage.side, self.stage.stereo)
         if self.max_bytes is not None:
             # Until the end, earlier maps of the same refinement need room, too.
             self.room = self.max_bytes - bytes_without(folder, "")

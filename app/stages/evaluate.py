@@ -14,7 +14,6 @@ from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.evaluation.dense_depth import DenseDepthErrors, dense_depth_errors
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.scores import Evaluation, baseline_metrics
-from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, result_of
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.run.listeners import BackEnd, DelegatingBackEnd, Progress, RunObserver
@@ -136,5 +135,5 @@ def evaluate_result(result: ResultFolder, truth: GroundTruth | None) -> Evaluato
     evaluator = Evaluator(truth)
     for camera in result.cameras:
         evaluator.add(causal_result(result.folder, camera))
-    evaluator.revise(revision_since_causal(result.cameras))
+    evaluator.revise(result.revision_since_causal)
     return evaluator

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.views import ResultListener, RunView
 from stream_recon.app.result.amend import amend
-from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
@@ -99,7 +98,7 @@ def refine_result(
         write_localization_map(result.folder, refinement, keyframes)
     except BaseException:
         if view:
-            view.revise(revision_since_causal(result.cameras))
+            view.revise(result.revision_since_causal)
             view.show_map(*_map_of(read_tracks(result.folder)))
         raise
     return refinement.report

@@ -8,7 +8,6 @@ from functools import partial
 
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.views import ResultListener, RunView
-from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RunInfo, RunSummary, evidence_record
 from stream_recon.app.result.verdict import judge
@@ -197,7 +196,7 @@ class SourceRun(ExitStack):
         else:
             self.on_stopped()
         if self._listeners and (self.job.options.scale_from or self.job.options.onto):
-            revision = revision_since_causal(context.result.cameras)
+            revision = context.result.revision_since_causal
             for listener in self._listeners:
                 listener.revise(revision)
         return end.is_complete

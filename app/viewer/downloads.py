@@ -1,6 +1,5 @@
 """Downloads that a page can ask for: files made on request, one at a time."""
 
-import struct
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -13,9 +12,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core import ply
 from stream_recon.app.core.box import Box, cut_primitive
 from stream_recon.app.core.gltf import glb, read_glb
-from stream_recon.app.core.input_file import open_regular, parse_json
+from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.viewer.points import send_file
-from stream_recon.app.viewer.scene import SceneMesh
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.configs.errors import StreamReconError
 
 END_HEADER = b"end_header\n"
@@ -75,18 +74,6 @@ def vertex_count(path: Path) -> int | None:
             if line.startswith(b"element vertex "):
                 return int(line.split()[-1])
     return None
-
-
-def triangle_count(glb: bytes) -> int:
-    """Number of triangles of a GLB file; 0 where it cannot be read."""
-    try:
-        (length,) = struct.unpack_from("<I", glb, 12)
-        document = parse_json(glb[20 : 20 + length])
-        accessors = document["accessors"]
-        primitives = [p for mesh in document["meshes"] for p in mesh["primitives"]]
-        return sum(accessors[p["indices"]]["count"] // 3 for p in primitives if "indices" in p)
-    except (struct.error, ValueError, LookupError, TypeError):
-        return 0
 
 
 def cut_cloud(path: Path, box: Box, R_gltf_world: NDArray[np.floating]) -> bytes:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import quaternion_xyzw, rotation_angle_deg
 from stream_recon.app.viewer.chunks import ChunkStore
@@ -28,6 +27,7 @@ from stream_recon.app.viewer.nodes import (
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import HIDE_STEP
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.app.viewer.surfaces import SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
@@ -49,15 +49,6 @@ STEPS = tuple(range(0, 100, HIDE_STEP))
 
 
 @dataclass(frozen=True)
-class SceneMesh:
-    """A mesh of the complete scene."""
-
-    glb: bytes
-    R_world_mesh: NDArray[np.float64]
-    """Rotation [3, 3] from the axes of the file to the world."""
-    triangles: int
-
-
 class ViewerScene:
     """Updates the scene from the stores and the timeline; sends only changes."""
 

@@ -14,19 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from stream_recon.app.core.input_file import MAX_MESH_BYTES, read_file
 from stream_recon.app.core.splats import Splats
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.viewer.cameras import RESEND_S
 from stream_recon.app.viewer.document import PageBody
-from stream_recon.app.viewer.downloads import Downloads, triangle_count, vertex_count
+from stream_recon.app.viewer.downloads import Downloads, vertex_count
 from stream_recon.app.viewer.guard import EVERYWHERE, is_loopback, new_token, outward_address
 from stream_recon.app.viewer.measure import METRE, Unit
 from stream_recon.app.viewer.nodes import MapLayer
 from stream_recon.app.viewer.panel import WAITING, PanelEvents
 from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import send_file
-from stream_recon.app.viewer.scene import SceneMesh
+from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.app.viewer.server import start_server, stop_server
 from stream_recon.app.viewer.state import ViewerState
 from stream_recon.app.viewer.update_queue import DenseUpdate, FrameUpdate, UpdateQueue
@@ -196,8 +195,7 @@ class Viewer:
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """
         with suppress(OSError):
-            content = read_file(path, MAX_MESH_BYTES)
-            mesh = SceneMesh(content, np.array(R_world_mesh, np.float64), triangle_count(content))
+            mesh = SceneMesh.read(path, R_world_mesh)
             with self._wake:
                 # It is compared with what is shown, so frames and revisions that came earlier go first.
                 self._requests.append(partial(self._when_settled, partial(self.state.show_mesh, mesh)))

@@ -13,6 +13,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import Certainty, Intrinsics
 from stream_recon.app.slam.dense.arrays import Array, Arrays, NumpyArrays
 from stream_recon.app.slam.dense.config import DEFAULT_STEREO, StereoConfig
@@ -22,6 +23,9 @@ from stream_recon.app.slam.dense.planar import Anchors, flattened
 from stream_recon.app.slam.dense.priors import Prior, corrected_priors, other_surfaces
 from stream_recon.app.slam.dense.sweep import Sources, SweepResult, sides, swept, with_other
 from stream_recon.app.slam.dense.views import StereoView, pixel_transfers, source_views
+
+MAX_WORKERS = 4
+"""Threads: more wait for one another's short operations."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class DenseStereo:
         self._stages = [self._sweep, self._confirm, *[self._fill] * (fills - 1), self._complete]
         self._done = [0] * len(self._stages)
         """Keyframes that each stage has done."""
+
+    @classmethod
+    def on(cls, device: str, side: int, config: StereoConfig) -> "DenseStereo":
+        """Stereo on a device, see `arrays_for`, with threads for the cores that this process may use."""
+        return cls(arrays_for(device), side, min(usable_cores(), MAX_WORKERS), config)
 
     def push(self, view: StereoView) -> list[DenseDepth]:
         """Take the next keyframe; returns the maps that are complete."""

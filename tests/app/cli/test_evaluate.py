@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 import pytest
 
-from stream_recon.app.cli.evaluate import error_table, evaluate_all, evaluate_folders, summary_lines
+from stream_recon.app.cli.evaluate import evaluate_all, evaluate_folders
+from stream_recon.app.cli.evaluate_tables import error_table, summary_lines
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.ground_truth import DepthMap
 from stream_recon.app.core.transforms import rotation_matrix
