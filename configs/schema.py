@@ -261,18 +261,6 @@ def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
     return Preset(name=name, **parts)
 
 
-def upgraded_preset(recorded: object) -> object:
-    """The preset in a record, with the defaults of later keys; one that cannot be read stays as it is."""
-    if not isinstance(recorded, Mapping):
-        return recorded
-    name = str(recorded.get("name", ""))
-    try:
-        preset = preset_from_tables(name, {key: table for key, table in recorded.items() if key != "name"})
-    except ConfigError:
-        return recorded
-    return json.loads(json.dumps(dataclasses.asdict(preset)))
-
-
 def _check_table(table: object, where: str) -> None:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} must be a table of keys and values")

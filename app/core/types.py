@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import Protocol
 
@@ -105,6 +105,23 @@ class NetworkEstimate:
     def map_scale(self) -> float:
         """Length in the result per length in the network's world."""
         return 1 / self.depth_scale
+
+
+class FallbackCause(StrEnum):
+    """Why a segment is not refined, in a word of ``run.json``."""
+
+    UNTIED = "untied"
+    """No matches tie its keyframes to the others."""
+    MOVING = "moving"
+    """The map may follow an object that moves."""
+
+
+class KeptPoses(StrEnum):
+    """Whose poses and depth a segment keeps that is not refined, in a word of ``run.json``."""
+
+    NETWORK = "network"
+    STREAM = "stream"
+    """Those of the online back end."""
 
 
 class Certainty(IntEnum):

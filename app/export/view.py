@@ -75,13 +75,11 @@ class PinholeView:
         white = np.repeat(np.where(mask, np.uint8(0), np.uint8(255))[..., None], 3, axis=2)
         return np.asarray(self.image(white)[..., 0] < 128)
 
-    def from_network(
-        self, image: NDArray[Any], transform: ImageTransform, interpolation: int = cv2.INTER_LINEAR
-    ) -> NDArray[Any]:
+    def from_network(self, image: NDArray[Any], transform: ImageTransform) -> NDArray[Any]:
         """An image or map of the network's size resampled to an exported one [h, w, ...]."""
         xy = self.to_network(self._grid, transform).astype(np.float32) - np.float32(0.5)
         border = cv2.BORDER_REPLICATE if image.ndim == 3 else cv2.BORDER_CONSTANT
-        return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], interpolation, borderMode=border))
+        return np.asarray(cv2.remap(image, xy[..., 0], xy[..., 1], cv2.INTER_LINEAR, borderMode=border))
 
     def from_map(self, image: NDArray[Any], result: FrameResult, interpolation: int = cv2.INTER_LINEAR) -> NDArray[Any]:
         """A map of a frame's result, which may be a dense one, resampled to an exported image; see `to_map`."""

@@ -94,15 +94,13 @@ def _bytes(result: FrameResult) -> int:
     return result.depth.size * (3 + 9 * 4)
 
 
-def with_neighbours(
-    cameras: Iterable[FrameCamera], window: int = WINDOW
-) -> Iterator[tuple[FrameCamera, list[FrameCamera]]]:
-    """Each camera with at most ``window`` ones before and after it. Reads that far ahead."""
-    before: deque[FrameCamera] = deque(maxlen=window)
+def with_neighbours(cameras: Iterable[FrameCamera]) -> Iterator[tuple[FrameCamera, list[FrameCamera]]]:
+    """Each camera with at most `WINDOW` ones before and after it. Reads that far ahead."""
+    before: deque[FrameCamera] = deque(maxlen=WINDOW)
     ahead: deque[FrameCamera] = deque()
     source = iter(cameras)
     while True:
-        while len(ahead) <= window and (camera := next(source, None)) is not None:
+        while len(ahead) <= WINDOW and (camera := next(source, None)) is not None:
             ahead.append(camera)
         if not ahead:
             return

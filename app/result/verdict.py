@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.types import FallbackCause
 from stream_recon.app.result import causes
 from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.files import replace_json
@@ -209,14 +210,12 @@ class _Evidence:
         segments = self._refinement.get("fallback_segments")
         self._segments = segments if isinstance(segments, list) else []
         self._rejected = bool(self._refinement) and self._refinement.get("reprojection_px") is None
-        self.stray = min(self._left("untied"), self.frames)
+        self.stray = min(self._left(FallbackCause.UNTIED), self.frames)
         """Frames that show nothing that the others show."""
 
-    def _left(self, cause: str | None = None) -> float:
+    def _left(self, cause: FallbackCause | None = None) -> float:
         """Frames that refinement left as they were, all or those of a cause."""
-        named = [
-            each for each in self._segments if cause is None or (isinstance(each, dict) and each.get("cause") == cause)
-        ]
+        named = (s for s in self._segments if cause is None or (isinstance(s, dict) and s.get("cause") == cause))
         return min(sum(map(_length, named)), self.frames)
 
     @property
@@ -231,7 +230,7 @@ class _Evidence:
         keyframes, features = (_number(self._refinement, name) for name in ("keyframes", "features"))
         if keyframes and features is not None and features < self._config.min_features * keyframes:
             return causes.BARE
-        if self._left("moving") > 0:
+        if self._left(FallbackCause.MOVING) > 0:
             return causes.MOVING
         tried, accepted = (_number(self._refinement, f"pairs_{name}") for name in ("tried", "accepted"))
         is_apart = tried and accepted is not None and accepted < self._config.overlapping * tried

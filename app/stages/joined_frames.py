@@ -139,7 +139,7 @@ def write_joined(
             on_progress(len(cameras), total)
         first = cameras[-1].index + 1
         start = cameras[-1].timestamp + PAUSE_SECONDS
-    write_cameras(work, cameras, 0)
+    write_cameras(work, cameras)
     record = _record([each for each, _ in chosen], parts, cameras, without_depth)
     replace_json(work / RUN_NAME, record)
     rebuild_cloud(read_result(work))

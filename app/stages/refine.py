@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stream_recon.app.core.types import KeptPoses
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.feature_map import MAP_NAME, remove_map
 from stream_recon.app.result.run_record import REFINEMENT
@@ -105,4 +106,4 @@ def described(report: "RefinementReport") -> list[str]:
 
 
 def _kept(segment: Mapping[str, object]) -> str:
-    return "the stream's poses" if segment.get("kept") == "stream" else "the network's poses"
+    return "the stream's poses" if segment.get("kept") == KeptPoses.STREAM else "the network's poses"

@@ -11,8 +11,7 @@ from stream_recon.app.viewer.chunks import ChunkStore
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.picking import Hit, PointingRay, hit_points, hit_triangles, unevenness
 from stream_recon.app.viewer.scene import ViewerScene
-from stream_recon.app.viewer.scene_mesh import SceneMesh
-from stream_recon.app.viewer.surfaces import SurfaceStore
+from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline
 
 SAMPLE = 40_000

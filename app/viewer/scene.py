@@ -5,7 +5,6 @@ What a page may hide has a parent of its own, see `PageScene`: points of a step 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,8 +26,7 @@ from stream_recon.app.viewer.nodes import (
 from stream_recon.app.viewer.panel import PageOptions
 from stream_recon.app.viewer.place_layers import PlaceLayers
 from stream_recon.app.viewer.points import HIDE_STEP
-from stream_recon.app.viewer.scene_mesh import SceneMesh
-from stream_recon.app.viewer.surfaces import SurfaceStore
+from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, TimelineView
 
 CAMERA = (122, 132, 150)
@@ -48,7 +46,6 @@ STEPS = tuple(range(0, 100, HIDE_STEP))
 """Lowest ranks of the steps of confidence."""
 
 
-@dataclass(frozen=True)
 class ViewerScene:
     """Updates the scene from the stores and the timeline; sends only changes."""
 

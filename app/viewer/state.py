@@ -17,9 +17,8 @@ from stream_recon.app.viewer.pages import Page
 from stream_recon.app.viewer.panel import PageOptions, PanelEvents, SharedPanel, set_theme
 from stream_recon.app.viewer.points import FILE_NAME, RankedPoints, ply_bytes, ranked_points, send_bytes
 from stream_recon.app.viewer.scene import ViewerScene
-from stream_recon.app.viewer.scene_mesh import SceneMesh
 from stream_recon.app.viewer.splats import SplatLayer
-from stream_recon.app.viewer.surfaces import SurfaceStore
+from stream_recon.app.viewer.surfaces import SceneMesh, SurfaceStore
 from stream_recon.app.viewer.timeline import Timeline, make_view
 from stream_recon.configs.schema import PointsConfig
 

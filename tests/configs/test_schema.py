@@ -1,5 +1,3 @@
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from stream_recon.configs.schema import (
     points_overrides,
     preset_from_tables,
     preset_names,
-    upgraded_preset,
 )
 
 
@@ -121,18 +118,6 @@ def test_keyframe_choices(text: str | None, overrides: dict[str, Any]) -> None:
 def test_other_keyframe_choices_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="flow, every or a number"):
         keyframe_overrides(text)
-
-
-def test_a_recorded_preset_gets_the_defaults_of_later_keys() -> None:
-    complete = json.loads(json.dumps(dataclasses.asdict(load_preset("small"))))
-    recorded = {**complete, "stream": {**complete["stream"]}}
-    del recorded["stream"]["rotation_search"], recorded["points"]
-    assert upgraded_preset(recorded) == complete
-
-
-@pytest.mark.parametrize("recorded", [None, "small", {"points": 5}, {"name": "a", "network": {"dim": "wide"}}])
-def test_a_recorded_preset_that_is_damaged_stays_as_it_is(recorded: object) -> None:
-    assert upgraded_preset(recorded) == recorded
 
 
 @pytest.mark.parametrize(("text", "level"), [("low", 0.05), ("medium", 0.5), ("high", 0.9), ("0", 0.0), ("0.75", 0.75)])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import FallbackCause
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.evidence.held_out_error import HELD_OUT, Agreement, HeldOutConfig, HeldOutError, Pairs
 
@@ -195,11 +196,11 @@ class Selection:
     stream: NDArray[np.bool_] | None = None  # [N]
     """Those that fall back to the online poses instead."""
 
-    def cause(self, begin: int, end: int) -> str | None:
-        """Why a run of keyframes falls back, in one word, where it is known."""
+    def cause(self, begin: int, end: int) -> FallbackCause | None:
+        """Why a run of keyframes falls back, where it is known."""
         if self.untied is not None and self.untied[begin:end].all():
-            return "untied"
-        return "moving" if self.follows_object else None
+            return FallbackCause.UNTIED
+        return FallbackCause.MOVING if self.follows_object else None
 
     def keeps_stream(self, begin: int = 0, end: int | None = None) -> bool:
         """Whether a run of keyframes falls back to the online poses."""

@@ -90,10 +90,10 @@ def select_evenly(
 
 
 def similarity_matrix(
-    features: Sequence[Features], seed: int = 0, config: VocabularyConfig = DEFAULT_MATCHING.vocabulary
+    features: Sequence[Features], config: VocabularyConfig = DEFAULT_MATCHING.vocabulary
 ) -> NDArray[np.float32]:
     """Cosine similarities [N, N] of the keyframes; 0 without features."""
-    words = learn_vocabulary(features, seed, config)
+    words = learn_vocabulary(features, config=config)
     if words is None:
         return np.zeros((len(features), len(features)), np.float32)
     return cosine_similarities(np.stack([vlad(each, words, config) for each in features]))

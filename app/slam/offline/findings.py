@@ -7,6 +7,7 @@ import numpy as np
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_correction import GRID
+from stream_recon.app.core.types import KeptPoses
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.evidence.judgement import Selection, runs
 from stream_recon.app.slam.frame_data import Scale
@@ -16,7 +17,7 @@ from stream_recon.app.slam.offline.depth_fields import DepthFields, interpolate_
 from stream_recon.app.slam.offline.held_out_test import Judgement
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.path_error import PathError
-from stream_recon.app.slam.offline.report import NETWORK, STREAM, InitialPoses, Refinement, RefinementReport
+from stream_recon.app.slam.offline.report import InitialPoses, Refinement, RefinementReport
 from stream_recon.app.slam.offline.second_pass import SecondPass
 
 
@@ -166,7 +167,7 @@ def fallback_segments(findings: Findings) -> list[dict[str, object]]:
     views, keyframes, selection = findings.data.views, findings.data.keyframes, findings.selection
 
     def segment(first: int, last: int, why: str, cause: str | None, is_stream: bool) -> dict[str, object]:
-        kept = STREAM if is_stream else NETWORK
+        kept = KeptPoses.STREAM if is_stream else KeptPoses.NETWORK
         return {"first": views[first].index, "last": views[last].index, "why": why, "cause": cause, "kept": kept}
 
     if findings.unchanged:

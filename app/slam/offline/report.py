@@ -7,13 +7,11 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.core.types import KeptPoses
 from stream_recon.app.slam.ba.problem import FloatArray
 from stream_recon.app.slam.ba.robust_ba import BAState
 from stream_recon.app.slam.frame_data import Scale
 from stream_recon.app.slam.matching.features import Features
-
-NETWORK, STREAM = "network", "stream"
-"""Whose poses a map starts from, or frames keep that are not refined: the network's, or the online ones."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class RefinementReport:
     """Relative standard deviation of the focal length by the matches alone."""
     field_of_view_measured: bool | None = None
     """Whether the matches determine the focal length; None: the camera was given, or nothing was refined."""
-    start: str = NETWORK
+    start: str = KeptPoses.NETWORK
     """Initialization: ``network``; ``stream``, the online poses; or ``matches`` alone."""
     disagreement_before: float | None = None
     disagreement: float | None = None
@@ -88,7 +86,7 @@ def keeps_stream(report: object) -> bool:
     return (
         isinstance(report, dict)
         and report.get("reprojection_px") is None
-        and STREAM in [each.get("kept") for each in known]
+        and KeptPoses.STREAM in [each.get("kept") for each in known]
     )
 
 

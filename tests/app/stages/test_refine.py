@@ -269,7 +269,7 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
     for camera, unit in zip(result.cameras, units, strict=True):
         given = result_of(folder, camera)
         write_depth(folder, dataclasses.replace(given, depth=given.depth / np.float32(unit)))
-    write_cameras(folder, joined, 0)
+    write_cameras(folder, joined)
     listener = Listener()
     before = ate(folder, video)
     for _ in range(2):
