@@ -156,8 +156,6 @@ class SceneActor:
         return None
 
     def run(self, job: Job) -> Outcome:
-        """Run a job."""
-
         def note_progress(frames: int) -> None:
             self._progress = JobProgress(job.name, frames)
 

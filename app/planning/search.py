@@ -41,7 +41,6 @@ class Configuration:
         return self.image_size[1] // patch, self.image_size[0] // patch
 
     def memory(self) -> RunMemory:
-        """Memory of a run."""
         return run_memory(self.preset, self.grid, self.cache)
 
 

@@ -96,13 +96,11 @@ def dense_path(folder: Path, index: int) -> Path:
     return folder / DENSE_FOLDER / f"{index:06d}.npz"
 
 
-def write_dense(folder: Path, dense: DenseMap, refinement: str) -> None:
-    """Write a keyframe's file into the result folder; ``refinement``: id of the refinement. Raises OutputError."""
-    write_dense_beside(folder, dense, refinement).replace(dense_path(folder, dense.index))
-
-
 def write_dense_beside(folder: Path, dense: DenseMap, refinement: str) -> Path:
-    """`write_dense` under a temporary name in the same folder, which is returned. Raises OutputError."""
+    """Write a keyframe's file under a temporary name in its folder, which is returned. Raises OutputError.
+
+    ``refinement``: id of the refinement.
+    """
     transform = dense.transform
     arrays: dict[str, NDArray[Any]] = {
         "depth": np.clip(dense.depth, 0, FLOAT16_MAX).astype(np.float16),

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.result.commit import FolderChange
-from stream_recon.app.result.files import replace_file
 from stream_recon.configs.errors import OutputError
 
 DAMAGE = (
@@ -104,11 +103,6 @@ def lens_numbers(lens: CameraModel) -> NDArray[np.float64]:
     """A camera as the array ``lens``."""
     more = [lens.k2, float(lens.fisheye)] if lens.k2 or lens.fisheye else []
     return np.array([lens.focal, lens.cx, lens.cy, lens.k1, *more])
-
-
-def write_tracks(folder: Path, tracks: SparseTracks) -> None:
-    """Write or replace ``tracks.npz``. Raises OutputError."""
-    replace_file(folder / TRACKS_NAME, lambda file: np.savez_compressed(file, **vars(tracks)))
 
 
 def change_tracks(change: FolderChange, tracks: SparseTracks) -> None:

@@ -184,7 +184,6 @@ class FrameData:
 
     @classmethod
     def from_result(cls, result: FrameResult, scale: Scale) -> "FrameData":
-        """Frame data of a network result."""
         k = result.intrinsics
         focal = float(np.sqrt(k.fx * k.fy)) * scale.factor
         pose = np.asarray(result.T_world_camera, np.float64)

@@ -71,10 +71,7 @@ def overview(
     The camera positions ``path`` [M, 3] are all in view. ``forward``: horizontal direction of the view; ``up``: unit
     vector; ``tilt_deg``: angle by which it looks down.
     """
-    level = forward - (forward @ up) * up
-    if np.linalg.norm(level) < 1e-6:  # straight up or down: any direction serves
-        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
-    level = level / np.linalg.norm(level)
+    level = _level(forward, up)
     tilt = np.radians(tilt_deg)
     ahead = np.cos(tilt) * level - np.sin(tilt) * up
     right = np.cross(ahead, up)
@@ -109,12 +106,9 @@ def opening_direction(
         first: direction [3] of the first camera, which decides where others see as much.
         up: unit vector.
     """
-    level = first - (first @ up) * up
-    if np.linalg.norm(level) < 1e-6:
-        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
-    level = level / np.linalg.norm(level)
+    level = _level(first, up)
     if not len(rays):
-        return np.asarray(level), TILT_DEG
+        return level, TILT_DEG
     mean = rays.mean(axis=0)
     is_round = float(np.linalg.norm(mean - (mean @ up) * up)) < ROUND
     tilt = np.radians(ROUND_TILT_DEG if is_round else TILT_DEG)
@@ -186,3 +180,11 @@ def share_in_view(points: NDArray[np.floating], view: View, free: FreeView) -> f
     x, y, z = axes @ (np.asarray(points) - view.position).T
     inside = (z > 0) & (x > -free.left * z) & (x < free.right * z) & (np.abs(y) < free.upright * z)
     return float(inside.mean())
+
+
+def _level(direction: NDArray[np.floating], up: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The horizontal unit vector of a direction [3]; any where it is straight up or down."""
+    level = direction - (direction @ up) * up
+    if np.linalg.norm(level) < 1e-6:
+        level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
+    return np.asarray(level / np.linalg.norm(level))

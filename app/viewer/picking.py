@@ -61,9 +61,7 @@ class Hit:
 def hit_triangles(ray: PointingRay, triangles: Sequence[NDArray[np.floating]]) -> Hit | None:
     """The place that a ray meets on triangles, each array [M, 3, 3], which are solid on their front sides only."""
     rays = ray.bundle()
-    nearest = np.full(len(rays), np.inf)
-    for corners in triangles:
-        nearest = np.minimum(nearest, _distances(ray, rays, corners))
+    nearest = _nearest(ray, rays, triangles)
     return _chosen(ray, rays, nearest)
 
 
@@ -74,10 +72,7 @@ def unevenness(ray: PointingRay, hit: Hit, triangles: Sequence[NDArray[np.floati
     edge either side may be meant. A surface that ends there counts as uneven by the radius.
     """
     around = PointingRay(ray.origin, ray.direction, radius / max(hit.distance, 1e-9) / max(RINGS), ray.planes)
-    rays = around.bundle()
-    nearest = np.full(len(rays), np.inf)
-    for corners in triangles:
-        nearest = np.minimum(nearest, _distances(around, rays, corners))
+    nearest = _nearest(around, around.bundle(), triangles)
     change = np.where(np.isfinite(nearest), nearest - hit.distance, radius)
     return float(np.sqrt(np.mean(np.minimum(np.abs(change), 2 * hit.distance) ** 2)))
 
@@ -96,6 +91,14 @@ def hit_points(ray: PointingRay, xyz: NDArray[np.floating], spacing: float) -> H
     distance = float(np.median(along[front]))
     spread = max(float(np.std(along[front])), spacing / 2)
     return Hit(ray.origin + distance * ray.direction if front.sum() >= SUPPORT else points[middle], distance, spread)
+
+
+def _nearest(ray: PointingRay, rays: FloatArray, triangles: Sequence[NDArray[np.floating]]) -> FloatArray:
+    """Distances [R] of the nearest hits of rays on any of the triangles; inf where there is none."""
+    nearest = np.full(len(rays), np.inf)
+    for corners in triangles:
+        nearest = np.minimum(nearest, _distances(ray, rays, corners))
+    return nearest
 
 
 def _distances(ray: PointingRay, rays: FloatArray, corners: NDArray[np.floating]) -> FloatArray:

@@ -141,11 +141,6 @@ class Viewer:
         """Whether a mesh replaces the keyframes' surfaces; `flush` after `show_mesh` makes sure."""
         return self.state.scene.mesh is not None
 
-    @property
-    def points_shown(self) -> int:
-        """Number of points of the scene, of all steps of confidence."""
-        return self.state.scene.shown
-
     def name(self, title: str) -> None:
         """Set the title of the page and of the panel, such as the result's name."""
         self._page.title = title

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image, write_dense
+from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image
+from tests.app.result_files import write_dense
 
 Array = NDArray[np.float64]
 SKY_DEPTH = 60.0

@@ -31,7 +31,6 @@ class Points:
         return Points(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def first(self, count: int) -> "Points":
-        """The first ``count`` points."""
         return Points(self.xyz[:count], self.rgb[:count], self.size[:count], self.side[:count])
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.slam.ba import robust_ba
@@ -93,11 +92,10 @@ class Attempt:
             return self.test.is_better(self.fit, other.fit)
         return self.test.is_certain(self.fit)
 
-    def laid_out(self, fallback: NDArray[np.bool_] | None = None) -> "Attempt":
+    def laid_out(self) -> "Attempt":
         """The attempt with separate segments placed relative to each other as by the network."""
-        fit = segments.with_network_layout(
-            self.fit, self.data.keyframe_segment, self.data.T_keyframes, fallback, self.config.segments
-        )
+        layout = self.data.keyframe_segment, self.data.T_keyframes
+        fit = segments.with_network_layout(self.fit, *layout, None, self.config.segments)
         return self if fit is self.fit else replace(self, candidate=replace(self.candidate, fit=fit))
 
     def path_error(self) -> PathError | None:

@@ -75,7 +75,6 @@ class HeldOutTest:
         return self.matches.held_out
 
     def error(self, fit: Solution) -> HeldOutError:
-        """Held-out error of a solution."""
         return HeldOutError.measure(self._candidate(fit), self.data.features, self.matches.held_out, self.config.errors)
 
     def judge(self, fit: BAState) -> Judgement:

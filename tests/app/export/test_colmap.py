@@ -12,8 +12,9 @@ from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.observations import no_observations
 from stream_recon.app.result.cameras import FrameCamera, select_cameras
-from stream_recon.app.result.tracks import SparseTracks, write_tracks
+from stream_recon.app.result.tracks import SparseTracks
 from tests.app.export.rooms import SIZE, off_the_walls, pixel_grid, room_frames, write_room
+from tests.app.result_files import write_tracks
 
 WIDTH, HEIGHT = 2 * SIZE[0], 2 * SIZE[1]
 FOCAL = 2 * 0.8 * SIZE[0]

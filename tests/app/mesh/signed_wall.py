@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
-from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image, write_dense
+from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, encoded_image
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import DENSE, REFINEMENT, RUN_NAME, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from tests.app.fake_engine import run_info
+from tests.app.result_files import write_dense
 
 SIZE = (96, 72)
 """Depth maps; images are three times as large."""

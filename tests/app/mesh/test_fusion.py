@@ -13,13 +13,13 @@ from bench.drawing import Drawable, draw
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.mesh.config import DEFAULT_MESH
 from stream_recon.app.mesh.fusion import fuse, mesh_cameras, pixel_weights
-from stream_recon.app.result.dense import write_dense
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.schema import PointsConfig
 from tests.app.fake_engine import run_info
 from tests.app.mesh.signed_wall import write_wall
+from tests.app.result_files import write_dense
 
 SIZE = (96, 72)
 NEAR, FAR = 1.0, 12.0

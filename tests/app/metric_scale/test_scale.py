@@ -22,7 +22,7 @@ from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.resume import read_partial_result
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
-from stream_recon.app.result.tracks import SparseTracks, read_tracks, write_tracks
+from stream_recon.app.result.tracks import SparseTracks, read_tracks
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.stages.place import ScaleStage
 from tests.app.boxroom import HALF, room_result
@@ -31,6 +31,7 @@ from tests.app.fake_engine import run_info
 from tests.app.metric_scale.printed import corners, pasted
 from tests.app.page import Page
 from tests.app.program import exit_code
+from tests.app.result_files import write_tracks
 from tests.app.stages.chains import run_stage
 
 FACTOR = 1.85

@@ -12,8 +12,9 @@ import pytest
 
 from stream_recon.app.result import tracks
 from stream_recon.app.result.depth import ARRAYS, depth_path, read_depth
-from stream_recon.app.result.tracks import SparseTracks, read_arrays, read_tracks, write_tracks
+from stream_recon.app.result.tracks import SparseTracks, read_arrays, read_tracks
 from stream_recon.configs.errors import OutputError
+from tests.app.result_files import write_tracks
 
 
 def some_tracks(count: int = 5) -> SparseTracks:

@@ -3,8 +3,9 @@ import pytest
 
 from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics
 from stream_recon.app.result.cameras import FrameCamera
-from stream_recon.app.result.dense import DENSE_FOLDER, IMAGE_SIDE, DenseMap, encoded_image, read_dense, write_dense
+from stream_recon.app.result.dense import DENSE_FOLDER, IMAGE_SIDE, DenseMap, encoded_image, read_dense
 from stream_recon.configs.errors import OutputError
+from tests.app.result_files import write_dense
 
 
 def dense_map(index: int = 7) -> DenseMap:

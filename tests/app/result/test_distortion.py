@@ -12,7 +12,8 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import result_of
-from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks, write_tracks
+from stream_recon.app.result.tracks import SparseTracks, lens_numbers, read_tracks
+from tests.app.result_files import write_tracks
 from tests.app.slam.room import network_result
 
 SIZE = (320, 240)

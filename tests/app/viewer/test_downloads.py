@@ -38,11 +38,11 @@ def test_while_the_video_runs_it_gives_the_shown_points_in_world_axes(viewer: Vi
     with client_of(viewer) as client:
         client.set("Hide unsure (%)", 0)
         client.click("Points (PLY)")
-        client.wait_for(lambda: len(client.files) == 1 and len(client.files[0][1]) > viewer.points_shown)
+        client.wait_for(lambda: len(client.files) == 1 and len(client.files[0][1]) > viewer.state.scene.shown)
     ((name, content),) = client.files
     assert name == "points.ply"
     xyz, properties = read_ply(content)
-    assert len(xyz) == viewer.points_shown > 0
+    assert len(xyz) == viewer.state.scene.shown > 0
     assert wall_distance(xyz).max() < 1e-4
     assert properties == {"x", "y", "z", "red", "green", "blue"}
 

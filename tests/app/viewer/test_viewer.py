@@ -67,8 +67,8 @@ def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) 
     assert count == len(viewer.state.timeline) == 1500
     assert viewer.skipped == 0
     with client_of(viewer) as client:
-        assert len(client.cloud()) == viewer.points_shown
-        assert 0 < viewer.points_shown <= viewer.state.store.total <= 30_000
+        assert len(client.cloud()) == viewer.state.scene.shown
+        assert 0 < viewer.state.scene.shown <= viewer.state.store.total <= 30_000
         assert len(client.names("/points/")) <= len(STEPS) * viewer.state.store.max_chunks
         assert 0 < len(client.names("/cameras/")) <= 50
     np.testing.assert_array_equal(viewer.state.timeline.poses[1234], walk_pose(123.4))
@@ -402,7 +402,7 @@ def test_the_status_reaches_the_panel(viewer: Viewer) -> None:
         client.wait_for(lambda: client.status.startswith("12 frames at 5 a second"))
         client.set("Show", "Both")
         client.set("Hide unsure (%)", 0)
-        assert f"{viewer.points_shown:,} points" in client.counts
+        assert f"{viewer.state.scene.shown:,} points" in client.counts
 
 
 def test_wait_returns_once_closed() -> None:
