@@ -72,5 +72,4 @@ CACHE_CHOICES: tuple[CacheChoice, ...] = ("full", "fp8")
 
 
 def cache_policy(choice: CacheChoice) -> CacheDtypePolicy:
-    """The policy of a choice."""
     return _POLICIES[CACHE_CHOICES.index(choice)]

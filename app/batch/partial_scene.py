@@ -7,7 +7,6 @@ from pathlib import Path
 
 from stream_recon.app.batch.manifest import remove_result
 from stream_recon.app.evaluation.evaluator import Evaluator
-from stream_recon.app.result.cameras import revision_since_causal
 from stream_recon.app.result.folder import ResultFolder, causal_result, read_result, read_run
 from stream_recon.app.result.resume import PartialResult, read_partial_result
 from stream_recon.app.result.run_record import REFINEMENT, RUN_NAME, RunInfo, RunSummary
@@ -70,5 +69,5 @@ def _read_result(work: Path, info: RunInfo, evaluator: Evaluator) -> PartialScen
         return PartialScene(evaluator, unfinished=result)
     scene = PartialScene(evaluator, complete=result)
     if scene.is_refined:
-        evaluator.revise(revision_since_causal(result.cameras))
+        evaluator.revise(result.revision_since_causal)
     return scene

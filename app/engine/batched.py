@@ -217,7 +217,8 @@ class StreamBatch:
         self._slots.upload(count, size)
         body = partial(self._forward_rows, size)
         output = self._graphs[size].run(body) if self._graphs else body()
-        return first_rows(output, count)
+        # Without the padding; the state keeps it, and only its first rows are stored.
+        return StepOutput(output.prediction.first_clips(count), output.state, output.flow[:count])
 
     def _forward_rows(self, rows: int) -> StepOutput:
         assert self._images is not None
@@ -240,8 +241,3 @@ class StreamBatch:
 def step_sizes(slots: int) -> list[int]:
     """Batch sizes for which steps are captured; a smaller batch is padded with copies of its last frame."""
     return [*(2**k for k in range(slots.bit_length()) if 2**k < slots), slots]
-
-
-def first_rows(output: StepOutput, count: int) -> StepOutput:
-    """Output of a padded step without the padding; the state keeps it, and only its first rows are stored."""
-    return StepOutput(output.prediction.first_clips(count), output.state, output.flow[:count])

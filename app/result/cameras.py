@@ -282,13 +282,6 @@ class CameraFiles:
         return FrameCamera.from_json(json.loads(self._cameras.entry(row).lstrip(b",\n")))
 
 
-def write_cameras(folder: Path, cameras: Sequence[FrameCamera]) -> None:
-    """Replace both files of a finished result by those of one without revisions. Raises OutputError."""
-    with FolderChange(folder) as change:
-        change_cameras(change, cameras, 0)
-        change.commit()
-
-
 def change_cameras(change: FolderChange, cameras: Sequence[FrameCamera], revisions: int) -> None:
     """Replace both files of a finished result as part of a change. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]

@@ -160,10 +160,7 @@ def write_result_cloud(
     cancelled: Callable[[], bool] = lambda: False,
     config: PointsConfig | None = None,
 ) -> None:
-    """Write the cloud of a result's best depth maps to ``path``; see `write_cloud`.
-
-    ``config``: None: the result's.
-    """
+    """Write the cloud of a result's best depth maps to ``path``; see `write_cloud`. ``config``: None: the result's."""
     config = config or result.points
     cameras = result.surface_cameras
     frames = ConsistentFrames(result.surface_of, config)

@@ -55,7 +55,6 @@ class FolderChange:
             write(file)
 
     def replace_json(self, name: str, value: object) -> None:
-        """`replace` with JSON."""
         text = json.dumps(value, indent=1, allow_nan=False) + "\n"
         self.replace(name, lambda file: file.write(text.encode()))
 

@@ -97,10 +97,7 @@ def dense_path(folder: Path, index: int) -> Path:
 
 
 def write_dense_beside(folder: Path, dense: DenseMap, refinement: str) -> Path:
-    """Write a keyframe's file under a temporary name in its folder, which is returned. Raises OutputError.
-
-    ``refinement``: id of the refinement.
-    """
+    """Write a keyframe's file under a temporary name, which is returned. ``refinement``: its id. Raises OutputError."""
     transform = dense.transform
     arrays: dict[str, NDArray[Any]] = {
         "depth": np.clip(dense.depth, 0, FLOAT16_MAX).astype(np.float16),

@@ -138,10 +138,7 @@ class Dispatcher:
         self._added = AscendingColumn()
 
     def take_image(self, frame: Frame, prepared: PreparedFrame) -> PreparedFrame:
-        """The prepared frame with a grey image where the back end wants one.
-
-        The source's image is kept, reduced, until the frame's result is delivered, where a listener gets images.
-        """
+        """The frame, with a grey image where the back end wants one. Keeps a reduced image where a listener gets it."""
         if self._add_image:
             self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
         wants_grey = self._back_end is not None and self._back_end.wants_grey

@@ -16,7 +16,8 @@ from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.localize import LocalizationMap
 from stream_recon.app.localization.placing import PlacedResult
 from stream_recon.app.result.amend import rebuild_cloud
-from stream_recon.app.result.cameras import FrameCamera, write_cameras
+from stream_recon.app.result.cameras import FrameCamera, change_cameras
+from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.depth import DEPTH_FOLDER, depth_path, read_depth, write_depth
 from stream_recon.app.result.files import output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
@@ -139,7 +140,9 @@ def write_joined(
             on_progress(len(cameras), total)
         first = cameras[-1].index + 1
         start = cameras[-1].timestamp + PAUSE_SECONDS
-    write_cameras(work, cameras)
+    with FolderChange(work) as change:
+        change_cameras(change, cameras, 0)
+        change.commit()
     record = _record([each for each, _ in chosen], parts, cameras, without_depth)
     replace_json(work / RUN_NAME, record)
     rebuild_cloud(read_result(work))

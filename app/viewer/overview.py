@@ -182,9 +182,9 @@ def share_in_view(points: NDArray[np.floating], view: View, free: FreeView) -> f
     return float(inside.mean())
 
 
-def _level(direction: NDArray[np.floating], up: NDArray[np.floating]) -> NDArray[np.floating]:
+def _level(direction: NDArray[np.floating], up: NDArray[np.floating]) -> NDArray[np.float64]:
     """The horizontal unit vector of a direction [3]; any where it is straight up or down."""
     level = direction - (direction @ up) * up
     if np.linalg.norm(level) < 1e-6:
         level = np.cross(up, np.eye(3)[np.argmin(np.abs(up))])
-    return np.asarray(level / np.linalg.norm(level))
+    return np.asarray(level / np.linalg.norm(level), np.float64)

@@ -17,8 +17,9 @@ from stream_recon.app.core.ground_truth import DepthMap, GroundTruth
 from stream_recon.app.core.types import FrameResult, NetworkEstimate, Revision
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.result.cameras import revision_since_causal, write_cameras
+from stream_recon.app.result.cameras import change_cameras, revision_since_causal
 from stream_recon.app.result.cloud import POINTS_NAME
+from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.depth import write_depth
 from stream_recon.app.result.folder import read_result, result_of
 from stream_recon.app.result.run_record import RUN_NAME, RunSummary
@@ -269,7 +270,9 @@ def test_what_is_kept_of_joined_windows_is_their_unit(folder: Path, images: Path
     for camera, unit in zip(result.cameras, units, strict=True):
         given = result_of(folder, camera)
         write_depth(folder, dataclasses.replace(given, depth=given.depth / np.float32(unit)))
-    write_cameras(folder, joined)
+    with FolderChange(folder) as change:
+        change_cameras(change, joined, 0)
+        change.commit()
     listener = Listener()
     before = ate(folder, video)
     for _ in range(2):
