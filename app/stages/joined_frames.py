@@ -140,9 +140,9 @@ def write_joined(
             on_progress(len(cameras), total)
         first = cameras[-1].index + 1
         start = cameras[-1].timestamp + PAUSE_SECONDS
-    with FolderChange(work) as change:
-        change_cameras(change, cameras, 0)
-        change.commit()
+    with FolderChange(work) as cameras_change:
+        change_cameras(cameras_change, cameras, 0)
+        cameras_change.commit()
     record = _record([each for each, _ in chosen], parts, cameras, without_depth)
     replace_json(work / RUN_NAME, record)
     rebuild_cloud(read_result(work))
