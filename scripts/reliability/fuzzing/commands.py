@@ -27,7 +27,6 @@ from stream_recon.app.export.formats import FORMATS, export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.export.render.film import FilmOptions, render_film
 from stream_recon.app.export.target import check_target
-from stream_recon.app.result.amend import amend
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.run_record import RunSummary
