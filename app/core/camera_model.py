@@ -55,6 +55,11 @@ class CameraModel:
             return "SIMPLE_PINHOLE"
         return f"{'RADIAL' if self.k2 else 'SIMPLE_RADIAL'}{'_FISHEYE' if self.fisheye else ''}"
 
+    @property
+    def longer_side(self) -> float:
+        """Of an image whose centre is the principal point."""
+        return 2 * max(self.cx, self.cy)
+
     def scaled(self, factor: float) -> "CameraModel":
         """The camera of images resized by a factor."""
         return replace(self, focal=self.focal * factor, cx=self.cx * factor, cy=self.cy * factor)

@@ -32,8 +32,8 @@ class HeldOutConfig:
     """Parts of the image along its longer side."""
     epipolar_px: float = 1.5
     """Distance from the epipolar line with loss 1/2; the loss is bounded by 1."""
-    reprojection_px: float = 8.0
-    """Reprojection error with loss 1/2; larger, since it contains the error of depth."""
+    reprojection: float = 1 / 60
+    """Reprojection error with loss 1/2, as a share of the longer side, since it is mostly an error of depth."""
     min_cells: int = 20
     """Least number of common cells of two depth maps; with fewer, agreement is not significant."""
     min_matches: int = 5
@@ -88,7 +88,8 @@ class HeldOutError:
     ) -> "HeldOutError":
         """Errors of a candidate by held-out matches."""
         losses, camera_model = {}, side.camera_model
-        part_px = 2 * max(camera_model.cx, camera_model.cy) / config.parts
+        part_px = camera_model.longer_side / config.parts
+        reprojection_px = config.reprojection * camera_model.longer_side
         for (i, j), matches in held_out.items():
             a, b = features[i], features[j]
             T = invert_pose(side.T_world_camera[j]) @ side.T_world_camera[i]
@@ -98,7 +99,7 @@ class HeldOutError:
             error = np.linalg.norm(projected - uv_b, axis=1)
             lines = epipolar_px(camera_model, uv_a, uv_b, T)
             part = np.unique(uv_a // part_px, axis=0, return_inverse=True)[1].reshape(-1)
-            errors = np.stack([lines / config.epipolar_px, np.nan_to_num(error, nan=1e3) / config.reprojection_px])
+            errors = np.stack([lines / config.epipolar_px, np.nan_to_num(error, nan=1e3) / reprojection_px])
             if len(matches) >= config.min_matches:
                 medians = np.stack([medians_by(part, row) for row in errors], axis=1)
                 losses[i, j] = medians**2 / (1 + medians**2)
@@ -107,8 +108,8 @@ class HeldOutError:
 
 def image_parts(camera_model: CameraModel, config: HeldOutConfig = HELD_OUT) -> int:
     """Number of parts of an image, as in `HeldOutError.measure`."""
-    side = max(camera_model.cx, camera_model.cy)
-    return int(np.prod([np.ceil(config.parts * each / side) for each in (camera_model.cx, camera_model.cy)]))
+    size = (2 * camera_model.cx, 2 * camera_model.cy)
+    return int(np.prod([np.ceil(config.parts * each / camera_model.longer_side) for each in size]))
 
 
 def medians_by(part: NDArray[np.integer], values: FloatArray) -> FloatArray:

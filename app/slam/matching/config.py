@@ -53,8 +53,8 @@ class DescriptorMatchConfig:
     """Inliers of a guided pair; more are needed where poses do not confirm the pair."""
     min_unguided: int = 30
     """Inliers of an unguided pair; fewer can agree by chance."""
-    cell_px: int = 48
-    """Cell size that measures how much of the image matches cover."""
+    cells: int = 10
+    """Cells along the longer side, which measure how much of the image matches cover."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,17 @@ class RelativePoseConfig:
 
     min_inliers: int = 20
     """PnP inliers; fewer can agree by chance."""
-    pnp_px: float = 6.0
-    """Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
+    pnp: float = 1 / 80
+    """Inlier distance of PnP, as a share of the longer side: depth errors of some percent move a projection by that."""
     max_drift: float = 0.3
     """Plausible drift, as a share of the path between two keyframes."""
     drift_slack: float = 0.1
     """Allowance in addition, as a share of the distance of two keyframes."""
     contradiction: float = 5.0
     """Ratio of a pair's reprojection error by the network to the median of all pairs, above which it is checked."""
-    contradiction_px: float = 15.0
-    """Least reprojection error of a pair that is checked; depth errors alone give smaller ones."""
+    contradiction_error: float = 1 / 32
+    """Least reprojection error of a pair that is checked, as a share of the longer side; depth errors alone give
+    smaller ones."""
     max_contradicting: float = 0.25
     """Share of the pairs; if more contradict the network, the network is probably wrong."""
     jump: float = 3.0

@@ -12,9 +12,6 @@ from scipy.sparse.csgraph import connected_components
 from stream_recon.app.slam.matching.config import DEFAULT_MATCHING, DescriptorMatchConfig, KltConfig
 from stream_recon.app.slam.matching.features import Features
 
-MAX_CELLS = 1 << 20
-"""More than the cells of a row."""
-
 Matches = NDArray[np.int32]
 """[M, 2]: indices of features in the first and second keyframe."""
 NO_MATCHES: Matches = np.zeros((0, 2), np.int32)
@@ -143,8 +140,8 @@ def _sampson_px(F: NDArray[np.float64], a: NDArray[np.float32], b: NDArray[np.fl
 
 
 def _covered_cells(features: Features, matches: Matches, config: DescriptorMatchConfig) -> int:
-    column, row = (features.uv[matches[:, 0]] // config.cell_px).astype(np.int64).T
-    return len(np.unique(row * MAX_CELLS + column))
+    cell = features.uv[matches[:, 0]] // (features.uv.max() / config.cells)
+    return len(np.unique(cell, axis=0))
 
 
 @dataclass(frozen=True)

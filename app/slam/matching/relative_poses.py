@@ -112,7 +112,8 @@ def inconsistent_edges(
     errors = reprojection_errors_px(T, np.ones(len(T)), camera_model, features, matches)
     if not errors:
         return set()
-    limit = max(config.contradiction * float(np.median(list(errors.values()))), config.contradiction_px)
+    least = config.contradiction_error * camera_model.longer_side
+    limit = max(config.contradiction * float(np.median(list(errors.values()))), least)
     suspects = {pair: matches[pair] for pair, px in errors.items() if px > limit}
     if len(suspects) > config.max_contradicting * len(matches):
         return set()
@@ -138,7 +139,7 @@ def _pnp(
     xyz = camera_model.unproject(a.uv[matches[known, 0]]) * z[known, None]
     plane = camera_model.unproject(b.uv[matches[known, 1]])[:, :2]
     # In normalized coordinates, so that no camera matrix or distortion is needed.
-    limit = config.pnp_px / camera_model.focal
+    limit = config.pnp * camera_model.longer_side / camera_model.focal
     ok, rotation, translation, inliers = cv2.solvePnPRansac(
         xyz, plane, np.eye(3), None, iterationsCount=200, reprojectionError=limit, flags=cv2.SOLVEPNP_SQPNP
     )

@@ -32,10 +32,11 @@ class StartConfig:
 
     min_explained: float = 0.7
     """Share of observations explained from the given poses, below which initialization from matches is tried."""
-    closed_px: float = 12.0
-    """Median reprojection error of a loop's matches up to which it is closed; depth alone causes some pixels."""
-    open_px: float = 40.0
-    """Median reprojection error from which a loop is open."""
+    closed: float = 1 / 40
+    """Median reprojection error of a loop's matches, as a share of the longer side, up to which it is closed: errors of
+    depth alone cause some."""
+    open: float = 1 / 12
+    """Median reprojection error from which a loop is open, as a share of the longer side."""
     max_open_share: float = 0.25
     """Share of the loops that may have small gaps."""
     still: float = 0.003
@@ -232,19 +233,19 @@ class Initializer:
     @property
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
-            gaps, closed_px = self._gaps_px(self._initial.scene), self.config.closed_px
-            if (gaps < closed_px).all():
+            gaps = self._gaps(self._initial.scene)
+            if (gaps < self.config.closed).all():
                 return robust_ba.CLOSED_LOOP_ROUNDS + robust_ba.FINE_ROUNDS
-            if (gaps < self.config.open_px).all() and (gaps >= closed_px).mean() <= self.config.max_open_share:
+            if (gaps < self.config.open).all() and (gaps >= self.config.closed).mean() <= self.config.max_open_share:
                 return robust_ba.SMALL_GAP_ROUNDS + robust_ba.FINE_ROUNDS
         return robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS if self.loops else robust_ba.STANDARD_ROUNDS
 
-    def _gaps_px(self, scene: BAScene) -> FloatArray:
-        """Median reprojection errors of the loops' matches."""
+    def _gaps(self, scene: BAScene) -> FloatArray:
+        """Median reprojection errors of the loops' matches, as shares of the longer side."""
         assert scene.log_depth_scale is not None
         T, scale, camera_model = scene.T_world_camera, np.exp(scene.log_depth_scale), scene.camera_model
         errors = relative_poses.reprojection_errors_px(T, scale, camera_model, self.features, self.loops)
-        return np.array(list(errors.values()))
+        return np.array(list(errors.values())) / camera_model.longer_side
 
     @cached_property
     def _network(self) -> BAState:

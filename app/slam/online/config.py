@@ -58,8 +58,8 @@ class DescriptorConfig:
     """Keyframes without descriptor matching after failures; the number doubles with each failure."""
     unguided: int = 2
     """Preceding keyframes that a lost frame is also matched with unguided, in case its predicted pose is wrong."""
-    pnp_px: float = 5.0
-    """Inlier distance of PnP: depth errors of some percent move a projection by some pixels."""
+    pnp: float = 1 / 96
+    """Inlier distance of PnP, as a share of the longer side: depth errors of some percent move a projection by that."""
     min_inliers: int = 20
     """PnP inliers; fewer can agree by chance."""
     losses: LossSchedule = field(default=LossSchedule((20.0, 6.0, 2.0), 8, 1e-3))
@@ -105,9 +105,9 @@ class ResectioningConfig:
     usual_quantile: float = 0.3
     """Quantile of the distances of points from their predictions; low, since most points may be on moving objects."""
     far_off: float = 3.0
-    """Multiple of that quantile, plus ``far_off_px``, from which a point counts as moving."""
-    far_off_px: float = 4.0
-    """Allowance for noise and for errors of the prediction."""
+    """Multiple of that quantile, plus ``allowance``, from which a point counts as moving."""
+    allowance: float = 1 / 120
+    """For errors of the prediction and noise, as a share of the longer side."""
     min_agreeing: float = 0.5
     """Share of tracked points that agree with a pose."""
     agreeing_px: float = 3.0
@@ -116,8 +116,8 @@ class ResectioningConfig:
     """Loss scales from a predicted pose."""
     last_loss: LossSchedule = field(default=LossSchedule((1.0,), 8, 1e-3))
     """Loss scale from a pose that is already fitted."""
-    guessed_sigma: float = 4.0
-    """Pixels; of points that have only the network's depth."""
+    guessed_sigma: float = 1 / 120
+    """Share of the longer side; of points that have only the network's depth."""
     dependent: float = 10.0
     """Divisor of the points' information, since errors of neighbouring points are correlated; it grows with the square
     of their uncertainty."""
@@ -370,8 +370,8 @@ class DynamicSceneConfig:
     """Deviation that the faster test requires."""
     recent_moving: float = 0.08
     """Moving share of the image that the faster test requires."""
-    part_px: float = 5.0
-    """Median residual of a moving part of the image."""
+    part_motion: float = 1 / 96
+    """Median residual of a moving part of the image, as a share of the longer side."""
     min_part_tracks: int = 3
     max_part_spread: float = 0.3
     """Median deviation of a moving part's residuals, as a share of their length; those of lost tracks vary more."""

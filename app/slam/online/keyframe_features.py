@@ -230,6 +230,7 @@ def pose_from_tracks(
     if len(points) < config.min_inliers:
         return None
     starts, middle = [new.T_world_camera], points.mean(axis=0)
+    limit = config.pnp * camera_model.longer_side
     # In normalized coordinates, so that no camera matrix or distortion is needed.
     is_solved, rotation, translation, _ = cv2.solvePnPRansac(
         points - middle,
@@ -237,7 +238,7 @@ def pose_from_tracks(
         np.eye(3),
         None,
         iterationsCount=100,
-        reprojectionError=config.pnp_px / camera_model.focal,
+        reprojectionError=limit / camera_model.focal,
         flags=cv2.SOLVEPNP_SQPNP,
     )
     if is_solved:
@@ -250,7 +251,7 @@ def pose_from_tracks(
     best, agreeing = None, max(config.min_inliers, config.min_agreeing * len(points))
     for start in starts:
         estimate = pose_only_ba(start, points, uv, np.ones(len(uv)), camera_model, config.losses)
-        T, count = estimate.T_world_camera, int((estimate.distances < config.pnp_px).sum())
+        T, count = estimate.T_world_camera, int((estimate.distances < limit).sum())
         angle_deg = float(rotation_angle_deg(T[:3, :3].T @ new.T_world_camera[:3, :3]))
         distance = np.linalg.norm(T[:3, 3] - new.T_world_camera[:3, 3])
         odd = angle_deg > config.odd_deg or distance > config.odd_motion * new.median_depth

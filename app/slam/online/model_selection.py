@@ -95,7 +95,7 @@ def moving_share(
     spread = medians_by(part, np.linalg.norm(residuals - median[part], axis=1))
     length = np.linalg.norm(median, axis=1)
     enough = count >= config.min_part_tracks
-    moving = enough & (length > config.part_px) & (spread < config.max_part_spread * length)
+    moving = enough & (length > config.part_motion * side) & (spread < config.max_part_spread * length)
     return float(moving.sum() / max(enough.sum(), 1))
 
 

@@ -76,14 +76,14 @@ def track_frame(
     error = np.nan_to_num(np.linalg.norm(project_world(camera_model, predicted, points[row]) - uv, axis=1), nan=np.inf)
     near = np.zeros(0, bool)
     if len(error):
-        near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.far_off_px
+        near = error < config.far_off * np.quantile(error, config.usual_quantile) + config.allowance * max(image.shape)
     used = np.flatnonzero(near & ~keyframe.held_out[row])
     lost = TrackingResult(
         predicted, row, uv, np.full(len(row), np.inf), attempted, None, np.zeros((0, 2)), displacement, config=config
     )
     if len(used) < config.min_points:
         return lost
-    sigma = _sigma(keyframe, row, config)
+    sigma = _sigma(keyframe, row, camera_model, config)
     estimate = pose_only_ba(
         predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], camera_model, config.losses
     )
@@ -121,7 +121,7 @@ def refine_attached_pose(
     used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
     if len(used) < config.min_points:
         return T_keyframe_frame
-    sigma = _sigma(keyframe, row[used], config)
+    sigma = _sigma(keyframe, row[used], camera_model, config)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)
     estimate = pose_only_ba(start, points[used], uv, sigma, camera_model, config.last_loss)
@@ -155,10 +155,14 @@ def _with_network_motion(
     return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
 
 
-def _sigma(keyframe: Keyframe, row: NDArray[np.intp], config: ResectioningConfig) -> FloatArray:
+def _sigma(
+    keyframe: Keyframe, row: NDArray[np.intp], camera_model: CameraModel, config: ResectioningConfig
+) -> FloatArray:
     """Standard deviations [P] of tracks in pixels; larger for points with only the network's depth."""
     guessed = np.isnan(keyframe.z[row])
-    return np.where(guessed, config.guessed_sigma, 1.0) * keyframe.sigma[row].astype(np.float64)
+    return np.where(guessed, config.guessed_sigma * camera_model.longer_side, 1.0) * keyframe.sigma[row].astype(
+        np.float64
+    )
 
 
 def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
