@@ -123,7 +123,8 @@ class JobStore:
                     self.connection.execute("delete from sqlite_sequence")
                     for row in file.execute("select name, seq from sqlite_sequence where seq < ?", (LARGEST_ID,)):
                         self.connection.execute("insert into sqlite_sequence values(?, ?)", row)
-        except sqlite3.Error as error:
+        # SQLite quotes damaged bytes in its message, which the binding cannot decode.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
                 raise OutputError(f"{self._path} cannot be read: {error}") from error
             damage = str(error)
