@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
 
+LIBRARY_SECONDS = 20.0
+"""Time that MediaInfo gets for a file; it takes a tenth of a second for most."""
 MAX_BOXES = 10_000
 """Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 MAX_TABLE_BYTES = 1 << 20
@@ -195,14 +198,23 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
         return Film()
 
 
-def media_tracks(file: str | BinaryIO) -> list[Any]:
-    """Tracks of a file, by its absolute name, or of a packet, by MediaInfo; the first describes the file."""
-    try:
-        from pymediainfo import MediaInfo
+def media_tracks(file: str | BinaryIO, limit_s: float = LIBRARY_SECONDS) -> list[Any]:
+    """Tracks of a file, by its absolute name, or of a packet, by MediaInfo; the first describes the file.
 
-        return list(MediaInfo.parse(file).tracks)
-    except Exception:  # noqa: BLE001  # a library's XML of a damaged file may be none
-        return []
+    None where the library has not ended after ``limit_s``: some damaged files it reads for ever.
+    """
+    found: list[Any] = []
+
+    def read() -> None:
+        with suppress(Exception):  # a library's XML of a damaged file may be none
+            from pymediainfo import MediaInfo
+
+            found.extend(MediaInfo.parse(file).tracks)
+
+    reading = Thread(target=read, daemon=True, name="MediaInfo")
+    reading.start()
+    reading.join(limit_s)
+    return [] if reading.is_alive() else found
 
 
 def _by_library(path: Path, file: BinaryIO) -> Film:

@@ -4,14 +4,16 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import cv2
 import numpy as np
 import pytest
+from pymediainfo import MediaInfo
 
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.colour import tone_curve
-from stream_recon.app.sources.containers import TURNS, film
+from stream_recon.app.sources.containers import TURNS, film, media_tracks
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import oriented
 from stream_recon.app.sources.picture_size import SizeWatch, picture_size
@@ -349,3 +351,10 @@ def test_a_clean_aperture_that_is_a_part_is_told(tmp_path: Path) -> None:
         path.write_bytes(insert_box(path.read_bytes(), TO_SAMPLE, aperture))
         with open_source(str(path)) as source:
             assert len(source.warnings) == count and all("48x48 is not cut out" in line for line in source.warnings)
+
+
+def test_a_library_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Event()
+    monkeypatch.setattr(MediaInfo, "parse", lambda file: end.wait())
+    assert media_tracks("/film.mkv", limit_s=0.05) == []
+    end.set()

@@ -72,6 +72,13 @@ def test_a_restart_finds_all(data: DataFolder) -> None:
     assert JobStore(data.queue).add("refine", "hall", "", {}).id == 3  # numbers name folders: none is given twice
 
 
+def test_damaged_bytes_that_sqlite_quotes_are_damage(data: DataFolder) -> None:
+    filled(data)
+    content = data.queue.read_bytes()
+    data.queue.write_bytes(content.replace(b"CREATE TABLE", b"CREATE \xa0\xa0\xa0\xa0\xa0", 1))
+    assert names(JobStore(data.queue)) == [] and len(list(data.path.rglob("*.damaged-*"))) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"no database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_damaged_file_is_kept_and_the_server_works(
     data: DataFolder, content: bytes, caplog: pytest.LogCaptureFixture
