@@ -28,6 +28,12 @@ class Frame:
     """[H, W], pixels excluded from depth and points; None: none."""
 
 
+def reduced_size(size: tuple[int, int], side: int, least: int = 1) -> tuple[int, int]:
+    """Width and height of an image of ``size`` reduced to a longer side of at most ``side``; each ``least`` or more."""
+    factor = min(1.0, side / max(size))
+    return max(round(size[0] * factor), least), max(round(size[1] * factor), least)
+
+
 @dataclass(frozen=True)
 class ImageTransform:
     """Mapping from a source image to the network's: a crop, then a resize. Sizes are (width, height)."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.output_file import temporary_name
-from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform
+from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import FLOAT16_MAX, JPEG_QUALITY
 from stream_recon.app.result.files import replace_file
@@ -68,12 +68,6 @@ class DenseMap:
             transform=self.transform, is_keyframe=camera.is_keyframe, flow=camera.flow, segment=camera.segment,
             health=camera.health, certainty=self.certainty,
         )  # fmt: skip
-
-
-def reduced_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Width and height of an image of ``size`` reduced to a longer side of at most ``side``."""
-    factor = min(1.0, side / max(size))
-    return max(round(size[0] * factor), 1), max(round(size[1] * factor), 1)
 
 
 def reduced(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cpu_threads import FreeCores
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.platform import lower_priority
-from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision
+from stream_recon.app.core.types import Certainty, FrameResult, ImageTransform, Intrinsics, Revision, reduced_size
 from stream_recon.app.core.views import RunView
 from stream_recon.app.core.worker import ProcessWorker, StopTest, serve, start_process
 from stream_recon.app.slam.dense.stereo import DenseDepth, DenseStereo, arrays_for
-from stream_recon.app.slam.dense.views import StereoView, level_size
+from stream_recon.app.slam.dense.views import MIN_SIDE, StereoView
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CONFIDENCE_LEVELS
 
@@ -73,7 +73,7 @@ class _LiveKeyframe:
     def view(self, side: int) -> StereoView:
         """The view at its present pose; ``side``: longer side of its image."""
         result, transform, k = self.result, self.result.transform, self.camera
-        size = level_size((self.image.shape[1], self.image.shape[0]), side)
+        size = reduced_size((self.image.shape[1], self.image.shape[0]), side, MIN_SIDE)
         grey = cv2.resize(cv2.cvtColor(self.image, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA)
         sx, sy = size[0] / transform.source_size[0], size[1] / transform.source_size[1]
         camera = Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)

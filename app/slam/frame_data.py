@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.depth_points import depth_edges, look_up
 from stream_recon.app.core.transforms import FloatArray, invert_pose
-from stream_recon.app.core.types import FrameResult, ImageTransform
+from stream_recon.app.core.types import FrameResult, ImageTransform, reduced_size
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Scale:
     @classmethod
     def from_source_size(cls, source_size: tuple[int, int], config: FrameDataConfig = FRAME_DATA) -> "Scale":
         """Reduction to at most `max_side` on the longer side; images are never enlarged."""
-        factor = min(1.0, config.max_side / max(source_size))
-        return cls(factor, (max(round(source_size[0] * factor), 1), max(round(source_size[1] * factor), 1)))
+        return cls(min(1.0, config.max_side / max(source_size)), reduced_size(source_size, config.max_side))
 
     def grey(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The working image [h, w] of a source image, or of a smaller one of the same view."""

@@ -23,7 +23,7 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
 
 LIBRARY_SECONDS = 20.0
-"""Time that MediaInfo gets for a file; it takes a tenth of a second for most."""
+"""Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""
 MAX_BOXES = 10_000
 """Boxes of a level that are read, against damaged files; videos have fewer than 100."""
 MAX_TABLE_BYTES = 1 << 20
@@ -199,10 +199,7 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
 
 
 def media_tracks(file: str | BinaryIO, limit_s: float = LIBRARY_SECONDS) -> list[Any]:
-    """Tracks of a file, by its absolute name, or of a packet, by MediaInfo; the first describes the file.
-
-    None where the library has not ended after ``limit_s``: some damaged files it reads for ever.
-    """
+    """Tracks of a file, by its absolute name, or of a packet, by MediaInfo; none after ``limit_s``: it may not end."""
     found: list[Any] = []
 
     def read() -> None:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.transforms import invert_pose
-from stream_recon.app.core.types import Frame, FrameResult, Intrinsics
+from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, reduced_size
 from stream_recon.app.result.cameras import FrameCamera
-from stream_recon.app.result.dense import IMAGE_SIDE, reduced, reduced_size
+from stream_recon.app.result.dense import IMAGE_SIDE, reduced
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import REFINEMENT
 from stream_recon.app.result.tracks import SparseTracks, read_tracks

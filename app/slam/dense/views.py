@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.slam.dense.config import SourceConfig
 
 MIN_SIDE = 16
@@ -43,19 +43,13 @@ class StereoView:
 
     def level(self, side: int) -> "tuple[NDArray[np.float32], Intrinsics]":
         """The image with a longer side of at most ``side``, and its camera."""
-        size = level_size(self.size, side)
+        size = reduced_size(self.size, side, MIN_SIDE)
         if size == self.size:
             return self.grey, self.camera
         sx, sy = size[0] / self.size[0], size[1] / self.size[1]
         k = self.camera
         small = cv2.resize(self.grey, size, interpolation=cv2.INTER_AREA)
         return np.asarray(small, np.float32), Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
-
-
-def level_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Width and height of an image of ``size`` reduced to a longer side of at most ``side``."""
-    factor = min(1.0, side / max(size))
-    return max(round(size[0] * factor), MIN_SIDE), max(round(size[1] * factor), MIN_SIDE)
 
 
 def pixel_transfers(

@@ -116,8 +116,7 @@ class RelativePoseConfig:
     contradiction: float = 5.0
     """Ratio of a pair's reprojection error by the network to the median of all pairs, above which it is checked."""
     contradiction_error: float = 1 / 32
-    """Least reprojection error of a pair that is checked, as a share of the longer side; depth errors alone give
-    smaller ones."""
+    """Least reprojection error of a pair that is checked, as a share of the longer side; depth alone causes less."""
     max_contradicting: float = 0.25
     """Share of the pairs; if more contradict the network, the network is probably wrong."""
     jump: float = 3.0

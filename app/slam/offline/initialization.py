@@ -32,11 +32,10 @@ class StartConfig:
 
     min_explained: float = 0.7
     """Share of observations explained from the given poses, below which initialization from matches is tried."""
-    closed: float = 1 / 40
-    """Median reprojection error of a loop's matches, as a share of the longer side, up to which it is closed: errors of
-    depth alone cause some."""
-    open: float = 1 / 12
-    """Median reprojection error from which a loop is open, as a share of the longer side."""
+    closed_gap: float = 1 / 40
+    """Median reprojection error of a closed loop's matches, as a share of the longer side; depth alone causes some."""
+    open_gap: float = 1 / 12
+    """The same of an open loop."""
     max_open_share: float = 0.25
     """Share of the loops that may have small gaps."""
     still: float = 0.003
@@ -234,9 +233,11 @@ class Initializer:
     def _rounds(self) -> Sequence[robust_ba.BARound]:
         if self.from_online:
             gaps = self._gaps(self._initial.scene)
-            if (gaps < self.config.closed).all():
+            if (gaps < self.config.closed_gap).all():
                 return robust_ba.CLOSED_LOOP_ROUNDS + robust_ba.FINE_ROUNDS
-            if (gaps < self.config.open).all() and (gaps >= self.config.closed).mean() <= self.config.max_open_share:
+            if (gaps < self.config.open_gap).all() and (
+                gaps >= self.config.closed_gap
+            ).mean() <= self.config.max_open_share:
                 return robust_ba.SMALL_GAP_ROUNDS + robust_ba.FINE_ROUNDS
         return robust_ba.OPEN_LOOP_ROUNDS + robust_ba.FINE_ROUNDS if self.loops else robust_ba.STANDARD_ROUNDS
 

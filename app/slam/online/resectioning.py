@@ -83,7 +83,7 @@ def track_frame(
     )
     if len(used) < config.min_points:
         return lost
-    sigma = _sigma(keyframe, row, camera_model, config)
+    sigma = _sigma(keyframe, row, config.guessed_sigma * camera_model.longer_side)
     estimate = pose_only_ba(
         predicted, points[row[used]], uv[used].astype(np.float64), sigma[used], camera_model, config.losses
     )
@@ -121,7 +121,7 @@ def refine_attached_pose(
     used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
     if len(used) < config.min_points:
         return T_keyframe_frame
-    sigma = _sigma(keyframe, row[used], camera_model, config)
+    sigma = _sigma(keyframe, row[used], config.guessed_sigma * camera_model.longer_side)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)
     estimate = pose_only_ba(start, points[used], uv, sigma, camera_model, config.last_loss)
@@ -155,14 +155,9 @@ def _with_network_motion(
     return T, np.asarray(np.linalg.inv(information + _prior_information(length, config)), np.float64)
 
 
-def _sigma(
-    keyframe: Keyframe, row: NDArray[np.intp], camera_model: CameraModel, config: ResectioningConfig
-) -> FloatArray:
-    """Standard deviations [P] of tracks in pixels; larger for points with only the network's depth."""
-    guessed = np.isnan(keyframe.z[row])
-    return np.where(guessed, config.guessed_sigma * camera_model.longer_side, 1.0) * keyframe.sigma[row].astype(
-        np.float64
-    )
+def _sigma(keyframe: Keyframe, row: NDArray[np.intp], guessed_px: float) -> FloatArray:
+    """Standard deviations [P] of tracks in pixels; ``guessed_px`` for points with only the network's depth."""
+    return np.where(np.isnan(keyframe.z[row]), guessed_px, 1.0) * keyframe.sigma[row].astype(np.float64)
 
 
 def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:
