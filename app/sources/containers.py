@@ -183,11 +183,11 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
     try:
         with open_regular(path) as file:
             found = _by_library(path, file)
-            tracks, notes = list[VideoTrack](), list[str]()
+            boxes, tracks, notes = whole_file(file), list[VideoTrack](), list[str]()
             with suppress(ValueError, struct.error, ArithmeticError, IndexError):
-                if whole_file(file).table(b"moov"):
-                    notes = list(_odd_boxes(whole_file(file), b""))
-                tracks = _iso_tracks(whole_file(file), found.tracks)
+                tracks = _iso_tracks(boxes, found.tracks)
+            with suppress(ValueError, struct.error, ArithmeticError, IndexError):
+                notes.extend(_odd_boxes(boxes, b"") if boxes.table(b"moov") else ())
             if found.container in ("Matroska", "WebM"):
                 file.seek(0)
                 kind = MATROSKA_PROJECTION.search(file.read(MAX_TABLE_BYTES).split(b"\x1f\x43\xb6\x75")[0])

@@ -182,7 +182,7 @@ def match_pairs(
 ) -> PairMatches:
     """Verified matches of all pairs, in ``workers`` threads; ``advance`` is called with the share that is done."""
     descriptors = config.descriptors
-    radius = descriptors.guided_radius * 2 * max(camera_model.cx, camera_model.cy)
+    radius = descriptors.guided_radius * camera_model.longer_side
 
     def checked(a: Features, b: Features, matches: Matches, least: int) -> tuple[Matches, Matches]:
         """Verified matches, and those of held-out features among all matches."""
