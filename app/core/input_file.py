@@ -9,11 +9,12 @@ import os
 import queue
 import stat
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from stream_recon.app.core.platform import NO_WAIT, OPEN_FLAGS
 from stream_recon.configs.errors import InputError
@@ -28,7 +29,23 @@ READ_SECONDS = 60.0
 gone blocks for ever."""
 CHUNK = 1 << 24
 """Bytes of a part: slow drives give them within seconds."""
+ENTRY_BYTES = 256
+"""Of an entry in the list of a ZIP file, on average: a long name, times and attributes."""
 T = TypeVar("T")
+
+
+class _ZipReads:
+    """The reads of `zipfile`, which would take the whole list of a file's entries into memory, however long."""
+
+    def __init__(self, file: BinaryIO, max_entries: int) -> None:
+        self._file, self._max_entries = file, max_entries
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        is_long = size > ENTRY_BYTES * self._max_entries
+        if is_long or (data := self._file.read(size)).count(b"PK\x01\x02") > self._max_entries:
+            raise zipfile.BadZipFile(f"it has more than {self._max_entries} entries")
+        return data
 
 
 @contextmanager
@@ -106,6 +123,17 @@ def _in_time(work: Callable[[Callable[[], None]], T], path: Path, timeout_s: flo
         raise failed[0]
     result: T = answer[1]
     return result
+
+
+def open_zip(file: BinaryIO, max_entries: int) -> zipfile.ZipFile:
+    """A ZIP file of at most so many entries, which are counted before they are read.
+
+    Raises BadZipFile, also for methods other than Deflate: what these unpack a few bytes to has no bound.
+    """
+    archive = zipfile.ZipFile(_ZipReads(file, max_entries))
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in archive.infolist()):
+        raise zipfile.BadZipFile("its method of compression is not Deflate")
+    return archive
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -14,6 +14,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.input_file import open_zip
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.configs.errors import OutputError
 
@@ -32,6 +34,7 @@ DAMAGE = (
 """Exceptions that readers of zip files and numpy headers raise for damaged bytes."""
 MAX_ARRAY_BYTES = 2**31
 """Bound for all arrays of one file: no run writes as much, and a zip bomb would."""
+MAX_ARRAYS = 1000
 _headers = threading.Lock()
 """numpy reads headers with Python's parser, which before 3.11.8 may fail in several threads at once
 (SystemError: AST constructor recursion depth mismatch, gh-106905)."""
@@ -44,16 +47,15 @@ def read_arrays(source: Path | BinaryIO, names: Iterable[str], *, stored: bool =
     """
     if isinstance(source, Path) and not source.is_file():
         raise FileNotFoundError("no such file")
-    with zipfile.ZipFile(source) as content:
+    opened = source.open("rb") if isinstance(source, Path) else nullcontext(source)
+    with opened as file, open_zip(file, MAX_ARRAYS) as content:
         entries = content.infolist()
         if stored and any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ValueError("it is compressed")
         if sum(entry.file_size for entry in entries) > MAX_ARRAY_BYTES:
             raise ValueError("it is too large")
-    if not isinstance(source, Path):
-        source.seek(0)
-    with np.load(source, allow_pickle=False) as file, _headers:
-        return {name: file[name] for name in names}
+        with _headers:
+            return {name: np.lib.format.read_array(content.open(f"{name}.npy"), allow_pickle=False) for name in names}
 
 
 def check_arrays(content: object, shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> None:

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import IO
 
+from stream_recon.app.core.input_file import open_zip
 from stream_recon.app.core.output_file import new_file
 from stream_recon.app.sources.image_files import OTHER_WORDS, is_map, natural_key
 from stream_recon.configs.errors import InputError
@@ -71,7 +72,8 @@ def unpack(path: Path, target: Path, max_bytes: int, max_files: int) -> int:
     and not what the file states. Returns the number of files.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        # Others than wanted ones: folders, and a twin of each file for the attributes of macOS.
+        with path.open("rb") as file, open_zip(file, 3 * max_files + 2048) as archive:
             infos = [info for info in archive.infolist() if _is_wanted(info)]
             if len(infos) > max_files:
                 raise InputError(f"the ZIP file has more than {max_files} files")

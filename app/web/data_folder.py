@@ -1,6 +1,7 @@
 """The data folder of the server: its results, its state, and safe names."""
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.run_record import RUN_NAME
 
 STATE_FOLDER = ".stream-recon-serve"
@@ -38,6 +40,15 @@ class DataFolder:
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.is_symlink():
                 raise OSError(errno.ELOOP, f"{folder} is a link")
+
+    def secrets(self) -> Path:
+        """Folder of token and key, the user's own: who made the data folder must not know them. Raises OutputError."""
+        own = Path(os.environ.get("XDG_STATE_HOME", ""))
+        own = own if own.is_absolute() else Path.home() / ".local/state"
+        folder = own / "stream-recon" / hashlib.sha256(os.fsencode(self.path)).hexdigest()[:32]
+        with output_errors(own):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
 
     def results(self) -> list[str]:
         """Names of the result folders of the data folder. Raises OSError."""

@@ -285,7 +285,7 @@ def _certificate(options: ServeOptions, data: DataFolder) -> ssl.SSLContext | No
     if options.cert is not None and options.key is not None:
         files = options.cert, options.key
     elif options.tls:
-        files = own_certificate(data.state, options.host)
+        files = own_certificate(data.secrets(), options.host)
     else:
         return None
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -300,7 +300,7 @@ def _certificate(options: ServeOptions, data: DataFolder) -> ssl.SSLContext | No
 
 def _kept_token(data: DataFolder) -> str:
     """The data folder's token, which stays the same, so that phones and bookmarks keep their access."""
-    path = data.state / "token"
+    path = data.secrets() / "token"
     with suppress(OSError, UnicodeDecodeError):
         if len(token := read_file(path).decode("ascii").strip()) >= 20:
             return token

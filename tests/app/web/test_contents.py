@@ -1,6 +1,8 @@
 """Recognition of files, and ZIP files that mean harm."""
 
 import io
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -53,6 +55,25 @@ def test_too_many_entries_are_refused(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "a.zip", {f"{i}.jpg": JPEG for i in range(4)})
     with pytest.raises(InputError, match="more than 3 files"):
         unpack(path, tmp_path / "out", 10**9, 3)
+
+
+def test_entries_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    path, count = tmp_path / "a.zip", 400_000
+    entry = b"PK\x01\x02" + bytes(24) + b"\x01" + bytes(17) + b"a"
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, count * len(entry), 0, 0)
+    path.write_bytes(count * entry + end)
+    for max_files, most_bytes in ((50, 1 << 18), (100_000, 2 * count * len(entry))):
+        tracemalloc.start()
+        with pytest.raises(InputError, match=r"more than \d+ entries"):
+            unpack(path, tmp_path / "out", 10**9, max_files)
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_that_unpack_without_a_bound_are_refused(tmp_path: Path, method: int) -> None:
+    with pytest.raises(InputError, match="not Deflate"):
+        unpack(zip_of(tmp_path / "a.zip", {"a.jpg": JPEG}, method), tmp_path / "out", 10**9)
 
 
 def test_links_and_hidden_files_are_left_out(tmp_path: Path) -> None:

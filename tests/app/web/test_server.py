@@ -306,10 +306,23 @@ def test_the_token_stays_for_a_folder_and_only_beyond_loopback(tmp_path: Path) -
         found.append(process.url.partition("?token=")[2])
         process.close()
     assert found[0] == found[1] and len(found[0]) >= 20
-    assert (tmp_path / ".stream-recon-serve" / "token").stat().st_mode & 0o077 == 0
+    kept = list(Path(os.environ["XDG_STATE_HOME"]).glob("stream-recon/*/token"))
+    assert [path.stat().st_mode & 0o077 for path in kept if path.read_text() == found[0]] == [0]
     local = Server(ServeOptions(tmp_path, port=0))
     assert "token" not in local.url
     local.close()
+
+
+def test_a_strangers_data_folder_brings_neither_token_nor_key(tmp_path: Path) -> None:
+    """Who made the folder knows both; not even modes and owner tell, since unpacking makes them the user's."""
+    Server(ServeOptions(tmp_path, port=0)).close()
+    state = tmp_path / ".stream-recon-serve"
+    own_certificate(state, "0.0.0.0")
+    (state / "token").write_text("known-to-the-stranger-1234")
+    with ServerProcess(tmp_path, "--host", "0.0.0.0", "--tls") as process:
+        assert "known-to-the-stranger" not in process.url and "?token=" in process.url
+        used = ssl.get_server_certificate(("127.0.0.1", process.port))
+    assert used not in (state / "certificate.pem").read_text()
 
 
 @pytest.mark.parametrize("url", ["example.org", "ftp://a/", "https://a/b?c", "https://a/<b>/"])
@@ -400,12 +413,12 @@ def test_it_works_behind_a_proxy_with_a_path(tmp_path: Path, path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as another:
         port, target = free.getsockname()[1], another.getsockname()[1]
     url = f"http://127.0.0.1:{port}/lab/recon/"
-    with ServerProcess(tmp_path / "data", "--public-address", url, "--port", str(target)):
+    with ServerProcess(tmp_path / "data", "--public-address", url, "--port", str(target)) as process:
         settings = tmp_path / "nginx.conf"
         settings.write_text(NGINX.format(folder=tmp_path, port=port, target=target, path=path))
         proxy = subprocess.Popen(["nginx", "-c", str(settings), "-e", str(tmp_path / "error.log")])
         try:
-            token = (tmp_path / "data" / ".stream-recon-serve" / "token").read_text()
+            token = process.url.partition("?token=")[2]
             until(lambda: socket.create_connection(("127.0.0.1", port)).close() is None, 10)
             entered = urllib.request.urlopen(f"{url}?token={token}")
             cookie = entered.headers["Set-Cookie"].partition(";")[0]
