@@ -173,7 +173,8 @@ def remote_lock(files: RemoteFiles, heartbeat_s: float = HEARTBEAT_SECONDS) -> I
     lock.renew()
     # Of several that wrote in the same moment, the last one holds the lock.
     time.sleep(heartbeat_s / POLLS)
-    lock.check()
+    if not lock.is_ours():
+        raise _refusal(files, files.read(LOCK_NAME) or b"")
     thread = threading.Thread(target=lock.run, name="lock", daemon=True)
     thread.start()
     try:
@@ -215,10 +216,8 @@ class _Heartbeat:
     """Lock file of this batch, renewed by a thread."""
 
     def __init__(self, files: RemoteFiles, seconds: float) -> None:
-        self._files = files
-        self._seconds = seconds
-        self._token = uuid.uuid4().hex
-        self._renewals = 0
+        self._files, self._seconds = files, seconds
+        self._token, self._renewals = uuid.uuid4().hex, 0
         self.ended = threading.Event()
 
     def renew(self) -> None:
@@ -229,11 +228,6 @@ class _Heartbeat:
 
     def is_ours(self) -> bool:
         return self._token.encode() in (self._files.read(LOCK_NAME) or b"")
-
-    def check(self) -> None:
-        content = self._files.read(LOCK_NAME) or b""
-        if self._token.encode() not in content:
-            raise _refusal(self._files, content)
 
     def run(self) -> None:
         """Renew the lock until `ended` is set. Body of a thread."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO, TypeVar
 
 from stream_recon.app.core.platform import NO_WAIT, OPEN_FLAGS
@@ -32,20 +33,6 @@ CHUNK = 1 << 24
 ENTRY_BYTES = 256
 """Of an entry in the list of a ZIP file, on average: a long name, times and attributes."""
 T = TypeVar("T")
-
-
-class _ZipReads:
-    """The reads of `zipfile`, which would take the whole list of a file's entries into memory, however long."""
-
-    def __init__(self, file: BinaryIO, max_entries: int) -> None:
-        self._file, self._max_entries = file, max_entries
-        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
-
-    def read(self, size: int = -1) -> bytes:
-        is_long = size > ENTRY_BYTES * self._max_entries
-        if is_long or (data := self._file.read(size)).count(b"PK\x01\x02") > self._max_entries:
-            raise zipfile.BadZipFile(f"it has more than {self._max_entries} entries")
-        return data
 
 
 @contextmanager
@@ -125,14 +112,22 @@ def _in_time(work: Callable[[Callable[[], None]], T], path: Path, timeout_s: flo
     return result
 
 
-def open_zip(file: BinaryIO, max_entries: int) -> zipfile.ZipFile:
-    """A ZIP file of at most so many entries, which are counted before they are read.
+def open_zip(file: BinaryIO, max_entries: int, *, stored: bool = False) -> zipfile.ZipFile:
+    """A ZIP file of at most so many entries, which are counted before they are read. ``stored``: of uncompressed ones.
 
     Raises BadZipFile, also for methods other than Deflate: what these unpack a few bytes to has no bound.
     """
-    archive = zipfile.ZipFile(_ZipReads(file, max_entries))
-    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in archive.infolist()):
-        raise zipfile.BadZipFile("its method of compression is not Deflate")
+
+    def read(size: int = -1) -> bytes:  # `zipfile` reads the whole list at once
+        if size > ENTRY_BYTES * max_entries or (data := file.read(size)).count(b"PK\x01\x02") > max_entries:
+            raise zipfile.BadZipFile(f"it has more than {max_entries} entries")
+        return data
+
+    reads = SimpleNamespace(read=read, seek=file.seek, tell=file.tell, seekable=file.seekable)
+    archive = zipfile.ZipFile(reads)  # type: ignore[call-overload]
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED)
+    if any(entry.compress_type not in methods for entry in archive.infolist()):
+        raise zipfile.BadZipFile("it is compressed" if stored else "its method of compression is not Deflate")
     return archive
 
 

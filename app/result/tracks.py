@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.core.input_file import open_zip
+from stream_recon.app.core.input_file import open_regular, open_zip
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.configs.errors import OutputError
 
@@ -45,14 +45,9 @@ def read_arrays(source: Path | BinaryIO, names: Iterable[str], *, stored: bool =
 
     Raises one of `DAMAGE`; FileNotFoundError (an OSError) where there is no such file.
     """
-    if isinstance(source, Path) and not source.is_file():
-        raise FileNotFoundError("no such file")
-    opened = source.open("rb") if isinstance(source, Path) else nullcontext(source)
-    with opened as file, open_zip(file, MAX_ARRAYS) as content:
-        entries = content.infolist()
-        if stored and any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("it is compressed")
-        if sum(entry.file_size for entry in entries) > MAX_ARRAY_BYTES:
+    opened = open_regular(source) if isinstance(source, Path) else nullcontext(source)
+    with opened as file, open_zip(file, MAX_ARRAYS, stored=stored) as content:
+        if sum(entry.file_size for entry in content.infolist()) > MAX_ARRAY_BYTES:
             raise ValueError("it is too large")
         with _headers:
             return {name: np.lib.format.read_array(content.open(f"{name}.npy"), allow_pickle=False) for name in names}

@@ -134,7 +134,8 @@ class RequestGuard:
             return _answer(http.HTTPStatus.FORBIDDEN, f"Web pages of other origins have no access: {HINT}.")
         if self._token is not None and not self._has_token(request):
             return _answer(http.HTTPStatus.FORBIDDEN, "Open the address that the program printed, with its token.")
-        if _is_websocket(headers) and self._subprotocol not in _words(headers, "Sec-WebSocket-Protocol"):
+        is_websocket = "websocket" in map(str.lower, _words(headers, "Upgrade"))
+        if is_websocket and self._subprotocol not in _words(headers, "Sec-WebSocket-Protocol"):
             return _answer(http.HTTPStatus.BAD_REQUEST, "The web client is of another version: reload it.")
         return None
 
@@ -281,10 +282,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_websocket(headers: Headers) -> bool:
-    return "websocket" in {word.lower() for word in _words(headers, "Upgrade")}
 
 
 def _words(headers: Headers, name: str) -> list[str]:

@@ -180,13 +180,16 @@ class PageTools:
 
     def _begin(self, turn_deg: float) -> None:
         """Set the borders to the whole scene."""
+        self._show_cut(None, turn_deg)
+        self._cuts = [(self._slider_ranges(), turn_deg)]
+
+    def _show_cut(self, borders: Borders | None, turn_deg: float) -> None:
         self._turn = turn_deg
         self._extent = self._content.extent(self._box_axes())
         with self._client.atomic():
             self.panel.turn.value = turn_deg
             self._limit()
-            self._set_borders(self._slider_ranges())
-        self._cuts = [(self._slider_ranges(), turn_deg)]
+            self._set_borders(borders or self._slider_ranges())
 
     def _slider_ranges(self) -> Borders:
         a, b, c = ((float(slider.min), float(slider.max)) for slider in self.panel.borders)
@@ -250,13 +253,7 @@ class PageTools:
             self._cuts = self._cuts[:-1] or self._cuts
         else:
             self._begin(self._content.wall_turn_deg())
-        borders, turn_deg = self._cuts[-1]
-        self._turn = turn_deg
-        self._extent = self._content.extent(self._box_axes())
-        with self._client.atomic():
-            self.panel.turn.value = turn_deg
-            self._limit()
-            self._set_borders(borders)
+        self._show_cut(*self._cuts[-1])
         self._changed_at = 0.0
         self._events.changed()
 

@@ -138,17 +138,14 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name.lower().encode(): value.encode() for name, value in SECURITY_HEADERS.items()}
-                is_viewer = scope["path"].startswith("/view/")
                 host = next((value for name, value in scope["headers"] if name == b"host"), b"")
                 sockets = own_sockets(host.decode("latin-1"))
-                policy = VIEWER_POLICY if is_viewer else CONTENT_POLICY.format(sockets=sockets)
+                policy = VIEWER_POLICY if scope["path"].startswith("/view/") else CONTENT_POLICY.format(sockets=sockets)
                 own[b"content-security-policy"] = policy.encode()
                 present = {name.lower() for name, _ in message["headers"]}
                 own.setdefault(b"cache-control", b"no-store")
-                message["headers"] = [
-                    *message["headers"],
-                    *((name, value) for name, value in own.items() if name not in present),
-                ]
+                added = [(name, value) for name, value in own.items() if name not in present]
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
         return send_with_headers

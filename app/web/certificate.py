@@ -8,20 +8,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from stream_recon.app.core.input_file import read_file
-from stream_recon.app.result.commit import FolderChange, complete_change
+from stream_recon.app.core.output_file import replacing
+from stream_recon.app.result.files import output_errors
 from stream_recon.app.viewer.guard import outward_address
 from stream_recon.configs.errors import missing_library
 
 DAYS = 800
 """Validity; phones refuse certificates of more than 825 days."""
 RENEW_DAYS = 30
-CERTIFICATE, KEY = "certificate.pem", "key.pem"
+CERTIFICATE = "certificate.pem"
 
 
-def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
-    """Certificate and key for this machine's names and addresses; made once, so that phones accept it once.
+def own_certificate(folder: Path, host: str) -> Path:
+    """File of a certificate for this machine's names and addresses and of its key; made once, so that phones accept it
+    once, and again where it ends soon or lacks one of the addresses.
 
-    Made again where it ends soon, lacks one of the addresses or has another key. The caller has locked the folder.
     Raises OutputError; ResourceError without the library.
     """
     try:
@@ -31,17 +32,16 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
     except ImportError as error:
         raise missing_library("--tls", "cryptography", otherwise="use --cert and --key") from error
-    cert_path, key_path = folder / CERTIFICATE, folder / KEY
-    complete_change(folder, (CERTIFICATE, KEY))
+    path = folder / CERTIFICATE
     names = _names(host)
     now = datetime.now(UTC)
     with suppress(OSError, ValueError, x509.ExtensionNotFound):  # SSLError of another key is an OSError
-        present = x509.load_pem_x509_certificate(read_file(cert_path))
+        present = x509.load_pem_x509_certificate(read_file(path))
         alternative = present.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         covered = {str(entry.value) for entry in alternative}
         if names <= covered and present.not_valid_after_utc > now + timedelta(days=RENEW_DAYS):
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_path, key_path)
-            return cert_path, key_path
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+            return path
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"stream-recon on {socket.gethostname()}"[:64])])
     alternatives: list[x509.GeneralName] = []
@@ -66,12 +66,9 @@ def own_certificate(folder: Path, host: str) -> tuple[Path, Path]:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    public = certificate.public_bytes(serialization.Encoding.PEM)
-    with FolderChange(folder) as change:
-        change.replace(KEY, lambda file: file.write(secret), 0o600)
-        change.replace(CERTIFICATE, lambda file: file.write(public))
-        change.commit()
-    return cert_path, key_path
+    with output_errors(path), replacing(path, 0o600, durable=True) as file:
+        file.write(secret + certificate.public_bytes(serialization.Encoding.PEM))
+    return path
 
 
 def _names(host: str) -> set[str]:
@@ -80,6 +77,4 @@ def _names(host: str) -> set[str]:
     own = socket.gethostname()
     if own.isascii():
         names |= {own, f"{own}.local"}
-    if host not in ("", "0.0.0.0", "::"):
-        names.add(host)
-    return names
+    return names | ({host} - {"", "0.0.0.0", "::"})

@@ -77,9 +77,8 @@ def unpack(path: Path, target: Path, max_bytes: int, max_files: int) -> int:
             infos = [info for info in archive.infolist() if _is_wanted(info)]
             if len(infos) > max_files:
                 raise InputError(f"the ZIP file has more than {max_files} files")
-            for info in infos:
-                if info.file_size > RATIO_FROM_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
-                    raise InputError("the ZIP file expands far more than photographs do: it was refused")
+            if any(info.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * info.compress_size) for info in infos):
+                raise InputError("the ZIP file expands far more than photographs do: it was refused")
             return _unpack(archive, infos, target, max_bytes)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         raise InputError(f"the ZIP file is damaged, encrypted or of an unknown method: {error}"[:300]) from error

@@ -12,7 +12,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.core.output_file import replacing
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.web.threads import in_thread
-from stream_recon.configs.errors import OutputError, StreamReconError
+from stream_recon.configs.errors import OutputError, ResourceError, StreamReconError
 
 Kind = Literal["reconstruct", "scan", "refine", "export"]
 State = Literal["queued", "running", "stopped", "done", "failed"]
@@ -115,10 +115,10 @@ class JobStore:
                     names = ",".join(COLUMNS[table])
                     add = f"insert or ignore into {table}({names}) values({','.join('?' * len(COLUMNS[table]))})"
                     for row in file.execute(f"select {names} from {table}"):
-                        is_readable = self._is_readable(dict(zip(COLUMNS[table], row, strict=True)), COLUMNS[table])
-                        skipped += not is_readable
-                        if is_readable:
+                        if self._is_readable(dict(zip(COLUMNS[table], row, strict=True)), COLUMNS[table]):
                             self.connection.execute(add, row)
+                        else:
+                            skipped += 1
                 if "sqlite_sequence" in tables:  # numbers name folders: none is given again
                     self.connection.execute("delete from sqlite_sequence")
                     for row in file.execute("select name, seq from sqlite_sequence where seq < ?", (LARGEST_ID,)):
@@ -150,6 +150,15 @@ class JobStore:
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
         with replacing(self._path, 0o600, durable=True) as file:
             file.write(content)
+
+    async def save_or(self, *undo: Callable[[], object]) -> None:
+        """Write what has changed, or undo the change. Raises OSError, ResourceError."""
+        try:
+            await self.save()
+        except (OSError, ResourceError):
+            for each in undo:
+                each()
+            raise
 
     async def keep_saved(self) -> None:
         """Write each change, until it is cancelled. What cannot be written is tried again, and told once."""
@@ -211,10 +220,6 @@ class JobStore:
     def of_result(self, name: str) -> list[WebJob]:
         """Jobs of a result, the newest first."""
         return self._select("where name=? order by id desc", (name,))
-
-    def stopped_because(self, reason: str) -> list[WebJob]:
-        """Jobs that were stopped for a reason."""
-        return self._select("where state='stopped' and error=?", (reason,))
 
     def names(self) -> set[str]:
         """Names of results that jobs have or will have."""

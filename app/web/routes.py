@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -42,8 +41,7 @@ class Routes:
     def __init__(
         self, data: DataFolder, store: JobStore, runner: JobRunner, viewers: Viewers, limits: WebLimits
     ) -> None:
-        self._data, self.store, self._runner, self._viewers = data, store, runner, viewers
-        self._limits = limits
+        self._data, self.store, self._runner, self._viewers, self._limits = data, store, runner, viewers, limits
         self.library, self.uploads = Library(data), Uploads(store, data, limits.zip_files)
         self.scans = Scans(store, runner, data, limits)
         self._reading: asyncio.Future[list[Entry]] | None = None
@@ -90,7 +88,7 @@ class Routes:
         body = await json_of(request)
         options = commands.checked_options(body.get("options"))
         upload = self.uploads.create(body.get("name"), body.get("size"), options)
-        await self._stored_or(self.uploads.remove, upload)
+        await self.store.save_or(lambda: self.uploads.remove(upload))
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
 
     @answered
@@ -136,8 +134,9 @@ class Routes:
             for job in self._jobs_of(upload):
                 if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
                     await self._runner.stop(job.id, STALLED)
-        for job in self.store.stopped_because(STALLED):
-            if not is_growing(Path(job.source)) and Path(job.source).exists():
+        for job in self.store.all():
+            is_stalled = job.state == "stopped" and job.error == STALLED
+            if is_stalled and not is_growing(Path(job.source)) and Path(job.source).exists():
                 self._runner.resume(job.id)
 
     def _waits(self, job: WebJob, last_byte: float) -> bool:
@@ -199,12 +198,10 @@ class Routes:
         name, action = request.path_params["name"], request.path_params.get("action", "remove")
         self.library.folder(name)
         body = await json_of(request)
-        if action == "refine":
-            job = await self._add_stored("refine", name, "", {})
-            return JSONResponse({"job": job.id}, 201)
-        if action == "export":
-            options = commands.checked_export(body.get("format"), body.get("box"))
-            job = await self._add_stored("export", name, body["format"], options)
+        if action in ("refine", "export"):
+            is_export = action == "export"
+            options = commands.checked_export(body.get("format"), body.get("box")) if is_export else {}
+            job = await self._add_stored(action, name, body["format"] if is_export else "", options)
             return JSONResponse({"job": job.id}, 201)
         if any(job.is_open for job in self.store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
@@ -259,7 +256,7 @@ class Routes:
     async def _add_stored(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         """`_add`, but not where the queue cannot be stored. Raises OSError, ResourceError."""
         job = self._queue(kind, name, source, options)
-        await self._stored_or(self._unqueue, job)
+        await self.store.save_or(lambda: self._unqueue(job))
         self._runner.start()
         return job
 
@@ -277,14 +274,6 @@ class Routes:
         known = self.store.get(job.id)
         if known is not None and known.state == "queued":  # another request may have started it
             self.store.remove(job.id)
-
-    async def _stored_or(self, undo: Callable[[Any], object], what: object) -> None:
-        """Store the queue, or undo the change. Raises OSError, ResourceError."""
-        try:
-            await self.store.save()
-        except (OSError, ResourceError):
-            undo(what)
-            raise
 
     async def _forget(self, job: WebJob) -> None:
         """Remove a job's entry with its own files."""

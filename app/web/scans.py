@@ -21,7 +21,7 @@ from stream_recon.app.web.jobs import JobStore, WebJob
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.threads import in_thread
-from stream_recon.configs.errors import InputError, OutputError, ResourceError
+from stream_recon.configs.errors import InputError, OutputError
 
 MAX_FRAME_BYTES = 2_000_000
 """Bound of a frame; 1280x720 has 0.1 to 0.3 MB."""
@@ -102,12 +102,7 @@ class Scans:
         folder.mkdir(mode=0o700)
         write_new(folder / FRAMES_NAME, b"", 0o600)
         job = self.store.add("scan", name, str(folder), {})
-        try:
-            await self.store.save()
-        except (OSError, ResourceError):
-            self.store.remove(job.id)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        await self.store.save_or(lambda: self.store.remove(job.id), lambda: shutil.rmtree(folder, ignore_errors=True))
         scan = self._scans[number] = Scan(number, job, folder)
         self._runner.start()
         return scan

@@ -282,17 +282,14 @@ def _certificate(options: ServeOptions, data: DataFolder) -> ssl.SSLContext | No
     """The certificate and key of the server; None: it does not encrypt. Raises ConfigError, OutputError."""
     if (options.cert is None) != (options.key is None):
         raise ConfigError("use --cert and --key together")
-    if options.cert is not None and options.key is not None:
-        files = options.cert, options.key
-    elif options.tls:
-        files = own_certificate(data.secrets(), options.host)
-    else:
+    if options.cert is None and not options.tls:
         return None
+    cert = options.cert or own_certificate(data.secrets(), options.host)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        for path in files:
+        for path in filter(None, (cert, options.key)):
             read_file(path)  # a pipe would be waited for
-        tls.load_cert_chain(*files)
+        tls.load_cert_chain(cert, options.key)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--cert and --key cannot be used: {error}") from error
     return tls

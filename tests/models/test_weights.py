@@ -1,3 +1,4 @@
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from safetensors.torch import save_file
 from stream_recon.app.engine.engine import load_engine
 from stream_recon.configs.errors import WeightsError
 from stream_recon.configs.schema import load_preset
+from stream_recon.models.embedded import file_sha256
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.weights import convert_checkpoint, from_published, load_network, read_tensors, rename_published
 from tests.networks import tiny_network, tiny_preset
@@ -132,3 +134,9 @@ def test_weights_that_are_all_zero_are_refused(tmp_path: Path) -> None:
 def test_a_device_is_refused_before_it_is_read() -> None:
     with pytest.raises(WeightsError, match="/dev/zero is not a file"):
         load_engine("small", Path("/dev/zero"), "cpu")
+
+
+def test_the_hash_of_a_file_is_that_of_its_content(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5000
+    (tmp_path / "a").write_bytes(content)
+    assert file_sha256(tmp_path / "a") == hashlib.sha256(content).hexdigest()

@@ -156,6 +156,16 @@ def test_the_lock_of_a_killed_batch_is_taken_over(files: RemoteFiles, caplog: py
     assert "watching for" in caplog.text and files.read(LOCK_NAME) is None
 
 
+@pytest.mark.parametrize("beats", [1, 2])
+def test_a_lock_that_is_renewed_once_is_alive(files: RemoteFiles, monkeypatch: pytest.MonkeyPatch, beats: int) -> None:
+    """Its batch may be slow, as where its network is."""
+    contents = iter([*[b'{"holder": "a slow one"}'] * beats, b'{"holder": "a slow one", "at": 2}'])
+    read = files.read
+    monkeypatch.setattr(files, "read", lambda name: next(contents, None) or read(name))
+    with pytest.raises(OutputError, match=r"another batch is writing to .* \(a slow one\)"), remote_lock(files, 0.02):
+        pass
+
+
 def test_of_batches_that_begin_together_at_most_one_is_admitted(files: RemoteFiles) -> None:
     files.make_folder()
     inside, most = [], []

@@ -313,6 +313,16 @@ def test_chunks_are_appended_as_they_are_finished(tmp_path: Path, monkeypatch: p
     assert [camera.index for camera in read_result(tmp_path / "out" / "a").cameras] == list(range(FRAMES))
 
 
+def test_a_scene_without_a_readable_chunk_is_an_error_by_its_name(tmp_path: Path) -> None:
+    batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 4)], split=2)
+    (job,) = batch.jobs(RoomLoader().describe())
+    with (
+        closing(SceneStitcher(job, [], batch.store, RoomLoader().describe())) as stitcher,
+        pytest.raises(InputError, match="not one frame of"),
+    ):
+        stitcher.finish()
+
+
 def test_an_abandoned_stitching_leaves_only_the_chunks(tmp_path: Path) -> None:
     batch = batch_of(tmp_path / "data", tmp_path / "out", [room_scene(tmp_path / "data" / "a", 60)], split=2)
     job, chunks = reconstructed_chunks(batch, 2)

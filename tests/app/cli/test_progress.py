@@ -1,9 +1,11 @@
 import io
+from dataclasses import replace
 from itertools import count
 
 from rich.console import Console
 
-from stream_recon.app.cli.progress import StepClock, TerminalObserver
+from stream_recon.app.cli.progress import StepClock, TerminalObserver, print_summary
+from stream_recon.app.result.run_record import RunSummary
 from stream_recon.app.result.verdict import Verdict
 from stream_recon.app.run.listeners import Progress
 from stream_recon.app.slam.offline.report import RefinementReport
@@ -75,3 +77,25 @@ def test_a_verdict_reaches_terminal_and_page() -> None:
     coloured = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
     TerminalObserver(coloured, terminal(80)).on_verdict(Verdict("failed", "no frame fits"))
     assert "\x1b[1;31mfailed\x1b[0m" in printed(coloured)
+
+
+def test_the_first_step_is_counted_among_all() -> None:
+    page = Page()
+    with TerminalObserver(terminal(100), terminal(100), page) as observer:
+        observer.expect(30, stages=3)
+        observer.on_progress(Progress(6, 30, 2, 0, 9.0, 100))
+    assert page.said[0] == "first frames" and page.said[1].startswith("step 1 of 3, 6 of 30 frames")
+
+
+def test_weak_intervals_are_told_but_of_photographs_in_no_order() -> None:
+    weak = {"first": 7, "last": 18, "begin": 61.0, "end": 75.4, "frames": 12, "why": "hardly any texture"}
+    summary = RunSummary(False, 40, 38, 9, frames_damaged=2, seconds=4.0, health={"weak": [weak]})
+    out, err = terminal(200), terminal(200)
+    print_summary(summary, out, err)
+    assert "from 1:01 to 1:15 (12 frames): hardly any texture" in printed(err)
+    assert printed(out) == "stream: 38 frames, 9 keyframes, 2 damaged; 4.0 s, 9.5 frames/s\n"
+    out, err = terminal(200), terminal(200)
+    latency = {"latency_p50_ms": 7.4, "latency_p95_ms": 9.6}
+    print_summary(replace(summary, unordered=True, interrupted=True, warnings=("it is dark",), **latency), out, err)
+    assert printed(err) == "warning: it is dark\n"
+    assert "stopped after 38 frames" in printed(out) and "latency 7 ms (p95 10 ms)" in printed(out)

@@ -101,11 +101,14 @@ def test_compressed_files_hold_the_same_by_the_description_of_their_format() -> 
 
 
 def test_far_splats_fit_into_a_compressed_file() -> None:
+    """With as many bits after the point as there is room for."""
     splats = some_splats()
-    splats.means[0] = 30_000
-    content = gzip.decompress(spz_bytes(splats))
-    bits = content[13]
-    assert bits < 12 and 30_000 * (1 << bits) < 1 << 23
+    for far in (30_000, -30_000, 2047.9, -2048.1, 1 << 22, -1 << 23, 0.5):
+        splats.means[0] = far
+        bits = gzip.decompress(spz_bytes(splats))[13]
+        assert abs(far) * (1 << bits) <= (1 << 23) - 1 or bits == 0
+        assert abs(far) * (2 << bits) > (1 << 23) - 1 or bits == 12
+    assert gzip.decompress(spz_bytes(splats, antialiased=True))[14] == 1
 
 
 def test_a_splat_has_the_shape_of_its_sizes_and_rotation() -> None:

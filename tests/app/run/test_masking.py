@@ -1,6 +1,8 @@
 """Masks: what is black has no depth, no points, no tracks, and is black in exports, too."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -9,7 +11,7 @@ import plyfile
 import pytest
 
 from stream_recon.app.core.depth_points import frame_points
-from stream_recon.app.core.types import Frame, FrameResult
+from stream_recon.app.core.types import Frame, FrameResult, ImageTransform
 from stream_recon.app.export.formats import export
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RunInfo
@@ -170,3 +172,30 @@ def test_masks_of_frames_that_were_left_out_are_forgotten() -> None:
 def _transform():  # type: ignore[no-untyped-def]
     result: FrameResult = room_result(0, size=(4, 4))
     return result.transform
+
+
+def test_masks_meet_the_results_of_their_frames_and_are_let_go() -> None:
+    """Frames come first and some have no mask or no result; the sky is checked in `unsure_sky`'s tests."""
+    random = np.random.default_rng(3)
+    masking, masks = Masking(sky=False), {}
+    result = room_result(0)
+    height, width = result.depth.shape
+    tracemalloc.start()
+    for index in range(600):
+        mask = random.random((height, width)) < 0.2 if index % 3 else None
+        transform = ImageTransform((width, height), (0, 0, width, height), (width, height))
+        masking.note(Frame(index, 0.0, np.zeros((height, width, 3), np.uint8), mask=mask), transform)
+        masks[index] = mask
+        if index % 7 != 6:
+            continue
+        for late in range(index - 6, index + 1, 2):
+            given = replace(result, index=late)
+            got, expected = masking.apply(given), masks[late]
+            if expected is None:
+                assert got is given
+            else:
+                np.testing.assert_array_equal(got.depth, np.where(expected, 0, result.depth))
+                np.testing.assert_array_equal(got.confidence, np.where(expected, 0, result.confidence))
+        masks.clear()
+    assert tracemalloc.get_traced_memory()[0] < 100 * height * width, "masks without a result are kept"
+    tracemalloc.stop()

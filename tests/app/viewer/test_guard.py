@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -224,6 +225,16 @@ def test_a_page_that_talks_without_end_is_read_slowly() -> None:
     pace = RateLimiter(per_s=100, burst=10)
     waits = [pace.next_wait_s() for _ in range(60)]
     assert waits[:10] == [0] * 10 and 0.4 < waits[-1] <= 0.5
+
+
+def test_a_pace_is_that_of_a_bucket_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    now, water = 50.0, 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = RateLimiter(per_s=20, burst=5)
+    for pause in random.exponential(0.05, 400) * random.choice([0, 1, 8], 400):
+        now, water = now + pause, max(0.0, water - 20 * pause) + 1
+        assert pace.next_wait_s() == pytest.approx(max(0.0, water - 5) / 20, abs=1e-9)
 
 
 def test_a_token_is_asked_for_and_kept_by_the_browser() -> None:

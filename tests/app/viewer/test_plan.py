@@ -83,3 +83,21 @@ def test_the_bar_is_as_long_as_it_says() -> None:
     ink = np.flatnonzero((image[row] == INK).all(axis=1))
     run = ink[ink < ink[0] + 1 / frame.pixel + 20]
     assert run[-1] - run[0] == pytest.approx(1 / frame.pixel, abs=6)
+
+
+def test_of_points_below_the_height_each_pixel_shows_the_highest() -> None:
+    random = np.random.default_rng(1)
+    count, frame = 4000, PlanFrame((1, -2), (1.05, -1.98), 1.4)
+    spread = random.uniform(-0.1, 1.1, (count, 2)) * (0.05, 0.02) + frame.low
+    xyz = np.column_stack([spread[:, 0], random.uniform(0, 2, count), spread[:, 1]])
+    rgb = random.integers(0, 256, (count, 3)).astype(np.uint8)
+    width, height = frame.size
+    expected = np.full((height, width, 3), 255, np.uint8)
+    top = np.full((height, width), -np.inf)
+    for (x, y, z), colour in zip(xyz, rgb, strict=True):
+        column, row = int(np.floor((x - 1) / frame.pixel)), int(np.floor((z + 2) / frame.pixel))
+        if 0 <= column < width and 0 <= row < height and top[row, column] < y < frame.height:
+            top[row, column], expected[row, column] = y, colour
+    halves = [Primitive(xyz[half::2], rgb=rgb[half::2], mode=POINTS) for half in range(2)]
+    drawn = floor_plan(halves, frame, "m")
+    np.testing.assert_array_equal(drawn[BORDER_PX : BORDER_PX + height, BORDER_PX : BORDER_PX + width], expected)

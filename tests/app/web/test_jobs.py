@@ -1,7 +1,10 @@
 """The queue: jobs that run, fail, stop, go on, and survive the server's end."""
 
+import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -9,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from stream_recon.app.web.commands import arguments
@@ -78,6 +82,15 @@ def test_a_failure_is_the_programs_own_line(tmp_path: Path) -> None:
         assert client.delete("/api/jobs/1").status_code == 200 and not job(client)
         assert not list(DataFolder(tmp_path / "data").jobs.iterdir())
         assert not list(DataFolder(tmp_path / "data").uploads.iterdir())  # nothing came of it
+
+
+def test_a_job_that_says_nothing_is_told_how_it_ended(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        ends = {"-9": "it was killed, maybe for want", "-6": "signal 6 ended it", "3": "with code 3"}
+        for number, (code, reason) in enumerate(ends.items(), 1):
+            upload(client, VIDEO + f"ends {code}".encode())
+            failed = until(lambda number=number: job(client, number).get("state") == "failed" and job(client, number))
+            assert reason in failed["error"]
 
 
 def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
@@ -193,3 +206,16 @@ def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
         refused = client.post("/api/jobs/1/resume")
         assert refused.status_code == 400 and "read again" in refused.json()["error"]
         assert "secret" not in client.get("/api/state").text
+
+
+def test_what_a_page_was_told_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the answer, without the task that stores the changes of jobs."""
+
+    async def keep_nothing(_: JobStore) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(JobStore, "keep_saved", keep_nothing)
+    with served(tmp_path / "data", jobs=0) as client:
+        upload(client, VIDEO)
+        with contextlib.closing(sqlite3.connect(DataFolder(tmp_path / "data").queue)) as file:
+            assert file.execute("select kind from jobs").fetchall() == [("reconstruct",)]

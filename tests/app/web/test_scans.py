@@ -3,6 +3,7 @@
 import json
 import struct
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,25 @@ def test_frames_are_acknowledged_and_kept(tmp_path: Path) -> None:
     frames = frames_of(tmp_path / "data")
     assert [frame.get("time") for frame in frames] == [0.0, 0.1, 0.2, 0.3, None] and frames[-1] == {"end": True}
     assert {frame["segment"] for frame in frames[:-1]} == {0}
+
+
+def test_a_phone_hears_what_changes_between_its_frames_once(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        number, _ = begin(client)
+        with client.websocket_connect(f"{SOCKETS}/api/scans/{number}/stream") as socket:
+            news = []
+            for i in range(3):
+                socket.send_bytes(message(1e12 + 100 * i))
+            while not news or news[-1] != {"posed": 2, "say": "Too dark"}:
+                heard = json.loads(socket.receive_text())
+                news += [heard] if "posed" in heard and "ack" not in heard else []
+            time.sleep(0.5)
+            socket.send_bytes(b"short")
+            last = json.loads(socket.receive_text())
+        assert "error" in last, "news that are none"
+        assert all(a != b for a, b in pairwise(news)) and [each["posed"] for each in news] == sorted(
+            each["posed"] for each in news
+        )
 
 
 def test_frames_come_by_post_where_no_web_socket_opens(tmp_path: Path) -> None:

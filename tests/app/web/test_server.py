@@ -13,7 +13,9 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -325,56 +327,57 @@ def test_a_strangers_data_folder_brings_neither_token_nor_key(tmp_path: Path) ->
     assert used not in (state / "certificate.pem").read_text()
 
 
-@pytest.mark.parametrize("url", ["example.org", "ftp://a/", "https://a/b?c", "https://a/<b>/"])
-def test_addresses_of_proxies_are_checked(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ConfigError):
-        Server(ServeOptions(tmp_path, port=0, public=url))
+def test_addresses_of_proxies_are_checked(tmp_path: Path) -> None:
+    for wrong in (
+        "example.org",
+        "ftp://a/",
+        "https://a/?c",
+        "https://a/<b>/",
+        "https://a/#b",
+        "https:///b",
+        "https://a/b c",
+    ):
+        with pytest.raises(ConfigError):
+            Server(ServeOptions(tmp_path, port=0, public=wrong))
+    for right in ("https://example.org", "http://example.org:81/", "https://example.org/a_b/c-d.e~/"):
+        with contextlib.closing(Server(ServeOptions(tmp_path, port=0, public=right, token=False))) as found:
+            assert found.url == right.rstrip("/") + "/" and found.is_open
 
 
 def test_its_own_certificate_is_kept_and_names_this_machine(tmp_path: Path) -> None:
-    cert, key = own_certificate(tmp_path, "0.0.0.0")
-    first = cert.read_bytes()
-    assert own_certificate(tmp_path, "0.0.0.0")[0].read_bytes() == first
-    assert key.stat().st_mode & 0o077 == 0
-    assert own_certificate(tmp_path, "192.168.7.7")[0].read_bytes() != first  # another address
-    context = ssl.create_default_context(cafile=str(cert))
-    context.load_cert_chain(cert, key)
-    found = x509.load_pem_x509_certificate(cert.read_bytes())
+    path = own_certificate(tmp_path, "0.0.0.0")
+    first = path.read_bytes()
+    assert own_certificate(tmp_path, "0.0.0.0").read_bytes() == first
+    assert path.stat().st_mode & 0o077 == 0 and list(tmp_path.iterdir()) == [path]
+    context = ssl.create_default_context(cafile=str(path))
+    context.load_cert_chain(path)
+    found = x509.load_pem_x509_certificate(first)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
-    assert 0 < certificate.DAYS <= 825
+    left = found.not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=certificate.RENEW_DAYS) < left <= timedelta(days=825), "phones refuse longer ones"
+    assert found.not_valid_before_utc < datetime.now(UTC)
+    assert own_certificate(tmp_path, "192.168.7.7").read_bytes() != first, "another address"
 
 
-@pytest.mark.parametrize("step", range(12))
-def test_a_certificate_and_its_key_are_one_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A kill at each rename or removal, and a key of another certificate: the next start has a pair again."""
-    own_certificate(tmp_path, "0.0.0.0")
-    left = step
-
-    def counted(real: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise KeyboardInterrupt
-            return real(*arguments, **named)
-
-        return call
-
-    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
-        for name in ("replace", "unlink"):
-            patched.setattr(os, name, counted(getattr(os, name)))
-        own_certificate(tmp_path, "192.168.7.7")
-    if step % 2:
-        other = tmp_path / "other"
-        other.mkdir()
-        own_certificate(other, "0.0.0.0")
-        (tmp_path / "key.pem").write_bytes((other / "key.pem").read_bytes())
-        shutil.rmtree(other)
-    cert, key = own_certificate(tmp_path, "0.0.0.0")
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    assert key.stat().st_mode & 0o077 == 0
-    assert {path.name for path in tmp_path.iterdir() if path.suffix != ".part"} == {"certificate.pem", "key.pem"}
+@pytest.mark.parametrize("damage", ["cut", "empty", "key of another", "ends soon"])
+def test_a_certificate_that_cannot_serve_is_made_again(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = own_certificate(tmp_path, "0.0.0.0").read_bytes()
+    path = tmp_path / "certificate.pem"
+    if damage == "key of another":
+        path.unlink()
+        other = own_certificate(tmp_path, "0.0.0.0").read_bytes()
+        mark = b"-----BEGIN CERT"
+        content = content.partition(mark)[0] + mark + other.partition(mark)[2]
+    if damage == "ends soon":
+        later = datetime.now(UTC) + timedelta(days=certificate.DAYS - certificate.RENEW_DAYS)
+        monkeypatch.setattr(certificate, "datetime", SimpleNamespace(now=lambda _: later))
+    path.write_bytes({"cut": content[: len(content) // 2], "empty": b""}.get(damage, content))
+    damaged = path.read_bytes()
+    assert own_certificate(tmp_path, "0.0.0.0").read_bytes() != damaged
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
 
 
 def test_the_address_is_drawn() -> None:

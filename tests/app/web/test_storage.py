@@ -147,6 +147,17 @@ def test_rows_that_cannot_be_read_are_left_out(data: DataFolder, column: str, va
         assert answer.status_code == 200 and [job["id"] for job in answer.json()["jobs"]] == [2]
 
 
+def test_text_that_is_none_costs_no_other_row(data: DataFolder) -> None:
+    filled(data)
+    with sqlite3.connect(data.queue) as file:
+        row = "'refine','hall','','{}','queued','',1,null,null"
+        file.executescript("".join(f"insert or replace into jobs values({k},{row});" for k in (1, 2, 3)))
+        file.execute("update jobs set error=cast(? as text) where id=2", (b"half \xff",))
+    file.close()
+    with served(data.path, jobs=0) as client:
+        assert {1, 3} <= {job["id"] for job in client.get("/api/state").json()["jobs"]}
+
+
 def test_a_queue_of_others_leads_to_no_files_of_the_user(data: DataFolder, tmp_path: Path) -> None:
     """Uploads that are stale, or removed by hand, of files outside their own folders."""
     mine = tmp_path / "mine"
