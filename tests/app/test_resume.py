@@ -74,13 +74,13 @@ def assert_same(folder: Path, whole: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [[], ["--stride", "3"], ["--fps", "4"], ["--start", "0.7"], ["--max-frames", "17"]], ids=" ".join
+    "options", [["--stride", "3", "--start", "0.7"], ["--fps", "4", "--max-frames", "17"]], ids=" ".join
 )
 def test_it_ends_with_the_result_of_an_uninterrupted_run(run: Run, tmp_path: Path, options: list[str]) -> None:
     shutil.copy(SAMPLE, tmp_path / "v.mp4")
-    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", *(options or ["--end", "2"])]
+    arguments = ["v.mp4", "--no-viewer", "--mapping", "off", *options]
     assert run(*arguments, "-o", "whole") == 0
-    for count in (1, 5, len(read_result(tmp_path / "whole")) - 1, len(read_result(tmp_path / "whole"))):
+    for count in (5, len(read_result(tmp_path / "whole"))):
         shutil.copytree(tmp_path / "whole", tmp_path / "cut")
         cut_off(tmp_path / "cut", count)
         assert run(*arguments, "-o", "cut", "--resume") == 0

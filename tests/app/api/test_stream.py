@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ Images = list[NDArray[np.uint8]]
 @pytest.fixture(scope="module")
 def images() -> Images:
     with open_source(str(SAMPLE), FrameChoice(max_frames=FRAMES)) as source:
-        return [frame.rgb for frame in source]
+        return [np.asarray(cv2.resize(frame.rgb, (128, 96), interpolation=cv2.INTER_AREA)) for frame in source]
 
 
 @pytest.fixture(scope="module")

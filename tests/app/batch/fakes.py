@@ -69,7 +69,7 @@ class RoomScene:
         return GroundTruth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
 
 
-def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
+def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = False) -> RoomScene:
     folder.mkdir(parents=True, exist_ok=True)
     # Results show the room, and a resumed run compares its pictures with the source's.
     ok, picture = cv2.imencode(".jpg", cv2.resize(room_result(0).rgb, size))
@@ -107,7 +107,8 @@ class RoomEngine:
     def push(self, frame: PreparedFrame) -> Sequence[FrameResult]:
         if frame.transform.source_size != SIZE:
             raise ZeroDivisionError("a picture that breaks the engine")
-        time.sleep(self._loader.seconds)
+        if self._loader.seconds:
+            time.sleep(self._loader.seconds)
         self._perhaps_die(frame)
         if self._world is None:
             self._waiting.append(frame)

@@ -13,8 +13,8 @@ from tests.app.localization.places import write_refined
 from tests.app.program import exit_code
 from tests.app.slam.room import walk
 
-WALK = walk(20)
-PARTS = {"first": WALK[:12], "second": WALK[7:]}
+WALK = walk(14)
+PARTS = {"first": WALK[:9], "second": WALK[5:]}
 QUICK = ("--dense", "off", "--no-mesh")
 
 

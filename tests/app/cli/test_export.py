@@ -1,10 +1,12 @@
+import contextlib
 import json
-import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,43 +79,46 @@ def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     assert not list(there.iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS_HERE)
-def test_a_file_system_that_takes_no_more_is_told_in_a_line(room: Path, tmp_path: Path, name: str) -> None:
+def test_a_file_system_that_takes_no_more_is_told_in_a_line(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     """By the limit on a file's size: what the system says then is as when the disk is full."""
     if name == "splats":
         write_splats(room)
     target = tmp_path / f"x{(*FORMATS[name].suffixes, '')[0]}"
-    done = with_small_files("export", str(room), "--format", name, "-o", str(target))
-    assert done.returncode == 2, done.stderr
-    assert f"cannot write {target}" in " ".join(done.stderr.split())
+    with small_files():
+        code = exit_code(monkeypatch, "export", str(room), "--format", name, "-o", str(target))
+    assert code == 2 and f"cannot write {target}" in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("encoder", ["ffmpeg", "OpenCV"])
-def test_a_film_that_finds_no_room_is_told_in_a_line(room: Path, tmp_path: Path, encoder: str) -> None:
+def test_a_film_that_finds_no_room_is_told_in_a_line(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], encoder: str
+) -> None:
     if encoder == "ffmpeg" and shutil.which("ffmpeg") is None:
         pytest.skip("no ffmpeg")
     target = tmp_path / "x.mp4"
     size = ("--seconds", "0.2", "--size", "160x90")
-    path = os.environ["PATH"] if encoder == "ffmpeg" else str(Path(sys.executable).parent)
-    done = with_small_files("render", str(room), str(target), *size, PATH=path)
-    assert done.returncode == 4, done.stderr
-    assert f"error: cannot write {target}: the disk is full" in " ".join(done.stderr.split())
+    if encoder == "OpenCV":
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    with small_files():
+        code = exit_code(monkeypatch, "render", str(room), str(target), *size)
+    assert code == 4
+    assert f"error: cannot write {target}: the disk is full" in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
 
 
-def with_small_files(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program where a file may have 300 bytes."""
-    script = (
-        "import resource, signal, sys\n"
-        "from stream_recon.app.cli import main\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
-        f"sys.argv = ['stream-recon', *{arguments!r}]\n"
-        "main.main()"
-    )
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | environment)
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """A file may have 300 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_it_needs_no_torch(room: Path, tmp_path: Path) -> None:

@@ -31,21 +31,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_a_page_is_told_how_far_it_is_and_in_the_end_what_the_terminal_is(
+@pytest.mark.slow
+def test_page_and_terminal_are_told_how_far_it_is_and_the_verdict(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = Page()
-    images = partial(open_source, str(folder.parent / "images"))
+    page, images = Page(), partial(open_source, str(folder.parent / "images"))
     with TerminalObserver(*result_consoles(), page) as observer:
-        assert run_stage(folder, RefineStage(), images, observer=observer, view=page).is_complete
+        context = StageContext(folder, images, observer, view=page)
+        assert run_stages(RunPlan(()), context).is_complete
+        assert page.verdicts[-1][0] == "doubtful" and page.verdicts[-1][1].startswith("not refined")
+        capsys.readouterr()
+        assert run_stages(RunPlan((RefineStage(),)), context).is_complete
+    verdict = recorded_verdict(read_result(folder).run)
+    assert verdict is not None and verdict.level == "good"
+    assert page.verdicts[-1] == ("good", verdict.explanation)
     shares = [
         float(found[1]) for text in page.said if (found := re.match(r"refining: .+, (\d+)%(?:, about .+ left)?$", text))
     ]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] < 20 and shares[-1] > 80
     assert f"points: {FRAMES} of {FRAMES}" in page.said
     assert page.revisions and not page.added
-    *printed, verdict = capsys.readouterr().out.splitlines()
-    assert page.said[-1].split("\n\n") == printed and verdict.startswith("verdict: ")
+    *printed, last = capsys.readouterr().out.splitlines()
+    assert page.said[-1].split("\n\n") == printed and last == f"verdict: {verdict.line}"
     assert page.said[-1].startswith("refined: ") and " px instead of " in page.said[-1]
 
 
@@ -55,18 +62,3 @@ def test_a_page_is_told_where_it_was_stopped(folder: Path) -> None:
     with TerminalObserver(*result_consoles(), page) as observer:
         assert not run_stage(folder, RefineStage(), observer=observer, view=page, cancel=cancel).is_complete
     assert page.said[-1].startswith("refinement stopped: the result is complete")
-
-
-def test_a_finished_result_is_judged_in_file_page_and_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page, images = Page(), partial(open_source, str(folder.parent / "images"))
-    with TerminalObserver(*result_consoles(), page) as observer:
-        context = StageContext(folder, images, observer, view=page)
-        assert run_stages(RunPlan(()), context).is_complete
-        assert page.verdicts[-1][0] == "doubtful" and page.verdicts[-1][1].startswith("not refined")
-        assert run_stages(RunPlan((RefineStage(),)), context).is_complete
-    verdict = recorded_verdict(read_result(folder).run)
-    assert verdict is not None and verdict.level == "good"
-    assert page.verdicts[-1] == ("good", verdict.explanation)
-    assert capsys.readouterr().out.splitlines()[-1] == f"verdict: {verdict.line}"

@@ -28,6 +28,7 @@ def photographs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_photographs_get_poses_or_a_reason(
     room: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,8 +48,8 @@ def test_photographs_get_poses_or_a_reason(
 
 
 def test_refusals_are_one_line(
-    room: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(monkeypatch, "localize", str(photographs), str(photographs)) == 2
-    assert exit_code(monkeypatch, "merge", str(room), "-o", str(tmp_path / "all")) == 2
+    assert exit_code(monkeypatch, "merge", str(photographs), "-o", str(tmp_path / "all")) == 2
     assert "two or more" in capsys.readouterr().err and not (tmp_path / "all").exists()

@@ -77,20 +77,18 @@ def test_threads_of_an_engine_on_a_gpu_are_not_set(run: Run, tmp_path: Path, mon
     assert run("a.mp4", "--no-viewer", "--mapping", "off") == 0
 
 
-@pytest.mark.slow
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys; sys.argv = ['stream-recon', *sys.argv[1:]]\n"
-        "from stream_recon.app.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
+        "import sys\n"
+        "from stream_recon.app.cli.main import COMMANDS, main\n"
+        "for words in (['--help'], ['--version'], *([word, '--help'] for word in COMMANDS)):\n"
+        "    sys.argv = ['stream-recon', *words]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "    heavy = {'torch', 'cv2', 'numpy', 'viser', 'flashinfer', 'plyfile'} & set(sys.modules)\n"
+        "    assert not heavy, (words, heavy)"
     )
-    for arguments in (["--help"], *([word, "--help"] for word in COMMANDS), ["--version"]):
-        begun = time.monotonic()
-        subprocess.run([sys.executable, "-c", program, *arguments], check=True, capture_output=True)
-        assert time.monotonic() - begun < 3, "well under a second on a machine that is not busy with tests"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def test_version(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,8 @@ def test_a_run_goes_on_and_ends_in_the_known_world(
 @pytest.mark.slow
 def test_a_result_without_a_map(room: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "bare"
+    for path in sorted(images.iterdir())[8:]:
+        path.unlink()
     assert exit_code(monkeypatch, str(images), "-o", str(target), "--no-map", *FAST) == 0
     assert not (target / MAP_NAME).exists()
     assert exit_code(monkeypatch, "localize", str(target), str(images)) == 2
@@ -122,7 +124,7 @@ def contents(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_a_kill_leaves_the_known_result_and_a_complete_new_one(room: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh"
-    write_refined(fresh, walk(24)[8:], draw=9)
+    write_refined(fresh, walk(24)[8:20], draw=9)
     before, old = contents(room), positions(fresh, causal=False)
 
     def step(folder: Path, kill_after: float | None) -> float:
@@ -141,7 +143,7 @@ def test_a_kill_leaves_the_known_result_and_a_complete_new_one(room: Path, tmp_p
     seconds = step(whole, None)
     new = positions(whole, causal=False)
     assert not np.allclose(old, new, atol=1e-3)
-    for share in (0.4, 0.8):
+    for share in (0.6,):
         folder = tmp_path / f"killed-{share}"
         shutil.copytree(fresh, folder)
         step(folder, share * seconds)

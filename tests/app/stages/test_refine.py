@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, read_tracks
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.evaluate import evaluate_result
 from stream_recon.app.stages.refinement import refine_result
@@ -81,35 +83,62 @@ def ate(folder: Path, video: Video) -> float:
     return error
 
 
-def test_files_tell_the_refined_story_and_keep_the_first(folder: Path, images: Path, video: Video) -> None:
-    before, points = ate(folder, video), (folder / POINTS_NAME).read_bytes()
-    shown: list[float] = []
-    listener = Listener()
+@dataclasses.dataclass
+class Refined:
+    """A refined result, which tests leave as it is, and what was told meanwhile."""
+
+    folder: Path
+    images: Path
+    error: float
+    """Before it, as `ate` gives it."""
+    points: bytes
+    """Before it."""
+    report: RefinementReport
+    listener: Listener
+    page: Page
+    shown: list[float]
+
+
+@pytest.fixture(scope="module")
+def refined(video: Video, tmp_path_factory: pytest.TempPathFactory) -> Refined:
+    base = tmp_path_factory.mktemp("refined")
+    folder, images = base / "out", base / "images"
+    video.write_images(images)
+    video.write_result(folder)
+    error, points = ate(folder, video), (folder / POINTS_NAME).read_bytes()
+    listener, page, shown = Listener(), Page(), list[float]()
 
     class Watching(RunObserver):
         def on_share(self, step: str, share: float, note: str = "") -> None:
             shown.append(share)
 
-    report = refine_result(read_result(folder), partial(open_source, str(images)), [listener], observer=Watching())
-    assert ate(folder, video) < 0.3 * before
-    assert (folder / POINTS_NAME).read_bytes() != points
-    cameras = read_result(folder).cameras
-    for camera, result in zip(cameras, video.results, strict=True):
+    report = refine_result(
+        read_result(folder), partial(open_source, str(images)), [listener], observer=Watching(), view=page
+    )
+    return Refined(folder, images, error, points, report, listener, page, shown)
+
+
+def test_files_tell_the_refined_story_and_keep_the_first(refined: Refined, video: Video) -> None:
+    folder = refined.folder
+    assert ate(folder, video) < 0.3 * refined.error
+    assert (folder / POINTS_NAME).read_bytes() != refined.points
+    for camera, result in zip(read_result(folder).cameras, video.results, strict=True):
         assert np.allclose(camera.T_world_camera_causal, result.T_world_camera)
         assert camera.intrinsics_causal == result.intrinsics
         assert camera.depth_scale != 1
     run = json.loads((folder / RUN_NAME).read_text())
-    assert run["refinement"]["pairs_accepted"] == report.pairs_accepted > 0
+    assert run["refinement"]["pairs_accepted"] == refined.report.pairs_accepted > 0
     assert run["refinement"]["warning"] is None and run["interrupted"] is False
     assert set(run["revisions"].values()) == {1}
+    shown = refined.shown
     assert shown == sorted(shown) and shown[0] >= 0 and shown[-1] <= 1
-    (revision,) = listener.revisions
+    (revision,) = refined.listener.revisions
     assert [frame.index for frame in revision.frames] == list(range(FRAMES))
     assert not list(folder.glob("*.part"))
 
 
 @pytest.mark.slow
-def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video: Video, tmp_path: Path) -> None:
+def test_it_begins_from_what_the_network_said(refined: Refined, video: Video, tmp_path: Path) -> None:
     streamed = tmp_path / "streamed"
     writer = ResultWriter(streamed, run_info())
     for result in video.results:
@@ -117,9 +146,8 @@ def test_it_begins_from_what_the_network_said(folder: Path, images: Path, video:
         moved = replace(result, T_world_camera=video.truth[0], depth=2 * result.depth, network=said)
         writer.add(moved)
     writer.finish(RunSummary(interrupted=False))
-    for each in (folder, streamed):
-        refine_result(read_result(each), partial(open_source, str(images)))
-    plain, other = read_result(folder).cameras, read_result(streamed).cameras
+    refine_result(read_result(streamed), partial(open_source, str(refined.images)))
+    plain, other = read_result(refined.folder).cameras, read_result(streamed).cameras
     for a, b in zip(plain, other, strict=True):
         assert np.allclose(a.T_world_camera, b.T_world_camera) and a.intrinsics == b.intrinsics
         assert b.depth_scale == pytest.approx(a.depth_scale / 2)
@@ -141,6 +169,7 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     writer.finish(RunSummary(interrupted=False))
     depth_files = contents(folder / "depth")
     refine_result(read_result(folder), None, listeners=[evaluator])
+    assert read_result(folder).run["refinement"]["warning"] == STORED_IMAGES
     assert contents(folder / "depth") == depth_files, "what the network said stays"
     cameras = read_result(folder).cameras
     assert sum(camera.depth_field is not None for camera in cameras) > 12
@@ -152,8 +181,8 @@ def test_wrong_depth_is_corrected_alike_for_all_who_listen(tmp_path: Path) -> No
     assert heard == pytest.approx(read, rel=1e-4) and heard < 0.7 * without
 
 
-def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:
-    refine_result(read_result(folder), partial(open_source, str(images)))
+def test_tracks_lie_where_cameras_say(refined: Refined) -> None:
+    folder = refined.folder
     tracks = read_tracks(folder)
     assert tracks is not None and len(tracks.points) > 100
     cameras = {camera.index: camera for camera in read_result(folder).cameras}
@@ -170,29 +199,22 @@ def test_tracks_lie_where_cameras_say(folder: Path, images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_again_gives_the_same(folder: Path, images: Path) -> None:
-    poses = []
-    for _ in range(2):
-        refine_result(read_result(folder), partial(open_source, str(images)))
-        poses.append(np.array([camera.T_world_camera for camera in read_result(folder).cameras]))
-    assert np.allclose(poses[0], poses[1], atol=1e-9)
+def test_again_gives_the_same(refined: Refined, tmp_path: Path) -> None:
+    folder = shutil.copytree(refined.folder, tmp_path / "out")
+    refine_result(read_result(folder), partial(open_source, str(refined.images)))
+    once, twice = ([c.T_world_camera for c in read_result(each).cameras] for each in (refined.folder, folder))
+    assert np.allclose(once, twice, atol=1e-9)
     assert json.loads((folder / RUN_NAME).read_text())["revisions"]["cameras"] == 2
 
 
 @pytest.mark.slow
-def test_stored_images_serve_where_the_source_is_gone(folder: Path, video: Video) -> None:
-    before = ate(folder, video)
-    refine_result(read_result(folder), None)
-    assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
-    assert ate(folder, video) < 0.6 * before
-
-
-@pytest.mark.slow
-def test_another_source_under_the_same_name_is_not_taken(folder: Path, images: Path) -> None:
+def test_stored_images_serve_where_the_source_is_another_one(folder: Path, images: Path, video: Video) -> None:
     for path in images.iterdir():
         cv2.imwrite(str(path), np.zeros((60, 80, 3), np.uint8))
+    before = ate(folder, video)
     refine_result(read_result(folder), partial(open_source, str(images)))
     assert json.loads((folder / RUN_NAME).read_text())["refinement"]["warning"] == STORED_IMAGES
+    assert ate(folder, video) < 0.6 * before
 
 
 @pytest.mark.parametrize("calls", [0, 3, 40])
@@ -226,9 +248,8 @@ def test_cancelled_while_points_are_put_in_place(folder: Path, images: Path) -> 
     assert contents(folder) == before
 
 
-@pytest.mark.slow
-def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Path, video: Video) -> None:
-    refine_result(read_result(folder), partial(open_source, str(images)))
+def test_a_new_run_removes_the_tracks_of_the_one_before(refined: Refined, video: Video, tmp_path: Path) -> None:
+    folder = shutil.copytree(refined.folder, tmp_path / "out")
     assert (folder / TRACKS_NAME).is_file()
     writer = ResultWriter(folder, run_info(), overwrite=True)
     writer.add(video.results[0])
@@ -236,18 +257,17 @@ def test_a_new_run_removes_the_tracks_of_the_one_before(folder: Path, images: Pa
     assert not (folder / TRACKS_NAME).exists()
 
 
-@pytest.mark.slow
-def test_a_page_is_shown_how_it_comes_along(folder: Path, images: Path) -> None:
-    page = Page()
-    refine_result(read_result(folder), partial(open_source, str(images)), view=page)
+def test_a_page_is_shown_how_it_comes_along(refined: Refined) -> None:
+    page = refined.page
     assert len(page.revisions) == len(page.maps) == 3 and not page.added
-    tracks, cameras = read_tracks(folder), read_result(folder).cameras
+    tracks, cameras = read_tracks(refined.folder), read_result(refined.folder).cameras
     assert tracks is not None and page.maps[-1] == (len(tracks.points), len(tracks.loops))
     for frame, camera in zip(page.revisions[-1].frames, cameras, strict=True):
         assert np.allclose(frame.T_world_camera, camera.T_world_camera)
         assert frame.depth_scale == pytest.approx(camera.depth_scale)
 
 
+@pytest.mark.slow
 def test_a_page_goes_back_to_what_is_kept_where_it_is_cancelled(folder: Path, images: Path) -> None:
     page = Page()
     with pytest.raises(Cancelled):
@@ -310,6 +330,7 @@ def full_size(result: FrameResult) -> FrameResult:
     return dataclasses.replace(result, depth=depth, confidence=1 + confidence, rgb=rgb, transform=transform)
 
 
+@pytest.mark.slow
 def test_frames_without_depth_files_are_taken_along(folder: Path, images: Path, video: Video) -> None:
     for index in (2, 5):
         (folder / "depth" / f"{index:06d}.npz").unlink()

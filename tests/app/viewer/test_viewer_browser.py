@@ -52,7 +52,7 @@ class Feeder:
 @pytest.fixture
 def fed() -> Iterator[tuple[Viewer, Feeder]]:
     with Viewer(PointsConfig(confidence=0.0, voxel=0.04), port=0, point_budget=60_000) as viewer:
-        feeder = Feeder(viewer, fps=4)
+        feeder = Feeder(viewer, fps=10)
         yield viewer, feeder
         feeder.stop()
 
@@ -234,7 +234,7 @@ def test_a_button_shows_everything(browser: Any, fed: tuple[Viewer, Feeder]) -> 
     assert not page.panel.follow
 
 
-OPENS = 4
+OPENS = 2
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """The web application in the test process, with a stand-in for the command line program."""
 
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from stream_recon.app.web.access import AccessPolicy
@@ -82,12 +86,31 @@ def served(
     folder: Path, *, jobs: int = 1, reach: AccessPolicy | None = None, limits: WebLimits = DEFAULT_LIMITS, **client: Any
 ) -> Iterator[TestClient]:
     """A client of the application of ``folder``, which sends the header of the own page."""
-    places = DataFolder(folder)
-    places.make()
-    app = make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits)
+    app = _app(folder, jobs, reach, limits)
     options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
     with TestClient(app, **options) as found:  # type: ignore[arg-type]
         yield found
+
+
+@contextmanager
+def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS) -> Iterator[int]:
+    """The port at which a thread serves the application of ``folder``."""
+    config = uvicorn.Config(_app(folder, 1, None, limits), log_config=None, timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            yield int(bound.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _app(folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits) -> Starlette:
+    places = DataFolder(folder)
+    places.make()
+    return make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits)
 
 
 def upload(client: TestClient, data: bytes, name: str = "walk.mp4", piece: int = 50, **more: Any) -> dict[str, Any]:

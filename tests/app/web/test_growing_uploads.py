@@ -164,7 +164,7 @@ def test_first_poses_come_before_the_last_piece(tmp_path: Path) -> None:
         return len(poses.read_text().splitlines()) if poses.exists() else 0
 
     with ServerProcess(tmp_path / "data") as server:
-        options = {"stride": 4, "max_frames": 29, "dense": False, "mesh": False}
+        options = {"stride": 8, "max_frames": 14, "dense": False, "mesh": False}
         wanted = json.dumps({"name": "walk.mp4", "size": len(data), "options": options}).encode()
         number = ask(server, "POST", "api/uploads", wanted)["id"]
         assert "job" in ask(server, "PATCH", f"api/uploads/{number}?offset=0", data[:half])
@@ -178,6 +178,6 @@ def test_first_poses_come_before_the_last_piece(tmp_path: Path) -> None:
         assert answer["name"] == "walk-recon" and not answer["known"]
         until(lambda: not ask(server, "GET", "api/state")["jobs"], 400)
         record = json.loads((tmp_path / "data" / "walk-recon" / "run.json").read_text())
-        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 29 and record["refinement"]
+        assert record["interrupted"] is False and record["frames"]["reconstructed"] == 14 and record["refinement"]
         (video,) = DataFolder(tmp_path / "data").uploads.glob("*/*.mp4")
         assert video.read_bytes() == data and not mark_of(video).exists()

@@ -1,10 +1,7 @@
 """A scan in a real Chromium whose camera plays the sample, over self-made HTTPS, with the real program."""
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +12,12 @@ from numpy.typing import NDArray
 
 from stream_recon.app import web
 from stream_recon.app.evaluation.metrics import pose_errors
-from stream_recon.app.result.causes import BLURRED, DARK
+from stream_recon.app.result.causes import DARK
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.limits import WebLimits
 from tests.app.web.browsing import Relay, ServerProcess, until
+from tests.app.web.serving import listening
 from tests.chromium import chromium, needs_browser
 
 SAMPLE = Path(web.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
@@ -88,7 +87,7 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         until(lambda: "GB" in driver.find_element("id", "limits").text, 30)
         assert "token" not in driver.current_url
         begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off&name=room")
-        until(lambda: stats(driver)["posed"] >= 20, 180, "poses")
+        until(lambda: stats(driver)["posed"] >= 14, 180, "poses")
         found = end(driver)
         assert found["transport"] == "socket" and found["mostInFlight"] == 1 and not found["errors"]
         assert found["acknowledged"] >= 10 and found["posed"] >= 8 and found["cuts"] == 0
@@ -97,14 +96,9 @@ def test_a_scan_over_self_made_https(tmp_path: Path) -> None:
         assert record["frames"]["reconstructed"] - found["acknowledged"] in (0, 1) and not record["segments"]
         assert [said["text"] for said in found["says"]] == []
     (scan,) = DataFolder(data).scans.iterdir()
-    again = tmp_path / "again"
-    # Each process would choose its precision by timing.
-    options = ["--no-viewer", "--no-mesh", "--dense", "off", "--precision", record["precision"]]
-    words = [sys.executable, "-m", "stream_recon", str(scan), "-o", str(again), *options]
-    subprocess.run(words, check=True, capture_output=True)
-    of_scan, of_files = ate_over_path(data / "room-recon", scan), ate_over_path(again, scan)
-    print(f"ATE / path: {of_scan:.4f} of the scan, {of_files:.4f} of the same frames as files")
-    assert of_scan <= 1.1 * of_files + 0.001
+    error = ate_over_path(data / "room-recon", scan)
+    print(f"ATE / path: {error:.4f}")
+    assert error <= 0.02
 
 
 def ate_over_path(result: Path, scan: Path) -> float:
@@ -124,57 +118,39 @@ def ate_over_path(result: Path, scan: Path) -> float:
     return error
 
 
-def test_frames_come_by_post_where_web_sockets_are_blocked(tmp_path: Path) -> None:
+def test_transport_over_a_poor_network(tmp_path: Path) -> None:
+    """A cut goes on as a new segment; where web sockets are blocked, frames come by post."""
     camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
+    data = tmp_path / "data"
     with (
-        ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
+        listening(data, WebLimits(scan_pause_s=0.5)) as port,
         chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
     ):
-        driver.get(server.url)
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": BLOCKED_SOCKETS})
-        begin(driver, f"https://127.0.0.1:{server.port}/scan?view=off")
-        until(lambda: stats(driver)["posed"] >= 8, 120, "poses")
-        found = end(driver)
-        assert found["transport"] == "post" and found["mostInFlight"] == 1 and not found["errors"]
-
-
-def test_a_cut_network_goes_on_as_a_new_segment(tmp_path: Path) -> None:
-    camera = camera_file(tmp_path / "camera.mjpeg", sample()[:60], 4)
-    with (
-        ServerProcess(tmp_path / "data", "--host", "0.0.0.0", "--tls") as server,
-        chromium(tmp_path, *CAMERA, f"--use-file-for-fake-video-capture={camera}") as driver,
-    ):
-        relay = Relay(server.port)
-        token = server.url.partition("?")[2]
-        driver.get(f"https://127.0.0.1:{relay.port}/?{token}")
-        begin(driver, f"https://127.0.0.1:{relay.port}/scan?view=off")
+        relay = Relay(port)
+        begin(driver, f"http://127.0.0.1:{relay.port}/scan?view=off")
         until(lambda: stats(driver)["acknowledged"] >= 6, 60)
         relay.cut()
         # A last answer may come after the message and replace it.
         until(lambda: stats(driver)["cuts"] >= 1 or "is cut" in driver.find_element("id", "note").text, 90, "the cut")
-        time.sleep(5)
+        time.sleep(1)
         kept = stats(driver)["acknowledged"]
         relay.restore()
         until(lambda: stats(driver)["acknowledged"] >= kept + 4, 60, "more frames")
         found = end(driver)
         relay.close()
-        assert found["cuts"] >= 1
-        segments = [entry["segment"] for entry in scanned(tmp_path / "data") if "segment" in entry]
+        assert found["transport"] == "socket" and found["cuts"] >= 1
+        segments = [entry["segment"] for entry in scanned(data) if "segment" in entry]
         assert sorted(set(segments)) == [0, 1] and segments == sorted(segments)
 
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": BLOCKED_SOCKETS})
+        begin(driver, f"http://127.0.0.1:{port}/scan?view=off")
+        until(lambda: stats(driver)["posed"] >= 8, 120, "poses")
+        found = end(driver)
+        assert found["transport"] == "post" and found["mostInFlight"] == 1 and not found["errors"]
 
-@pytest.mark.parametrize(
-    "damage, line",
-    [
-        (lambda frame: cv2.blur(frame, (frame.shape[1] // 30, frame.shape[1] // 30)), BLURRED.line),
-        (lambda frame: frame // 8, DARK.line),
-    ],
-    ids=["blurred", "dark"],
-)
-def test_guidance_appears_and_goes(
-    tmp_path: Path, damage: Callable[[NDArray[np.uint8]], NDArray[np.uint8]], line: str
-) -> None:
-    good, bad = sample()[:20], [np.asarray(damage(frame), np.uint8) for frame in sample()[20:30]]
+
+def test_guidance_appears_and_goes(tmp_path: Path) -> None:
+    good, bad = sample()[:20], [frame // 8 for frame in sample()[20:30]]
     # Good for 20 s, damaged for 10 s, as one forth and back: the damaged stretch lies at the turning point.
     camera = camera_file(tmp_path / "camera.mjpeg", [*good, *bad], 15)
     with (
@@ -183,12 +159,12 @@ def test_guidance_appears_and_goes(
     ):
         begin(driver, f"{server.url}scan?view=off")
         until(lambda: stats(driver)["posed"] >= 1, 180, "the first pose")
-        until(lambda: any(said["text"] == line for said in stats(driver)["says"]), 60, "the line")
-        assert driver.find_element("id", "guidance").text in (line, "")
+        until(lambda: any(said["text"] == DARK.line for said in stats(driver)["says"]), 60, "the line")
+        assert driver.find_element("id", "guidance").text in (DARK.line, "")
         until(lambda: stats(driver)["says"][-1]["text"] == "", 60, "its end")
         says = end(driver)["says"]
     is_bad = damaged_frames(tmp_path / "data", good, bad)
-    begins = next(number for number, said in enumerate(says) if said["text"] == line)
+    begins = next(number for number, said in enumerate(says) if said["text"] == DARK.line)
     ends = next(number for number in range(begins, len(says)) if not says[number]["text"])
     first = is_bad.index(True)
     last = is_bad.index(False, first)
