@@ -4,13 +4,10 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind, number, seed, draw", [("moving object", 0, 13, 2), ("moving object for a while", 3, 2, 0)]
-)
-def test_a_map_turns_back_from_what_moves(kind: str, number: int, seed: int, draw: int) -> None:
+def test_a_map_turns_back_from_what_moves() -> None:
     from bench.judgement import KINDS, TIE, Video, decide
 
-    found = decide(Video(KINDS[kind][number], 100 * number + seed, draw))
+    found = decide(Video(KINDS["moving object"][0], 13, 2))
     assert found is not None and found.mistake <= TIE
     assert found.chosen < found.network
 

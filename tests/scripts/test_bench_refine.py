@@ -9,9 +9,9 @@ import pytest
 def test_a_walk_is_refined_and_measured(capsys: pytest.CaptureFixture[str]) -> None:
     from bench.refine import measure
 
-    measure(240)
+    measure(120)
     printed = capsys.readouterr().out
     found = re.search(
-        r"refining 240 frames, 60 keyframes.* peak \d+ MiB, ATE / path ([\d.]+) before, ([\d.]+)", printed
+        r"refining 120 frames, 30 keyframes.* peak \d+ MiB, ATE / path ([\d.]+) before, ([\d.]+)", printed
     )
     assert found and float(found[2]) < 0.8 * float(found[1])

@@ -42,8 +42,9 @@ def long_sample(folder: Path) -> Path:
 
 
 def choose(driver: Any, path: Path, frames: int) -> None:
-    """Set the number of frames, and choose a file as a user does."""
+    """Set the number of frames and that nothing is refined, and choose a file as a user does."""
     driver.execute_script("document.querySelector('.options').open = true")
+    driver.execute_script("document.querySelector('#mapping').value = 'stream'")
     field = element(driver, "#max-frames")
     field.clear()
     field.send_keys(str(frames))
@@ -138,8 +139,8 @@ def test_a_viewer_talks_to_its_own_server_alone(browser: Any, tmp_path: Path) ->
     write_run(tmp_path / "data" / "hall")
     with ServerProcess(tmp_path / "data") as server, socket.create_server(("127.0.0.1", 0)) as evil:
         browser.get(f"{server.url}view/hall/?websocket=ws://127.0.0.1:{evil.getsockname()[1]}")
-        until(lambda: "5 frames" in element(browser, "body").text, 90, "the result")
-        evil.settimeout(0.5)
+        until(lambda: count(browser, "#root *"), 90, "the viewer")
+        evil.settimeout(3)
         with pytest.raises(TimeoutError):
             evil.accept()
         browser.get("about:blank")

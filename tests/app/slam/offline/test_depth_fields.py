@@ -56,7 +56,7 @@ def test_a_known_field_is_found_and_taken_away() -> None:
 
 @pytest.mark.slow
 def test_depth_that_is_right_is_left_alone() -> None:
-    truth = walk(16)
+    truth = walk(10)
     video = Video(truth, truth)
     found = refine(video.views(), video, video.scale)
     assert spread(video, found, with_fields=True) < spread(video, found, with_fields=False) + 0.005
@@ -65,7 +65,7 @@ def test_depth_that_is_right_is_left_alone() -> None:
 @pytest.mark.slow
 def test_without_parallax_there_is_no_field() -> None:
     """The camera only rotates, so that geometry does not constrain depth."""
-    truth = np.array([pose((0.0, 0.0, 0.0), 0.06 * k, 0.03 * np.sin(k)) for k in range(14)])
+    truth = np.array([pose((0.0, 0.0, 0.0), 0.06 * k, 0.03 * np.sin(k)) for k in range(10)])
     video = with_field(Video(truth, truth), bulge())
     found = refine(video.views(), video, video.scale)
     assert np.abs(found.depth_fields).max() < 0.03
