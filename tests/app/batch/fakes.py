@@ -69,7 +69,7 @@ class RoomScene:
         return GroundTruth(SIZE, poses, camera, metric=self.metric, has_depth=True, read_depth=room_depth)
 
 
-def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = False) -> RoomScene:
+def room_scene(folder: Path, frames: int = 12, size: tuple[int, int] = SIZE, known: bool = True) -> RoomScene:
     folder.mkdir(parents=True, exist_ok=True)
     # Results show the room, and a resumed run compares its pictures with the source's.
     ok, picture = cv2.imencode(".jpg", cv2.resize(room_result(0).rgb, size))

@@ -56,7 +56,7 @@ def test_a_worker_without_the_network_needs_no_torch(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_scenes_in_parallel_have_the_results_of_scenes_in_sequence(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
-    scenes = [room_scene(root / name, frames) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
+    scenes = [room_scene(root / name, frames, known=False) for name, frames in (("a", 9), ("b", 2), ("c", 12))]
     stores = [LocalStore(tmp_path / name) for name in ("parallel", "serial")]
     pools = [SharedNetworkPool(loader, stores[0], 2), SerialPool(loader, stores[1])]
     for store, pool in zip(stores, pools, strict=True):
@@ -70,7 +70,7 @@ def test_scenes_in_parallel_have_the_results_of_scenes_in_sequence(tmp_path: Pat
 @pytest.mark.slow
 def test_a_failed_scene_frees_its_batch_slot(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
-    scenes = [room_scene(root / name, 14 - number) for number, name in enumerate(("a", "bad", "c", "d"))]
+    scenes = [room_scene(root / name, 14 - number, known=False) for number, name in enumerate(("a", "bad", "c", "d"))]
     write_images(root / "bad", ["6.jpg"], (64, 48))
     store = LocalStore(tmp_path / "out")
     pool = SharedNetworkPool(loader, store, 2)
@@ -81,7 +81,7 @@ def test_a_failed_scene_frees_its_batch_slot(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_network_that_cannot_be_loaded_ends_the_batch(tmp_path: Path) -> None:
     root, loader = tmp_path / "data", tiny_loader(tmp_path)
-    scenes = [room_scene(root / "a", 3), room_scene(root / "b", 3)]
+    scenes = [room_scene(root / "a", 3, known=False), room_scene(root / "b", 3, known=False)]
     store, pool = LocalStore(tmp_path / "out"), SharedNetworkPool(loader, LocalStore(tmp_path / "out"), 2)
     file = tmp_path / "tiny.safetensors"
     file.write_bytes(file.read_bytes()[:2000])
