@@ -15,6 +15,7 @@ SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample" / "walkthrough.m
 IMAGE = np.zeros((48, 64, 3), np.uint8)
 
 
+@pytest.mark.slow
 def test_a_run_is_cancelled_and_resumed(tmp_path: Path) -> None:
     folder, cancel, steps = tmp_path / "out", sr.Cancel(), list[tuple[str, float | None]]()
 
@@ -68,6 +69,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_iterator_is_read_once_and_refined_as_a_camera_is(tmp_path: Path) -> None:
     with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=8)) as source:
         images = iter([frame.rgb for frame in source])
@@ -86,13 +88,13 @@ def test_python_and_the_command_write_the_same_and_either_refines_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_python = sr.reconstruct(
-        SAMPLE, tmp_path / "python", stride=4, max_frames=14, mapping="stream", mesh=False, device="cpu"
+        SAMPLE, tmp_path / "python", stride=4, max_frames=10, mapping="stream", mesh=False, device="cpu"
     )
     arguments = [
         "--stride",
         "4",
         "--max-frames",
-        "14",
+        "10",
         "--mapping",
         "stream",
         "--no-mesh",
