@@ -1,5 +1,6 @@
 import dataclasses
 import re
+from functools import cache
 
 import pytest
 
@@ -13,7 +14,11 @@ from tests.networks import tiny_preset
 SOURCE = (640, 480)
 SMALL, TINY = load_preset("small"), tiny_preset()
 BOTH = [("tiny", TINY), ("small", SMALL)]
-FULL_TOTAL = run_memory(SMALL, (12, 16)).total
+
+
+@cache
+def full_total() -> int:
+    return run_memory(SMALL, (12, 16)).total
 
 
 def found(
@@ -46,7 +51,7 @@ def test_no_sizes_of_memory(text: str) -> None:
 
 @pytest.mark.slow
 def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
-    first, *others = found(2 * FULL_TOTAL)
+    first, *others = found(2 * full_total())
     assert (first.configuration.base, first.configuration.preset, first.configuration.image_size) == (
         "small",
         SMALL,
@@ -57,7 +62,7 @@ def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
         len(
             {
                 choice.configuration.image_size
-                for choice in found(2 * FULL_TOTAL)
+                for choice in found(2 * full_total())
                 if choice.configuration.base == "small"
             }
         )
@@ -66,7 +71,7 @@ def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
 
 
 def test_the_window_shrinks_before_the_image_down_to_a_quarter() -> None:
-    for budget in range(FULL_TOTAL - 1, FULL_TOTAL - 30_000_000, -2_000_000):
+    for budget in range(full_total() - 1, full_total() - 30_000_000, -2_000_000):
         best = found(budget, [("small", SMALL)])[0].configuration
         stream = best.preset.stream
         full = SMALL.stream
@@ -77,7 +82,7 @@ def test_the_window_shrinks_before_the_image_down_to_a_quarter() -> None:
 def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
     rank: tuple[float, ...] = ()
     sizes = set()
-    for budget in range(least(), FULL_TOTAL + 4_000_000, 4_000_000):
+    for budget in range(least(), full_total() + 4_000_000, 4_000_000):
         listed = found(budget)
         assert all(choice.memory.total <= budget and choice.seconds > 0 for choice in listed)
         assert [choice.configuration.rank for choice in listed] == sorted(
@@ -96,14 +101,14 @@ def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
 
 
 def test_a_smaller_cache_element_is_taken_only_where_it_gains() -> None:
-    assert found(FULL_TOTAL)[0].configuration.cache == "full"
-    tight = found(FULL_TOTAL - 1)[0].configuration
+    assert found(full_total())[0].configuration.cache == "full"
+    tight = found(full_total() - 1)[0].configuration
     assert (tight.cache, tight.preset) == ("fp8", SMALL)
 
 
 def test_a_changed_preset_has_the_shape_that_was_planned() -> None:
     preset = dataclasses.replace(SMALL, image=dataclasses.replace(SMALL.image, max_side=200))
-    for choice in found(2 * FULL_TOTAL, [("own", preset)]):
+    for choice in found(2 * full_total(), [("own", preset)]):
         assert max(choice.configuration.image_size) <= choice.configuration.preset.image.max_side
         rows, columns = choice.configuration.grid
         assert rows * columns <= choice.configuration.preset.image.max_patches
