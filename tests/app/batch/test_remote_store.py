@@ -53,6 +53,7 @@ def test_results_at_an_address_are_those_in_a_folder(tmp_path: Path, address: st
     assert (files.read("index.html") or b"").count(b"data:image/jpeg;base64,") == 2
 
 
+@pytest.mark.slow
 def test_finished_results_at_an_address_are_kept_and_others_redone(
     tmp_path: Path, address: str, files: RemoteFiles
 ) -> None:
@@ -100,6 +101,7 @@ def test_files_of_others_there_are_left_alone(tmp_path: Path, address: str, file
     assert files.read("a/points.ply") == b"somebody's" and list(files.sizes("a")) == ["points.ply"]
 
 
+@pytest.mark.slow
 def test_a_split_video_is_stitched_there(tmp_path: Path, address: str, files: RemoteFiles) -> None:
     root = tmp_path / "data"
     scenes, loader = [room_scene(root / "a", 60)], RoomLoader(own_worlds=True)

@@ -58,6 +58,7 @@ def test_a_choice_of_nothing_is_bad_input(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     write_room(tmp_path / "out", 4)
     cameras = tmp_path / "out" / "cameras.json"

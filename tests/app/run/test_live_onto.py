@@ -14,6 +14,8 @@ from stream_recon.app.run.live_onto import OntoBackEnd
 from tests.app.localization.places import to_truth, write_refined
 from tests.app.slam.room import FOCAL, look_down, network_result, picture, pose, walk
 
+pytestmark = pytest.mark.slow
+
 KNOWN = walk(16)
 TRUTH = walk(60)[8:44]
 OWN = Similarity(1.7, pose((0, 0, 0), 0.8, 0.3)[:3, :3], np.array([3.0, -1.0, 2.0]))

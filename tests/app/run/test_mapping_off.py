@@ -55,6 +55,7 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
     assert read_result(tmp_path / "off").run["online_mapping"] is None
 
 
+@pytest.mark.slow
 def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) -> None:
     engine = ModelChoice().load()
     writer = ResultWriter(tmp_path / "out", RunInfo.from_engine(engine, "", {}))

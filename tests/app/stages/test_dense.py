@@ -94,6 +94,7 @@ def test_the_cloud_is_made_of_dense_maps(dense: Path, tmp_path: Path) -> None:
     assert (folder / "points.ply").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_a_stopped_run_leaves_the_result_unchanged(folder: Path, refined: tuple[Path, Path]) -> None:
     record = read_run(folder)
 
@@ -108,6 +109,7 @@ def test_a_stopped_run_leaves_the_result_unchanged(folder: Path, refined: tuple[
     assert not (folder / DENSE_FOLDER).exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(dense, folder)
@@ -125,6 +127,7 @@ def test_a_stopped_second_run_leaves_the_first_maps(dense: Path, refined: tuple[
     assert all(max(result.surface_of(camera).depth.shape) == 192 for camera in result.surface_cameras)
 
 
+@pytest.mark.slow
 def test_a_second_run_replaces_the_first_maps(dense: Path, refined: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     shutil.copytree(dense, folder)
@@ -150,6 +153,7 @@ def test_maps_of_another_refinement_do_not_count(dense: Path, tmp_path: Path) ->
     assert all(result.surface_of(camera).certainty is None for camera in result.surface_cameras)
 
 
+@pytest.mark.slow
 def test_max_disk_leaves_dense_depth_out(folder: Path, refined: tuple[Path, Path]) -> None:
     used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 

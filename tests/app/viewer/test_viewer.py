@@ -148,6 +148,7 @@ def test_revised_frames_move_nodes_and_cameras_and_send_no_points(viewer: Viewer
     assert frustum["aspect"] == pytest.approx(width / height)
 
 
+@pytest.mark.slow
 def test_a_frame_revised_alone_is_sent_again_and_the_rest_of_its_chunk_stays(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(130)))
     with client_of(viewer) as client:
@@ -324,6 +325,7 @@ def test_sparse_points_and_loops_are_shown_on_request_and_follow_the_frames(view
         assert not client.names("/map/")
 
 
+@pytest.mark.slow
 def test_the_causal_cloud_is_shown_to_the_left_of_the_revised_one(viewer: Viewer) -> None:
     show_results(viewer, (room_result(i) for i in range(130)))
     with client_of(viewer) as client:

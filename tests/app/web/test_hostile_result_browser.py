@@ -73,6 +73,7 @@ def assert_harmless(browser: Any, victim: Path) -> None:
     assert (victim / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_no_string_of_a_result_becomes_markup(browser: Any, tmp_path: Path) -> None:
     data = tmp_path / "data"
     for name in ("victim", NAME):

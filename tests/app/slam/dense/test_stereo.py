@@ -127,6 +127,7 @@ def test_views_may_differ_in_size(arrays):
     assert (dense[6].certainty == Certainty.CONFIRMED).mean() > 0.3
 
 
+@pytest.mark.slow
 def test_a_small_window_gives_maps_early_and_forgets_their_views():
     config = StereoConfig(sources=SourceConfig(window=2))
     dense = DenseStereo(NumpyArrays(), max(SIZE), config=config)

@@ -85,6 +85,7 @@ def test_a_focal_length_far_from_the_networks_is_found() -> None:
     assert abs(found.camera_model.focal / FOCAL - 1) < 0.01
 
 
+@pytest.mark.slow
 def test_depth_maps_get_one_unit() -> None:
     truth = walk(12)
     video = Video(truth, truth, scale_noise=0.1)
@@ -186,6 +187,7 @@ def test_blank_images_keep_the_networks_poses() -> None:
     assert found.report.fallback_segments
 
 
+@pytest.mark.slow
 def test_the_world_is_the_networks() -> None:
     """Where the network is right, poses stay where they were."""
     truth = walk(8)

@@ -100,6 +100,7 @@ def test_it_depends_on_no_later_frame_and_on_no_clock(wandering: tuple[Video, He
     assert np.array_equal(again, heard.poses(first=True)[:25])
 
 
+@pytest.mark.slow
 def test_a_map_goes_on_where_another_run_ended(wandering: tuple[Video, Heard]) -> None:
     """In the world, scale and intrinsics of the earlier map; the network's world continues, too."""
     video, heard = wandering
@@ -133,6 +134,7 @@ def test_blank_images_keep_the_networks_poses() -> None:
     assert np.allclose(heard.poses(), guess, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_descriptors_recover_lost_tracks() -> None:
     truth = look_down(16)
     random = np.random.default_rng(8)
@@ -171,6 +173,7 @@ def test_a_late_live_back_end_skips_adjustments_and_counts_them() -> None:
     assert back_end.figures["adjustments_skipped"] > 2 and "adjustments skipped" in back_end.status_line
 
 
+@pytest.mark.slow
 def test_old_keyframes_keep_their_poses_alone() -> None:
     truth = walk(60)[:40]
     back_end = OnlineBackEnd(prefill=4, config=OnlineConfig(map=MapConfig(active=10)))
@@ -183,6 +186,7 @@ def test_old_keyframes_keep_their_poses_alone() -> None:
     assert len(heard.last) == 40
 
 
+@pytest.mark.slow
 def test_distant_keyframes_get_common_tracks_at_the_end() -> None:
     truth = walk(60)[:14]
     common, errors = [], []
