@@ -15,7 +15,7 @@ from tests.app.slam.room import Video, drifting, pose, walk
 
 FloatArray = NDArray[np.float64]
 
-COUNT = 10
+COUNT = 14
 ELSEWHERE = Similarity(1.5, np.asarray(cv2.Rodrigues(np.array([0.1, 0.7, 0.2]))[0]), np.array([2.0, -1.0, 0.5]))
 
 
