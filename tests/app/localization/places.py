@@ -16,7 +16,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.refinement import refine_result
 from tests.app.fake_engine import run_info
-from tests.app.slam.room import SIZE, Video, drifting, picture
+from tests.app.slam.room import FOCAL, SIZE, Video, drifting, picture
 
 FloatArray = NDArray[np.float64]
 
@@ -26,12 +26,15 @@ def write_refined(folder: Path, truth: FloatArray, draw: int = 0, zoom: float = 
 
     ``zoom``: share of the image that another camera shows, in twice as many pixels.
     """
-    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05), draw=draw)
+    video = Video(truth, drifting(truth, turn_deg=0.3, move=0.05), focal=FOCAL, draw=draw)
     if zoom != 1:
         _zoom(video, zoom)
     images = folder.with_name(folder.name + "-images")
     video.write_images(images)
-    info = dataclasses.replace(run_info(), options={"source": str(images)}, source=images.name)
+    # Of a known camera: that takes half of the time.
+    (width, height), focal = video.results[0].transform.source_size, video.results[0].intrinsics.fx
+    options = {"source": str(images), "camera": f"{focal},{focal},{width / 2 - 0.5},{height / 2 - 0.5}"}
+    info = dataclasses.replace(run_info(), options=options, source=images.name)
     writer = ResultWriter(folder, info)
     for result in video.results:
         writer.add(result)
