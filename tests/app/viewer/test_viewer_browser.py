@@ -52,7 +52,7 @@ class Feeder:
 @pytest.fixture
 def fed() -> Iterator[tuple[Viewer, Feeder]]:
     with Viewer(PointsConfig(confidence=0.0, voxel=0.04), port=0, point_budget=60_000) as viewer:
-        feeder = Feeder(viewer, fps=10)
+        feeder = Feeder(viewer, fps=6)
         yield viewer, feeder
         feeder.stop()
 
