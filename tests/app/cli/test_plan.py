@@ -57,6 +57,7 @@ def test_where_little_is_missing_the_cache_goes_into_fp8(run: Run, capfd: pytest
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small --cache fp8"
 
 
+@pytest.mark.slow
 def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
     run: Run, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.Cap
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset lingbot-map --weights CHECKPOINT.safetensors"
 
 
+@pytest.mark.slow
 def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", tight(), "--preset", "small") == 0
     out = capfd.readouterr().out
@@ -87,6 +89,7 @@ def test_what_to_change_is_printed_or_written(run: Run, tmp_path: Path, capfd: p
     assert (mine.network, mine.image, mine.points) == (small.network, small.image, small.points)
 
 
+@pytest.mark.slow
 def test_a_file_is_replaced_only_when_that_is_asked_for(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,10 +108,18 @@ def test_a_file_is_replaced_only_when_that_is_asked_for(
     [
         ((), "there is no CUDA device whose memory could be read: use --memory"),
         (("--memory", "much"), "--memory must be a size such as 8GB"),
-        (("--memory", "100MB", "--preset", "small"), "the smallest configuration for this source, preset small"),
+        pytest.param(
+            ("--memory", "100MB", "--preset", "small"),
+            "the smallest configuration for this source, preset small",
+            marks=pytest.mark.slow,
+        ),
         (("--memory", "8GB", "--preset", "huge"), "no preset 'huge'"),
         (("--memory", "8GB", "--write", "mine.txt"), "a preset file's name ends in .toml"),
-        (("--memory", "2GB", "--preset", "small", "--write", "none/mine.toml"), "cannot write none/mine.toml"),
+        pytest.param(
+            ("--memory", "2GB", "--preset", "small", "--write", "none/mine.toml"),
+            "cannot write none/mine.toml",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_bad_input_is_one_line(

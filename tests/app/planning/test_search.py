@@ -70,6 +70,7 @@ def test_with_enough_memory_the_larger_preset_stays_as_it_is() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_window_shrinks_before_the_image_down_to_a_quarter() -> None:
     for budget in range(full_total() - 1, full_total() - 30_000_000, -2_000_000):
         best = found(budget, [("small", SMALL)])[0].configuration
@@ -79,6 +80,7 @@ def test_the_window_shrinks_before_the_image_down_to_a_quarter() -> None:
         assert stream.window >= full.window / 4 and (best.image_size == (224, 168) or stream.window < full.window)
 
 
+@pytest.mark.slow
 def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
     rank: tuple[float, ...] = ()
     sizes = set()
@@ -106,6 +108,7 @@ def test_a_smaller_cache_element_is_taken_only_where_it_gains() -> None:
     assert (tight.cache, tight.preset) == ("fp8", SMALL)
 
 
+@pytest.mark.slow
 def test_a_changed_preset_has_the_shape_that_was_planned() -> None:
     preset = dataclasses.replace(SMALL, image=dataclasses.replace(SMALL.image, max_side=200))
     for choice in found(2 * full_total(), [("own", preset)]):

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.interpreted import check_interpreted
 
 
+@pytest.mark.slow
 def test_span_attention_agrees_with_torch_at_any_gain() -> None:
     check_interpreted(Path(__file__).with_name("compare_attention.py"))
 
