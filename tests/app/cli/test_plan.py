@@ -69,6 +69,7 @@ def test_fp8_is_not_offered_on_a_gpu_that_cannot_read_it(
     assert "fp8" not in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_larger_network_names_the_weights_it_needs(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--memory", "24GB") == 0
     out = capfd.readouterr().out

@@ -102,6 +102,7 @@ def test_more_memory_never_gives_a_worse_choice_and_each_fits() -> None:
     assert len(sizes) > 3
 
 
+@pytest.mark.slow
 def test_a_smaller_cache_element_is_taken_only_where_it_gains() -> None:
     assert found(full_total())[0].configuration.cache == "full"
     tight = found(full_total() - 1)[0].configuration
