@@ -53,6 +53,7 @@ def test_each_scene_has_a_track_of_its_own(
     run: Run, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], split: int
 ) -> None:
     write_track(tmp_path / "tracks" / "one.csv", 3.0)
+    write_track(tmp_path / "tracks" / "one.txt", 7.0)  # names are tried in order
     options = ["--scale-from", "track:tracks", "--split", str(split), *OFF]
     assert run("batch", str(data), "-o", "out", *options) == 0
     printed = capfd.readouterr().out

@@ -102,3 +102,43 @@ def test_of_points_below_the_height_each_pixel_shows_the_highest() -> None:
     halves = [Primitive(xyz[half::2], rgb=rgb[half::2], mode=POINTS) for half in range(2)]
     drawn = floor_plan(halves, frame, "m")
     np.testing.assert_array_equal(drawn[BORDER_PX : BORDER_PX + height, BORDER_PX : BORDER_PX + width], expected)
+
+
+def test_of_triangles_that_face_up_each_place_shows_the_highest() -> None:
+    """Small level ones in a large frame, so that few samples are drawn."""
+    random = np.random.default_rng(2)
+    frame, count = PlanFrame((0, 0), (4, 3), 1.4), 12
+    corners = random.uniform(0.6, 0.8, (count, 1, 2)) + random.uniform(-0.1, 0.1, (count, 3, 2))
+    y = random.uniform(0, 2, count)
+    colours = random.integers(0, 256, (count, 3)).astype(np.uint8)
+    xyz = np.insert(corners, 1, y[:, None], axis=2).astype(np.float32)
+    faces = np.array([[0, 1, 2]], np.int32)
+    parts = [Primitive(p, faces, np.tile(colour, (3, 1))) for p, colour in zip(xyz, colours, strict=True)]
+    image = floor_plan(parts, frame, "m")
+    edges = np.roll(corners, -1, axis=1) - corners
+    places = random.uniform(0.5, 0.9, (400, 2))
+    to = places[:, None, None] - corners
+    side = (edges[..., 1] * to[..., 0] - edges[..., 0] * to[..., 1]) / np.linalg.norm(edges, axis=-1)
+    clear = (np.abs(side) > 4e-3).all(axis=(1, 2))  # pixels at a border belong to either side
+    over = (side < 0).all(axis=2) | (side > 0).all(axis=2)
+    up = np.cross(xyz[:, 1] - xyz[:, 0], xyz[:, 2] - xyz[:, 0])[:, 1] > 0
+    heights = np.where(over & up & (y < 1.4), y, -1)
+    assert clear.sum() > 100 and up.any() and not up.all()
+    for (x, z), height in zip(places[clear], heights[clear], strict=True):
+        expected = colours[height.argmax()] if height.max() >= 0 else (255, 255, 255)
+        assert at(image, frame, x, z) == tuple(expected)
+
+
+def test_small_textures_are_drawn_where_they_belong() -> None:
+    texture = np.zeros((64, 64, 3), np.uint8)
+    texture[:, :32], texture[:32, 32:], texture[32:, 32:] = (0, 0, 255), (255, 0, 0), (0, 255, 0)  # BGR
+    jpeg = bytes(cv2.imencode(".jpg", texture, [cv2.IMWRITE_JPEG_QUALITY, 100])[1])
+    floor = level(1, 1.2, 2, 2.1, 0, FLOOR)
+    uv = np.array([[0, 0], [0, 1], [1, 1], [1, 0]], np.float32)
+    frame = PlanFrame((0, 0), (4, 3), 1.4)
+    drawn = floor_plan(
+        [Primitive(floor.xyz, floor.faces, uv=uv, texture=jpeg), level(3, 3.1, 1, 1.1, 0, TABLE)], frame, "m"
+    )
+    for (x, z), colour in {(1.05, 2.05): (255, 0, 0), (1.15, 2.02): (0, 0, 255), (1.15, 2.08): (0, 255, 0)}.items():
+        np.testing.assert_allclose(at(drawn, frame, x, z), colour, atol=16)
+    assert at(drawn, frame, 3.05, 1.05) == TABLE and at(drawn, frame, 2, 2) == (255, 255, 255)

@@ -60,6 +60,17 @@ def test_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_a_short_video_is_shown_with_all_cameras(viewer: Viewer) -> None:
+    show_results(viewer, (room_result(i, keyframe=i % 2 == 0) for i in range(8)))
+    assert viewer.flush() and viewer.skipped == 0
+    with client_of(viewer) as client:
+        assert len(client.cloud()) == viewer.state.scene.shown > 0
+    for ordinal in range(8):
+        np.testing.assert_array_equal(viewer.state.timeline.poses[ordinal], walk_pose(ordinal / 10))
+        view = viewer.state.timeline.nearest_view(ordinal)
+        assert view is not None and view.ordinal == ordinal
+
+
 @pytest.mark.slow
 def test_a_long_video_stays_within_the_budget_and_loses_no_pose(viewer: Viewer) -> None:
     count = show_results(viewer, (room_result(i, size=(14, 14), keyframe=i % 4 == 0) for i in range(1500)))
