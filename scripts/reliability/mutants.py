@@ -6,8 +6,8 @@
 A function of app, cache or models is drawn, long ones more often, and a change in it. First, files of tests run with
 marks in the product, to learn which test reaches which block of statements; this stays in .pytest_cache/reach until a
 file of tests changes, and is to be deleted after larger changes of the product. Tests of half a minute run with each
-change: those that reach its block, and least else; none that are slow, need a GPU or browser, or fail without it. One
-that takes more than the seconds is killed. The exit code is 1 if a mutant survives; no test reaches those UNREACHED.
+change: those that reach its block, and least else; none that need a GPU or browser, or fail without it. One that takes
+more than the seconds is killed. The exit code is 1 if a mutant survives; no test reaches those UNREACHED.
 
 Left out is what changes nothing that a test could see: words of messages, `assert`, types, hints for speed, how long
 something waits, `del` of a name, which of two signs a number of a continuous scale has at its very limit.
@@ -36,7 +36,7 @@ from structure import PRODUCT, functions, name_of, python_files  # noqa: E402
 from tests.marks import Record, block_of, chosen_tests, mark_blocks, read_record, replace  # noqa: E402
 
 LEFT_OUT = ignore_patterns(".git", ".venv", "site", "*_cache", "shared", "dist")
-PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", "-rfE", "-m", "not (gpu or slow or browser)")
+PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", "-rfE", "-m", "not (gpu or browser)")
 # Calls that say something, wait, or change only how fast something goes.
 FOR_PEOPLE = (
     r"(^|\.)(log|logger|console|warnings|time|gc)\.\w+$"
