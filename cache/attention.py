@@ -21,7 +21,9 @@ AMX_BF16 = "amx_bf16"
 SCORES_AT_ONCE = 2**20
 """Most scores that `attend_by_products` holds: 2 MiB in bf16. More would leave the CPU's cache."""
 LENGTH_STEP = 256
-"""Keys are read in multiples of this: oneDNN caches a kernel for each size, else megabytes per frame."""
+"""Keys of full layers are read in multiples of this: oneDNN caches a kernel for each size, else megabytes a frame."""
+COMPRESSED_STEP = 64
+"""The same of compressed layers, which have fewer keys."""
 
 
 class KVCache(Protocol):
@@ -98,37 +100,63 @@ def merge_spans(spans: list[Span]) -> list[Span]:
     return merged
 
 
-def enclosing_span(spans: Sequence[Span]) -> tuple[int, int, list[Span]]:
-    """First token and end of a run in multiples of `LENGTH_STEP` that holds sorted spans; and what lies between them,
-    from the run's first token."""
+def enclosing_span(spans: Sequence[Span], length_step: int = LENGTH_STEP) -> tuple[int, int, list[Span]]:
+    """First token and end of a run in multiples of ``length_step`` that holds sorted spans; and what lies between
+    them, from the run's first token."""
     first, stop = spans[0][0], spans[-1][1]
-    start = first - min(first, (first - stop) % LENGTH_STEP)
+    start = first - min(first, (first - stop) % length_step)
     ends = [start, *(span[1] for span in spans)]
-    return start, stop, [(end - start, span[0] - start) for end, span in zip(ends, spans, strict=False)]
+    hidden = [(end - start, span[0] - start) for end, span in zip(ends, spans, strict=False)]
+    return start, stop, [(begin, end) for begin, end in hidden if begin < end]
+
+
+class PlannedRun:
+    """The tokens of a pool that a step reads in place: one run that holds all visible spans."""
+
+    def __init__(self, bias: Tensor | None = None) -> None:
+        """``bias`` [C]: of a layer's pool, None where it is zero."""
+        self._pool_bias = bias
+        self.tokens = slice(0)
+        """The run."""
+        self.hidden: list[Span] = []
+        """What is not visible, from the run's first token."""
+        self.bias: Tensor | None = None
+        """Of the run."""
+
+    def plan(self, spans: list[Span]) -> None:
+        """Plan a step that sees ``spans``, in any order."""
+        length_step = LENGTH_STEP if self._pool_bias is None else COMPRESSED_STEP
+        start, stop, self.hidden = enclosing_span(merge_spans(spans), length_step)
+        self.tokens = slice(start, stop)
+        self.bias = None if self._pool_bias is None else self._pool_bias[start:stop]
 
 
 class TorchAttention:
     """Scaled dot-product attention; a single span is read in place, several are gathered.
 
-    In bf16 on a CPU all spans are read in place, with the tokens between them masked: in a stream one frame at most.
+    In bf16 on a CPU, and with a bias, all spans are read in place, with the tokens between them masked: in a stream
+    one frame at most.
     """
 
     name = "sdpa"
     capturable = False
 
-    def __init__(self, *, has_tiles: bool | None = None) -> None:
-        """``has_tiles``: whether the CPU has tile products in bf16; None: asks it."""
+    def __init__(self, bias: Tensor | None = None, *, has_tiles: bool | None = None) -> None:
+        """``bias`` [C]: what is added to the scores of a pool's tokens, None for 0; ``has_tiles``: whether the CPU has
+        tile products in bf16; None: asks it."""
         self._spans: list[Span] = []
+        self._in_place = PlannedRun(bias)
         self._has_tiles = cpu_has(AMX_BF16) if has_tiles is None else has_tiles
 
     def plan(self, queries: int, spans: list[Span]) -> None:
         self._spans = merge_spans(spans)
+        self._in_place.plan(spans)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
-        if q.dtype == torch.bfloat16 and q.device.type == "cpu":
-            start, stop, hidden = enclosing_span(self._spans)
-            attend = attend_masked if self._has_tiles else attend_by_products
-            return attend(q, keys[start:stop], values[start:stop], hidden)
+        run, is_bf16_on_cpu = self._in_place, q.dtype == torch.bfloat16 and q.device.type == "cpu"
+        if is_bf16_on_cpu or run.bias is not None:
+            attend = attend_by_products if is_bf16_on_cpu and not self._has_tiles else attend_masked
+            return attend(q, keys[run.tokens], values[run.tokens], run.hidden, run.bias)
         k, v = self._read(keys), self._read(values)
         y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None])
         return y[0].transpose(0, 1)
@@ -139,28 +167,39 @@ class TorchAttention:
         return torch.cat([pool[slice(*span)] for span in self._spans])
 
 
-def attend_masked(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = ()) -> Tensor:
-    """Attention by torch's fused kernel: q [T, H, D], k and v [C, H, D] without the ``hidden`` spans -> [T, H, D]."""
-    bias = q.new_zeros(1, 1, 1, k.shape[0])
+def attend_masked(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = (), bias: Tensor | None = None) -> Tensor:
+    """Attention by torch's fused kernel: q [T, H, D], k and v [C, H, D] without the ``hidden`` spans -> [T, H, D].
+
+    ``bias`` [C] is added to the scores.
+    """
+    mask = q.new_zeros(k.shape[0]) if bias is None else bias.to(q.dtype, copy=True)
     for start, stop in hidden:
-        bias[..., start:stop] = -torch.inf
+        mask[start:stop] = -torch.inf
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)[0].transpose(0, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[None, None, None])[0].transpose(0, 1)
 
 
 def attend_by_products(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = (), scores_at_once: int = SCORES_AT_ONCE
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Sequence[Span] = (),
+    bias: Tensor | None = None,
+    scores_at_once: int = SCORES_AT_ONCE,
 ) -> Tensor:
     """`attend_masked` by two matrix products and a softmax, of as many queries of one head at once as stay in cache.
 
     It takes half the time on a CPU with vector products in bf16, three times the time on one with tile products.
     """
     y = torch.empty_like(q)
+    bias = bias if bias is None else bias.to(q.dtype)
     rows_at_once = max(1, scores_at_once // k.shape[0])
     for head, queries in enumerate((q * q.shape[-1] ** -0.5).transpose(0, 1).contiguous()):
         for first in range(0, len(q), rows_at_once):
             rows = slice(first, first + rows_at_once)
             scores = queries[rows] @ k[:, head].T
+            if bias is not None:
+                scores += bias
             for start, stop in hidden:
                 scores[:, start:stop] = -torch.inf
             y[rows, head] = scores.softmax(dim=-1) @ v[:, head]

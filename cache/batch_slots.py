@@ -12,7 +12,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, KVCache
 from stream_recon.cache.camera import allocate_camera_pools
-from stream_recon.cache.frame_cache import FramePools
+from stream_recon.cache.frame_cache import FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import SlotPools, StreamCache, StreamSchema
 from stream_recon.configs.schema import StreamConfig
@@ -42,39 +42,50 @@ class SharedPools:
 
     batch_slots: int
     frames: FramePools
+    compressed: FramePools | None
     camera: tuple[Tensor, Tensor]
-    max_visible: int
-    """Most tokens that one stream sees."""
-    special: int
-    """Special tokens per frame."""
 
     @staticmethod
     def allocate(
         schema: StreamSchema, batch_slots: int, device: torch.device, *, by_kernels: bool = False
     ) -> "SharedPools":
         """Empty pools; ``by_kernels``: see `FramePools.allocate`."""
-        frames = FramePools.allocate(schema.frames, device, schema.dtype, batch_slots, by_kernels=by_kernels)
+
+        def allocate(sizes: FrameCacheSchema) -> FramePools:
+            return FramePools.allocate(sizes, device, schema.dtype, batch_slots, by_kernels=by_kernels)
+
+        frames, compressed = allocate(schema.frames), allocate(schema.compressed) if schema.compressed else None
         camera = allocate_camera_pools(schema.camera, device, schema.camera_dtype, batch_slots)
-        return SharedPools(batch_slots, frames, camera, schema.frames.tokens, schema.frames.special)
+        return SharedPools(batch_slots, frames, compressed, camera)
 
     def slot_view(self, batch_slot: int) -> SlotPools:
         """One slot's part."""
         camera = (self.camera[0][:, batch_slot], self.camera[1][:, batch_slot])
-        return SlotPools(self.frames.slot_view(batch_slot, self.batch_slots, shared=True), camera)
+        views = [pools.slot_view(batch_slot, self.batch_slots, shared=True) for pools in self.of_frames]
+        return SlotPools(views[0], views[1] if self.compressed else None, camera)
+
+    @property
+    def of_frames(self) -> list[FramePools]:
+        """Of full layers, then of compressed ones if there are any."""
+        return [self.frames] if self.compressed is None else [self.frames, self.compressed]
 
 
 class BatchedKernelStep:
     """`BatchedStep` by kernels that take all rows at once and read positions from the device: it can be captured."""
 
-    def __init__(self, pools: SharedPools, metadata: StepMetadata, rows: int) -> None:
+    def __init__(self, schema: StreamSchema, pools: SharedPools, metadata: StepMetadata, rows: int) -> None:
         """``rows``: how many rows of ``metadata`` count."""
-        from stream_recon.cache.kernels.span_attention import SpanPool  # needs Triton
+        from stream_recon.cache.kernels.span_attention import LOG2_E, SpanPool  # needs Triton
 
-        self._pools = pools
+        self._sizes = (schema.frames, schema.compressed)
+        self._camera = pools.camera
         self._metadata = metadata
         self._rows = rows
-        self._keys = [SpanPool(layer) for layer in pools.frames.keys]
-        self._values = [SpanPool(layer) for layer in pools.frames.values]
+        self._keys = [SpanPool(layer) for group in pools.of_frames for layer in group.keys]
+        self._values = [SpanPool(layer) for group in pools.of_frames for layer in group.values]
+        self._norms = [layer for group in pools.of_frames for layer in group.key_norms]
+        device, sizes = pools.frames.keys.device, schema.compressed
+        self._bias = None if sizes is None else sizes.bias(device, pools.batch_slots) * LOG2_E
         one = torch.ones(1, dtype=torch.int64, device=pools.frames.keys.device)
         self.is_later_frame = self.is_streamed_frame = one
 
@@ -86,15 +97,22 @@ class BatchedKernelStep:
         from stream_recon.cache.kernels.span_attention import attend_spans
         from stream_recon.cache.kernels.store import store_frame
 
-        keys, values, norms = self._keys[layer], self._values[layer], self._pools.frames.key_norms[layer]
-        store_frame(k, v, keys.tensor, values.tensor, norms, self._pools.special, self._metadata)
-        y = attend_spans(q.to(keys.tensor.dtype), keys, values, self._metadata, norms, self._pools.max_visible)
+        keys, values, norms = self._keys[layer], self._values[layer], self._norms[layer]
+        q, pools, full, deep = q.to(keys.tensor.dtype), (k, v, keys.tensor, values.tensor), *self._sizes
+        if layer < full.layers:
+            positions = self._metadata.full
+            store_frame(*pools, norms, full.special, positions)
+            return attend_spans(q, keys, values, positions, norms, full.tokens).to(v.dtype)
+        assert deep is not None
+        positions = self._metadata.compressed
+        store_frame(*pools, norms, deep.special, positions, deep.grid, deep.block_side)
+        y = attend_spans(q, keys, values, positions, norms, deep.tokens, self._bias, deep.max_bias)
         return y.to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from stream_recon.cache.kernels.camera_step import attend_slots
 
-        keys, values = (pool[slot] for pool in self._pools.camera)
+        keys, values = (pool[slot] for pool in self._camera)
         return attend_slots(q[:, 0], k[:, 0], v[:, 0], keys, values, self._metadata)[:, None].to(v.dtype)
 
 
@@ -117,7 +135,7 @@ class BatchSlots:
         by_kernels: bool,
     ) -> None:
         self._pools = SharedPools.allocate(schema, batch_slots, device, by_kernels=by_kernels)
-        self._tokens = schema.frames.tokens
+        self._schema = schema
         self._slot_metadata = [
             StepMetadata(schema.camera.slots, device, 1, schema.max_score) if by_kernels else None
             for _ in range(batch_slots)
@@ -139,7 +157,9 @@ class BatchSlots:
             self.caches[batch_slot].begin(1, evict_first=evict, upload=False)
             own = self._slot_metadata[batch_slot]
             if self._metadata is not None and own is not None:
-                self._metadata.copy_row(row, own, batch_slot, batch_slot * self._tokens)
+                deep = self._schema.compressed
+                tokens = self._schema.frames.tokens, deep.tokens if deep else 0
+                self._metadata.copy_row(row, own, batch_slot, tokens)
 
     def upload(self, rows: int, padded: int) -> None:
         """Send the metadata of a step of ``rows`` rows; rows up to ``padded`` repeat the last one."""
@@ -155,7 +175,7 @@ class BatchSlots:
         """View of a step of ``rows`` rows of any slots, for a captured graph."""
         assert self._metadata is not None
         if rows not in self._kernel_steps:
-            self._kernel_steps[rows] = BatchedKernelStep(self._pools, self._metadata, rows)
+            self._kernel_steps[rows] = BatchedKernelStep(self._schema, self._pools, self._metadata, rows)
         return self._kernel_steps[rows]
 
     @property
@@ -166,12 +186,13 @@ class BatchSlots:
 
     def end_step(self, committed: Sequence[int], rejected: Sequence[int]) -> None:
         """End a step: commit the frames of some slots, roll back those of others."""
-        norms, committed_norms = self._pools.frames.key_norms, self._pools.frames.committed_norms
-        if rejected:
-            keeps = torch.ones(self._pools.batch_slots, dtype=torch.bool)
-            keeps[list(rejected)] = False
-            norms.copy_(torch.where(keeps.to(norms.device)[:, None], norms, committed_norms))
-        committed_norms.copy_(norms)
+        keeps = torch.ones(self._pools.batch_slots, 1, dtype=torch.bool)
+        keeps[list(rejected)] = False
+        keeps = keeps.to(self._pools.frames.keys.device) if rejected else keeps
+        for pools in self._pools.of_frames:
+            if rejected:
+                pools.key_norms.copy_(torch.where(keeps, pools.key_norms, pools.committed_norms))
+            pools.committed_norms.copy_(pools.key_norms)
         for batch_slot in committed:
             self.caches[batch_slot].commit()
         for batch_slot in rejected:

@@ -41,6 +41,11 @@ class SlidingWindow:
         self._free = list(range(self.total))
 
     @property
+    def holds_frames(self) -> bool:
+        """Whether any frame is kept."""
+        return bool(self._pinned)
+
+    @property
     def allocated(self) -> int:
         """Slots in use."""
         return len(self._pinned) + len(self._window) + len(self._pending or ())

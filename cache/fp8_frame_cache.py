@@ -12,7 +12,7 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, hadamard_rotate, to_e4m3
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 from stream_recon.configs.schema import StreamConfig
 
 
@@ -25,10 +25,10 @@ class Fp8FrameCache(FrameCache):
         stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
-        metadata: StepMetadata | None = None,
+        positions: PoolPositions | None = None,
     ) -> None:
-        """``pools``: of `allocate_pools`; ``metadata``: see `FrameCache`."""
-        super().__init__(schema, stream, backend, pools, metadata)
+        """``pools``: of `allocate_pools`; ``positions``: see `FrameCache`."""
+        super().__init__(schema, stream, backend, pools, positions)
         device = pools.keys.device
         shape = (schema.patch_slots, schema.patches, schema.heads, schema.head_dim)
         self._pages = [
@@ -65,18 +65,18 @@ class Fp8FrameCache(FrameCache):
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert self._allocated is not None, "attend outside a step"
         keys, key_norms = self._keys[layer], self._key_norms[layer]
-        if self._metadata is not None and len(self._allocated[0].slot_mapping) == 1:
-            queries = self._store_frame(layer, q, k, v, self._metadata)
+        if self._positions is not None and len(self._allocated[0].slot_mapping) == 1:
+            queries = self._store_frame(layer, q, k, v, self._positions)
             y = self.backend.attend(queries, keys, self._dequantised, key_norms)
-            self._dequantise_ahead(layer + 1, self._metadata)
+            self._dequantise_ahead(layer + 1, self._positions)
             return y
         new_keys = to_e4m3(hadamard_rotate(k))
         self._store_in_pages(layer, new_keys, v)
         torch.maximum(key_norms, new_keys.float().norm(dim=-1).amax(0), out=key_norms)
-        if self._metadata is not None:
+        if self._positions is not None:
             from stream_recon.cache.kernels.dequantise import ALL_VISIBLE  # needs Triton
 
-            self._dequantise(layer, ALL_VISIBLE, self._metadata)
+            self._dequantise(layer, ALL_VISIBLE, self._positions)
             return self.backend.attend(to_e4m3(hadamard_rotate(q)), keys, self._dequantised, key_norms)
         base = self.schema.base
         self._dequantised[:base], self._dequantised[base:] = self._values[layer], self._pages[layer].dequantised()
@@ -84,7 +84,7 @@ class Fp8FrameCache(FrameCache):
         queries = to_e4m3(hadamard_rotate(q)).to(SPECIAL_DTYPE)
         return self.backend.attend(queries, keys.to(SPECIAL_DTYPE), self._dequantised, key_norms)
 
-    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, metadata: StepMetadata) -> Tensor:
+    def _store_frame(self, layer: int, q: Tensor, k: Tensor, v: Tensor, positions: PoolPositions) -> Tensor:
         """Store the frame, also in the dequantised pool, and give its queries in e4m3.
 
         From the second layer on, the past is in the dequantised pool already.
@@ -94,13 +94,13 @@ class Fp8FrameCache(FrameCache):
 
         assert self._side_stream is not None
         if layer == 0:
-            self._dequantise(layer, PAST_ONLY, metadata)
+            self._dequantise(layer, PAST_ONLY, positions)
         else:
             torch.cuda.current_stream().wait_stream(self._side_stream)
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
-        return store_frame(q, k, v, keys, values, self._pages[layer], self._dequantised, key_norms, metadata)
+        return store_frame(q, k, v, keys, values, self._pages[layer], self._dequantised, key_norms, positions)
 
-    def _dequantise_ahead(self, layer: int, metadata: StepMetadata) -> None:
+    def _dequantise_ahead(self, layer: int, positions: PoolPositions) -> None:
         """Dequantise a layer's visible past on the side stream while the network computes."""
         from stream_recon.cache.kernels.dequantise import PAST_ONLY
 
@@ -109,12 +109,12 @@ class Fp8FrameCache(FrameCache):
         assert self._side_stream is not None
         self._side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side_stream):
-            self._dequantise(layer, PAST_ONLY, metadata)
+            self._dequantise(layer, PAST_ONLY, positions)
 
-    def _dequantise(self, layer: int, part: int, metadata: StepMetadata) -> None:
+    def _dequantise(self, layer: int, part: int, positions: PoolPositions) -> None:
         from stream_recon.cache.kernels.dequantise import dequantise
 
-        dequantise(self._values[layer], self._pages[layer], self._dequantised, self.schema.special, metadata, part)
+        dequantise(self._values[layer], self._pages[layer], self._dequantised, self.schema.special, positions, part)
 
     def _store_in_pages(self, layer: int, new_keys: Tensor, v: Tensor) -> None:
         assert self._allocated is not None

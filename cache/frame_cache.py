@@ -1,4 +1,4 @@
-"""KV cache of the aggregator: patch tokens of few frames, special tokens of all, in one pool per layer.
+"""KV cache of the aggregator's full layers: patch tokens of few frames, special tokens of all, a pool per layer.
 
 Layout of a layer's pool, in tokens::
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
 from stream_recon.cache.block_manager import SlidingWindow, StepAllocation, TokenLog
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -38,9 +38,9 @@ class FrameCacheSchema:
 
     @staticmethod
     def from_config(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
-        """Sizes for a network, the budgets of a stream, and frames of ``patches`` patches."""
+        """Sizes for the full layers of a network, the budgets of a stream, and frames of ``patches`` patches."""
         return FrameCacheSchema(
-            layers=network.depth,
+            layers=network.depth if stream.compressed_from is None else stream.compressed_from,
             heads=network.heads,
             head_dim=network.head_dim,
             special=network.special_tokens,
@@ -56,13 +56,23 @@ class FrameCacheSchema:
 
     @property
     def base(self) -> int:
-        """Pool position of the first patch slot."""
+        """Pool position where special tokens end."""
         return self.special_slots * self.special
+
+    @property
+    def first_slot(self) -> int:
+        """Pool position of the first patch slot."""
+        return self.base
+
+    @property
+    def slot_tokens(self) -> int:
+        """Tokens of a patch slot."""
+        return self.patches
 
     @property
     def tokens(self) -> int:
         """Tokens of a layer's pool (C)."""
-        return self.base + self.patch_slots * self.patches
+        return self.first_slot + self.patch_slots * self.slot_tokens
 
     def token_bytes(self, tokens: int, dtype: torch.dtype) -> int:
         """Bytes of keys and values of ``tokens`` tokens in all layers."""
@@ -113,7 +123,7 @@ class FramePools:
 
 
 class FrameCache:
-    """Keys and values of cached frames, for all global layers; one block table serves every layer."""
+    """Keys and values of cached frames, for layers of one kind; one block table serves all of them."""
 
     def __init__(
         self,
@@ -121,9 +131,9 @@ class FrameCache:
         stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
-        metadata: StepMetadata | None = None,
+        positions: PoolPositions | None = None,
     ) -> None:
-        """``metadata``: device buffers from which captured steps of one frame read their positions."""
+        """``positions``: device buffers from which captured steps of one frame read their positions."""
         self.schema = schema
         self.slots = SlidingWindow(stream.scale_frames, stream.window)
         self.log = TokenLog(stream.scale_frames, stream.special_budget)
@@ -131,7 +141,7 @@ class FrameCache:
         self._keys, self._values = pools.keys, pools.values
         self._key_norms, self._committed_norms = pools.key_norms, pools.committed_norms
         self._shares_norms = pools.shared
-        self._metadata = metadata
+        self._positions = positions
         self._allocated: tuple[StepAllocation, StepAllocation] | None = None
 
     @staticmethod
@@ -149,31 +159,17 @@ class FrameCache:
         patch_allocation = self.slots.begin(count, evict_first=evict_first)
         special_allocation = self.log.begin(count)
         self._allocated = (patch_allocation, special_allocation)
-        spans = [self._patch_span(slot) for slot in patch_allocation.block_table]
-        spans.append((self._special_span(len(special_allocation.block_table) - 1)[0], self.schema.base))
-        self.backend.plan(count * self.schema.frame_tokens, spans)
+        special_start = self._special_span(len(special_allocation.block_table) - 1)[0]
+        self.backend.plan(count * self.schema.frame_tokens, self._visible_spans(patch_allocation, special_start))
+        if self._positions is not None:
+            special_at, _ = self._special_span(special_allocation.slot_mapping[0])
+            self._positions.set_frame(special_at, *self._patches_at(patch_allocation.slot_mapping[0]))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the step's keys and values of ``layer`` and attend to all visible ones; [T, H, D] each."""
-        assert self._allocated is not None, "attend outside a step"
-        keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
-        if self._metadata is not None and len(self._allocated[0].slot_mapping) == 1:
-            from stream_recon.cache.kernels.store import store_frame  # needs Triton
-
-            store_frame(k[None], v[None], keys, values, key_norms[None], self.schema.special, self._metadata)
-        else:
-            self._store(k, v, keys, values)
-            if self._metadata is not None:
-                torch.maximum(key_norms, k.float().norm(dim=-1).amax(0), out=key_norms)
-        return self.backend.attend(q.to(keys.dtype), keys, values, key_norms)
-
-    @property
-    def write_positions(self) -> tuple[int, int]:
-        """First pool positions of the special tokens and of the patches of the step's first frame."""
-        assert self._allocated is not None, "no step is open"
-        patch_allocation, special_allocation = self._allocated
-        special, patches = special_allocation.slot_mapping[0], patch_allocation.slot_mapping[0]
-        return self._special_span(special)[0], self._patch_span(patches)[0]
+        self._write(layer, k, v)
+        keys = self._keys[layer]
+        return self.backend.attend(q.to(keys.dtype), keys, self._values[layer], self._key_norms[layer])
 
     def commit(self) -> None:
         """Keep the step's frames; a full window evicts its oldest one."""
@@ -201,6 +197,33 @@ class FrameCache:
         self.slots.reset()
         self.log.reset()
 
+    def _visible_spans(self, patch_allocation: StepAllocation, special_start: int) -> list[Span]:
+        """What a step sees; special tokens begin at ``special_start``."""
+        slots = [self._patch_span(slot) for slot in patch_allocation.block_table]
+        return [*slots, (special_start, self.schema.base)]
+
+    def _patches_at(self, slot: int) -> tuple[int, int]:
+        """Where a frame's patches are written whole, and where compressed."""
+        return self._patch_span(slot)[0], 0
+
+    def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write the step's keys and values of ``layer`` to their slots."""
+        assert self._allocated is not None, "attend outside a step"
+        keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
+        if self._positions is not None and len(self._allocated[0].slot_mapping) == 1:
+            self._store_by_kernel(k[None], v[None], keys, values, key_norms[None], self._positions)
+            return
+        self._store(k, v, keys, values)
+        if self._positions is not None:
+            torch.maximum(key_norms, k.float().norm(dim=-1).amax(0), out=key_norms)
+
+    def _store_by_kernel(
+        self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, positions: PoolPositions
+    ) -> None:
+        from stream_recon.cache.kernels.store import store_frame  # needs Triton
+
+        store_frame(k, v, keys, values, key_norms, self.schema.special, positions)
+
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._allocated is not None
         size = self.schema.frame_tokens
@@ -211,11 +234,14 @@ class FrameCache:
             patch_first = first + self.schema.special
             for pool, new in ((keys, k), (values, v)):
                 pool[slice(*self._special_span(entry))] = new[first:patch_first]
-                pool[slice(*self._patch_span(slot))] = new[patch_first : first + size]
+                self._store_patches(pool, slot, new[patch_first : first + size])
+
+    def _store_patches(self, pool: Tensor, slot: int, new: Tensor) -> None:
+        pool[slice(*self._patch_span(slot))] = new
 
     def _patch_span(self, slot: int) -> Span:
-        start = self.schema.base + slot * self.schema.patches
-        return start, start + self.schema.patches
+        start = self.schema.first_slot + slot * self.schema.slot_tokens
+        return start, start + self.schema.slot_tokens
 
     def _special_span(self, entry: int) -> Span:
         stop = self.schema.base - entry * self.schema.special

@@ -6,16 +6,16 @@ range saturate. The memory of a pool is head by head, keys channel by channel, s
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend, Span, enclosing_span, merge_spans
+from stream_recon.cache.attention import AttentionBackend, PlannedRun, Span
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 from stream_recon.configs.schema import StreamConfig
 
 MOST = 127
@@ -39,10 +39,10 @@ class Int8FrameCache(FrameCache):
         stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
-        metadata: StepMetadata | None = None,
+        positions: PoolPositions | None = None,
     ) -> None:
-        """``pools``: of `allocate_pools`; ``metadata``: None."""
-        super().__init__(schema, stream, backend, pools, metadata)
+        """``pools``: of `allocate_pools`; ``positions``: None."""
+        super().__init__(schema, stream, backend, pools, positions)
         self._steps = torch.ones(schema.layers, 2, schema.heads)
         self._is_first = True
 
@@ -60,15 +60,18 @@ class Int8FrameCache(FrameCache):
         return schema.token_bytes(schema.tokens, torch.int8)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self._write(layer, k, v)
+        return self.backend.attend(q, self._keys[layer], self._values[layer], self._steps[layer])
+
+    def _write(self, layer: int, k: Tensor, v: Tensor) -> None:
         assert self._allocated is not None, "attend outside a step"
-        steps, keys, values = self._steps[layer], self._keys[layer], self._values[layer]
+        steps = self._steps[layer]
         if self._is_first:
             steps.copy_(torch.stack([k.abs().amax((0, 2)), v.abs().amax((0, 2))]).clamp_min(1e-9) * (HEADROOM / MOST))
         new_keys, new_values = (
             (x / step[:, None]).round_().clamp_(-MOST, MOST) for x, step in zip((k, v), steps, strict=True)
         )
-        self._store(new_keys.to(torch.int8), new_values.to(torch.int8), keys, values)
-        return self.backend.attend(q, keys, values, steps)
+        self._store(new_keys.to(torch.int8), new_values.to(torch.int8), self._keys[layer], self._values[layer])
 
     def commit(self) -> None:
         super().commit()
@@ -85,32 +88,42 @@ class Int8Attention:
     name = "int8"
     capturable = False
 
-    def __init__(self) -> None:
-        self._spans: list[Span] = []
+    def __init__(self, bias: Tensor | None = None) -> None:
+        """``bias``: see `TorchAttention`."""
+        self._planned = PlannedRun(bias)
 
     def plan(self, queries: int, spans: list[Span]) -> None:
-        self._spans = merge_spans(spans)
+        self._planned.plan(spans)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
         """q [T, H, D] over int8 keys and values [C, H, D] -> [T, H, D]; ``key_norms``: step sizes of both, [2, H]."""
-        start, stop, hidden = enclosing_span(self._spans)
-        return attend_int8(q, keys[start:stop], values[start:stop], key_norms, hidden)
+        run = self._planned
+        return attend_int8(q, keys[run.tokens], values[run.tokens], key_norms, run.hidden, run.bias)
 
 
-def attend_int8(q: Tensor, keys: Tensor, values: Tensor, steps: Tensor, hidden: list[Span]) -> Tensor:
-    """q [T, H, D] over int8 keys and values [C, H, D] with ``steps`` [2, H], without ``hidden`` tokens -> [T, H, D]."""
+def attend_int8(
+    q: Tensor, keys: Tensor, values: Tensor, steps: Tensor, hidden: Sequence[Span] = (), bias: Tensor | None = None
+) -> Tensor:
+    """q [T, H, D] over int8 keys and values [C, H, D] with ``steps`` [2, H], without ``hidden`` tokens -> [T, H, D].
+
+    ``bias`` [C] is added to the scores.
+    """
     q_steps = q.abs().amax((0, 2)).clamp_min(1e-9) / MOST
     queries = (q / q_steps[:, None]).round_().to(torch.int8).transpose(0, 1).contiguous()
     # Weights are powers of two: that is four times as fast as powers of e.
     scales = (q_steps * steps[0] * (q.shape[-1] ** -0.5 * math.log2(math.e))).tolist()
     largest = math.log2(MOST - 1)
     y = torch.empty_like(q)
+    # In units of each head's scores.
+    biases = None if bias is None else (bias * math.log2(math.e) / torch.tensor(scales)[:, None]).round_().int()
     dither = _dither().as_strided((ROWS_AT_ONCE, keys.shape[0]), (DITHER_STRIDE, 1))
     for head, scale in enumerate(scales):
         read_keys, read_values = keys[:, head].T, values[:, head]
         for first in range(0, len(q), ROWS_AT_ONCE):
             rows = slice(first, first + ROWS_AT_ONCE)
             scores = torch._int_mm(queries[head, rows], read_keys)
+            if biases is not None:
+                scores += biases[head]
             for start, stop in hidden:
                 scores[:, start:stop] = MASKED
             top = scores.amax(1, keepdim=True) * -scale + largest

@@ -7,29 +7,70 @@ they serve kernels that Triton interprets.
 
 import math
 
+import numpy as np
 import torch
+from torch import Tensor
 
-SPANS = 2
-"""Runs of visible tokens in a pool: one, or two around a hidden or free slot."""
-TIME, SPECIAL_AT, PATCH_AT, CAMERA_SLOT, CAMERA_LIMIT, BATCH_SLOT, SPAN_BOUNDS = range(7)
-"""Columns of a row; the bounds of the spans begin at the last one."""
-NUMBERS = SPAN_BOUNDS + 2 * SPANS
-"""Columns before the mask of camera slots."""
+FULL_SPANS, COMPRESSED_SPANS = 2, 3
+"""Runs of visible tokens in a pool, at most: they lie around a hidden or free slot, and in a pool with compressed
+frames also around the new frame's slot."""
+TIME, CAMERA_SLOT, CAMERA_LIMIT, BATCH_SLOT, POSITIONS = range(5)
+"""Columns of a row; positions in the pools of full layers begin at the last one, then those of compressed layers."""
+
+
+class PoolPositions:
+    """A step's positions in the pools of the layers of one kind: columns of `StepMetadata`, a row for each frame."""
+
+    def __init__(self, host: np.ndarray, device: Tensor, batch_slot: Tensor, first: int, spans: int, max_score: float):
+        """``first``: the first column in rows of numbers on the host and on the device."""
+        bounds, self.stop = first + 3, first + 3 + 2 * spans
+        self.columns = slice(first, self.stop)
+        self.max_spans = spans
+        """Spans of a row."""
+        self.max_score = max_score
+        """See `StepMetadata`."""
+        self.stride = device.stride(0)
+        """Numbers from one row to the next."""
+        self.special_at, self.patch_at, self.block_at = device[:, first:bounds].unbind(1)
+        """First pool positions of the frame's special tokens, of its patches, and of its blocks in a compressed layer;
+        int32 [rows] each."""
+        self.spans = device[:, bounds : self.stop]
+        """Start and stop of each span, int32 [rows, 2 * spans]; empty ones are (0, 0)."""
+        self.batch_slot = batch_slot
+        """Batch slot of the stream in a shared pool, int32 [rows]."""
+        self._host = host[0, self.columns]
+
+    def set_frame(self, special_at: int, patch_at: int, block_at: int = 0) -> None:
+        """Set where row 0 is written."""
+        self._host[:3] = special_at, patch_at, block_at
+
+    def set_spans(self, spans: list[tuple[int, int]]) -> None:
+        """Set the runs of visible tokens of row 0."""
+        assert len(spans) <= self.max_spans
+        numbers = [bound for span in spans for bound in span]
+        self._host[3:] = [*numbers, *[0, 0] * (self.max_spans - len(spans))]
+
+    def shift(self, numbers: np.ndarray, first_position: int) -> None:
+        """Move the positions of a row of `StepMetadata`: its pool begins at ``first_position`` of a shared pool."""
+        own = numbers[self.columns]
+        own[:3] += first_position
+        spans = own[3:].reshape(-1, 2)
+        spans[spans[:, 1] > spans[:, 0]] += first_position
 
 
 class StepMetadata:
     """Numbers of one step on the device, int32, a row for each of its frames:
 
-    ``[time, first special position written, first patch position written, camera slot written, camera slots in use,
-    batch slot of the stream, start and stop of each span of visible tokens]``, then one 0 or 1 for each camera slot:
-    whether it is visible. The setters fill row 0; `copy_row` fills the others.
+    ``[time, camera slot written, camera slots in use, batch slot of the stream]``, the positions of full layers and of
+    compressed ones, then one 0 or 1 for each camera slot: whether it is visible. The setters fill row 0; `copy_row`
+    fills the others.
     """
 
     def __init__(self, camera_slots: int, device: torch.device, rows: int = 1, max_score: float = math.inf) -> None:
         """``max_score``: largest score of attention that the network's weights allow, as an exponent of 2. With a small
         one, attention needs no running maximum."""
-        self.max_score = max_score
-        size = NUMBERS + camera_slots
+        numbers = POSITIONS + 6 + 2 * (FULL_SPANS + COMPRESSED_SPANS)
+        size = numbers + camera_slots
         self._pinned = torch.zeros(rows, size, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._rows = self._pinned.numpy()
         self._host = self._rows[0]
@@ -39,48 +80,42 @@ class StepMetadata:
         """Numbers from one row to the next."""
         self.time = self._device[:, TIME]
         """Frames committed before this one, int32 [rows]."""
-        self.special_at = self._device[:, SPECIAL_AT]
-        """First pool position of the frame's special tokens, int32 [rows]."""
-        self.patch_at = self._device[:, PATCH_AT]
-        """First pool position of the frame's patches, int32 [rows]."""
         self.camera_slot = self._device[:, CAMERA_SLOT]
         """Camera slot of the frame's camera token, int32 [rows]."""
         self.camera_limit = self._device[:, CAMERA_LIMIT]
         """One more than the highest visible camera slot, int32 [rows]."""
         self.batch_slot = self._device[:, BATCH_SLOT]
         """Batch slot of the stream in a shared pool, int32 [rows]."""
-        self.spans = self._device[:, SPAN_BOUNDS:NUMBERS]
-        """Start and stop of each span, int32 [rows, 2 * SPANS]; empty ones are (0, 0)."""
-        self.camera_visible = self._device[:, NUMBERS:]
+        shared = (self._rows, self._device, self.batch_slot)
+        self.full = PoolPositions(*shared, POSITIONS, FULL_SPANS, max_score)
+        """Positions in the pools of full layers."""
+        self.compressed = PoolPositions(*shared, self.full.stop, COMPRESSED_SPANS, max_score)
+        """Positions in the pools of compressed layers."""
+        self._camera_columns = self.compressed.stop
+        self.camera_visible = self._device[:, self._camera_columns :]
         """1 for each visible camera slot, int32 [rows, slots]."""
 
-    def copy_row(self, row: int, source: "StepMetadata", batch_slot: int, first_position: int) -> None:
-        """Copy a stream's numbers from ``source``; its pool begins at ``first_position`` of the shared pool."""
+    def copy_row(self, row: int, source: "StepMetadata", batch_slot: int, tokens: tuple[int, int]) -> None:
+        """Copy a stream's numbers from ``source``; ``tokens``: of a slot's pools of full and of compressed layers."""
         numbers = self._rows[row]
         numbers[:] = source._host
         numbers[BATCH_SLOT] = batch_slot
-        numbers[[SPECIAL_AT, PATCH_AT]] += first_position
-        spans = numbers[SPAN_BOUNDS:NUMBERS].reshape(-1, 2)
-        spans[spans[:, 1] > spans[:, 0]] += first_position
+        self.full.shift(numbers, batch_slot * tokens[0])
+        self.compressed.shift(numbers, batch_slot * tokens[1])
 
     def wait_for_upload(self) -> None:
         """Wait until the previous upload is done: the host may not change its source earlier."""
         if self._copied is not None:
             self._copied.synchronize()
 
-    def set_frame(self, time: int, special_at: int, patch_at: int) -> None:
-        """Set the time and the first pool positions of special tokens and patches."""
-        self._host[TIME], self._host[SPECIAL_AT], self._host[PATCH_AT] = time, special_at, patch_at
-
-    def set_spans(self, spans: list[tuple[int, int]]) -> None:
-        """Set the runs of visible tokens, at most `SPANS`."""
-        assert len(spans) <= SPANS
-        self._host[SPAN_BOUNDS:NUMBERS] = [*(bound for span in spans for bound in span), *[0, 0] * (SPANS - len(spans))]
+    def set_time(self, time: int) -> None:
+        """Set the number of frames committed before this one."""
+        self._host[TIME] = time
 
     def set_camera(self, slot: int, visible: tuple[int, ...]) -> None:
         """``slot``: the camera slot written; ``visible``: all slots that are read, ``slot`` included."""
         self._host[CAMERA_SLOT], self._host[CAMERA_LIMIT] = slot, max(visible) + 1
-        mask = self._host[NUMBERS:]
+        mask = self._host[self._camera_columns :]
         mask[:] = 0
         mask[list(visible)] = 1
 

@@ -1,7 +1,7 @@
 """KV cache of one stream: aggregator and camera head behind ``begin``, ``attend``, and ``commit`` or ``rollback``."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,8 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.cache_dtypes import CacheDtypePolicy, cache_policy
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
-from stream_recon.cache.frame_cache import FrameCacheSchema, FramePools
+from stream_recon.cache.compressed_frame_cache import CompressedSchema
+from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, StreamConfig
@@ -22,6 +23,7 @@ class SlotPools:
     """Tensors of one batch slot, for a `full` cache."""
 
     frames: FramePools
+    compressed: FramePools | None
     camera: tuple[Tensor, Tensor]
 
 
@@ -30,6 +32,9 @@ class StreamSchema:
     """Sizes of all that a stream caches, known before its first frame."""
 
     frames: FrameCacheSchema
+    """Of full layers."""
+    compressed: CompressedSchema | None
+    """Of compressed layers, the deepest ones; None: there are none."""
     camera: CameraCacheSchema
     dtype: torch.dtype
     """Type in which the run computes the aggregator's keys and values."""
@@ -44,21 +49,26 @@ class StreamSchema:
     def from_config(
         network: NetworkConfig,
         stream: StreamConfig,
-        patches: int,
+        grid: tuple[int, int],
         dtype: torch.dtype,
         camera_dtype: torch.dtype | None = None,
         cache: CacheChoice | CacheDtypePolicy = "full",
     ) -> "StreamSchema":
-        """Sizes for frames of ``patches`` patches; ``camera_dtype``: ``dtype`` if None."""
-        frames = FrameCacheSchema.from_config(network, stream, patches)
-        camera = CameraCacheSchema.from_config(network, stream)
+        """Sizes for frames of ``grid`` patch rows and columns; ``camera_dtype``: ``dtype`` if None."""
         policy = cache if isinstance(cache, CacheDtypePolicy) else cache_policy(cache)
-        return StreamSchema(frames, camera, dtype, camera_dtype or dtype, policy)
+        if policy.name == "compressed" and stream.compressed_from is None:
+            stream = replace(stream, compressed_from=network.compressed_from)
+        frames = FrameCacheSchema.from_config(network, stream, grid[0] * grid[1])
+        compressed = CompressedSchema.of_stream(network, stream, grid)
+        camera = CameraCacheSchema.from_config(network, stream)
+        return StreamSchema(frames, compressed, camera, dtype, camera_dtype or dtype, policy)
 
     @property
     def bytes(self) -> int:
-        """Bytes of both caches, all of which are allocated before the first frame."""
-        return self.policy.frame_cache.bytes(self.frames, self.dtype) + self.camera.bytes(self.camera_dtype)
+        """Bytes of all caches, allocated before the first frame."""
+        compressed = self.policy.compressed_cache.bytes(self.compressed, self.dtype) if self.compressed else 0
+        frames = self.policy.frame_cache.bytes(self.frames, self.dtype)
+        return frames + compressed + self.camera.bytes(self.camera_dtype)
 
     def check_fits(self, available: int) -> None:
         """Raises ResourceError, naming the numbers, if ``available`` bytes are too few."""
@@ -70,6 +80,22 @@ class StreamSchema:
             f"in {self.frames.layers} layers, {self.camera.slots} camera tokens in {self.camera.layers}), but "
             f"{available / MEBIBYTE:,.0f} MiB are free: lower the preset's window, special_budget or max_patches"
         )
+
+
+def compressed_cache(
+    schema: StreamSchema,
+    stream: StreamConfig,
+    device: torch.device,
+    metadata: StepMetadata | None,
+    pools: FramePools | None,
+) -> FrameCache:
+    """The cache of a stream's compressed layers; ``metadata``, ``pools``: see `StreamCache`."""
+    sizes, policy = schema.compressed, schema.policy
+    assert sizes is not None
+    pools = pools or policy.compressed_cache.allocate_pools(sizes, device, schema.dtype)
+    positions = metadata.compressed if metadata else None
+    backend = policy.compressed_attention(sizes.bias(device), sizes.max_bias, positions)
+    return policy.compressed_cache(sizes, stream, backend, pools, positions)
 
 
 class StreamCache:
@@ -90,8 +116,12 @@ class StreamCache:
         self._metadata = metadata
         frame_cache = schema.policy.frame_cache
         frame_pools = pools.frames if pools else frame_cache.allocate_pools(schema.frames, device, schema.dtype)
-        camera_pools = pools.camera if pools else None
-        self._frame_cache = frame_cache(schema.frames, stream, backend, frame_pools, metadata)
+        compressed_pools, camera_pools = (pools.compressed, pools.camera) if pools else (None, None)
+        positions = metadata.full if metadata else None
+        self._frame_caches = [frame_cache(schema.frames, stream, backend, frame_pools, positions)]
+        self._full_layers = schema.frames.layers
+        if schema.compressed is not None:
+            self._frame_caches.append(compressed_cache(schema, stream, device, metadata, compressed_pools))
         self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, metadata, camera_pools)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
@@ -105,30 +135,34 @@ class StreamCache:
         """
         if self._metadata is not None:
             self._metadata.wait_for_upload()
-        self._frame_cache.begin(count, evict_first=evict_first)
+        for frame_cache in self._frame_caches:
+            frame_cache.begin(count, evict_first=evict_first)
         self._camera_cache.begin(count)
         self._pending = count
         if self._metadata is not None:
-            self._metadata.set_frame(self.frames, *self._frame_cache.write_positions)
+            self._metadata.set_time(self.frames)
             if upload:
                 self._metadata.upload()
 
     def commit(self) -> None:
         """Keep the step's frames."""
-        self._frame_cache.commit()
+        for frame_cache in self._frame_caches:
+            frame_cache.commit()
         self._camera_cache.commit()
         self.frames += self._pending
         self._pending = 0
 
     def rollback(self) -> None:
         """Drop the step's frames."""
-        self._frame_cache.rollback()
+        for frame_cache in self._frame_caches:
+            frame_cache.rollback()
         self._camera_cache.rollback()
         self._pending = 0
 
     def reset(self) -> None:
         """Drop all frames. The tensors keep their addresses for the next stream."""
-        self._frame_cache.reset()
+        for frame_cache in self._frame_caches:
+            frame_cache.reset()
         self._camera_cache.reset()
         self._pending = 0
         self.frames = 0
@@ -157,7 +191,9 @@ class StreamCache:
         return self._metadata is not None and self.frames > 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self._frame_cache.attend(layer, q[0], k[0], v[0])[None].to(v.dtype)
+        is_deep = layer >= self._full_layers
+        frame_cache = self._frame_caches[is_deep]
+        return frame_cache.attend(layer - is_deep * self._full_layers, q[0], k[0], v[0])[None].to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self._camera_cache.attend(slot, q[0], k[0], v[0])[None].to(v.dtype)

@@ -31,8 +31,9 @@ DeviceChoice = Literal["auto", "cuda", "mps", "cpu"]
 AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
 PrecisionChoice = Literal["auto", "int8", "bf16", "fp32"]
 """Number type of the network's matrices; ``auto``: the fastest that this machine runs well."""
-CacheChoice = Literal["full", "fp8"]
-"""Data type of the KV cache of frames: the run's precision, or e4m3."""
+CacheChoice = Literal["full", "fp8", "compressed"]
+"""KV cache of frames: in the run's precision; in e4m3; or in the run's precision with compressed layers, also where the
+preset has none."""
 RotationSearch = Literal["auto", True, False]
 """See `StreamConfig.rotation_search`."""
 
@@ -104,6 +105,11 @@ class NetworkConfig:
             raise ConfigError("keyframe_matcher needs flow_blocks: it starts from their motion")
 
     @property
+    def compressed_from(self) -> int:
+        """First global layer that ``--cache compressed`` compresses, where the preset states none."""
+        return max(1, self.depth // 3)
+
+    @property
     def head_dim(self) -> int:
         return self.dim // self.heads
 
@@ -125,6 +131,11 @@ class StreamConfig:
     """Cached frames that keep their special tokens; beyond it the oldest are thinned."""
     camera_window: int
     """Latest cached frames that the camera head attends to, in addition to the scale frames."""
+    compressed_from: int | None = None
+    """First global layer whose cache has one entry for each block of a kept frame's patches; None: all layers keep
+    every patch."""
+    block_side: int = 2
+    """Patches of such a block's side."""
     keyframes: KeyframeMode = "flow"
     keyframe_interval: int = 1
     flow_threshold: float = 12.0
@@ -143,6 +154,8 @@ class StreamConfig:
         _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")
         _within(self, 1, 10**9, "keyframe_interval", "max_gap")
         _within(self, 0, 10**9, "flow_threshold")
+        _within(self, 1, 1024, "compressed_from")
+        _within(self, 2, 8, "block_side")
         if not 0 <= self.submap_overlap < 1:
             raise ConfigError(f"submap_overlap must be at least 0 and below 1, not {self.submap_overlap}")
 
@@ -258,6 +271,9 @@ def preset_from_tables(name: str, tables: Mapping[str, Any]) -> Preset:
     if unknown:
         raise ConfigError(f"preset {name}: unknown table [{unknown[0]}]; known are {', '.join(kinds)}")
     parts = {key: _fill(kind, tables.get(key, {}), f"preset {name} [{key}]") for key, kind in kinds.items()}
+    first, depth = parts["stream"].compressed_from, parts["network"].depth
+    if first is not None and first >= depth:
+        raise ConfigError(f"preset {name} [stream]: compressed_from must be below the network's depth {depth}")
     return Preset(name=name, **parts)
 
 

@@ -62,7 +62,12 @@ Attention = Annotated[
     AttentionChoice, option("Attention kernel; auto: Triton where it runs, else FlashInfer or torch.", panel=NETWORK)
 ]
 Cache = Annotated[
-    CacheChoice, option("KV cache in full precision, or in fp8 at half the memory (Ada GPUs on).", panel=NETWORK)
+    CacheChoice,
+    option(
+        "KV cache in full precision; in fp8 at half the memory (Ada GPUs on); or with compressed deep layers, faster "
+        "and less exact.",
+        panel=NETWORK,
+    ),
 ]
 Precision = Annotated[
     PrecisionChoice,

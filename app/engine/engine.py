@@ -116,7 +116,7 @@ def load_engine(
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
         attention: ``auto``, ``triton``, ``flashinfer`` or ``sdpa``; see `choose_attention`.
-        cache: ``full``, or ``fp8`` for about half the cache's memory.
+        cache: ``full``, ``fp8`` for about half the cache's memory, or ``compressed``; see `CacheChoice`.
         weights_sha256: of the file, if known; None computes it.
         precision: of matrices; see `choose_precision`.
 

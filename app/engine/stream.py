@@ -220,7 +220,7 @@ def stream_schema(
     dtype = torch.bfloat16 if half else torch.float32
     # The network runs its camera head in fp32 on a CPU.
     camera_dtype = torch.float32 if device.type == "cpu" else dtype
-    return StreamSchema.from_config(preset.network, preset.stream, grid[0] * grid[1], dtype, camera_dtype, cache)
+    return StreamSchema.from_config(preset.network, preset.stream, grid, dtype, camera_dtype, cache)
 
 
 def attention_sizes(schema: StreamSchema) -> AttentionSizes:

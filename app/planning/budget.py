@@ -13,7 +13,7 @@ from math import ceil
 import torch
 
 from stream_recon.app.planning.step_trace import network_size, trace_step
-from stream_recon.cache.cache_dtypes import cache_policy
+from stream_recon.cache.cache_dtypes import CacheDtypePolicy, cache_policy
 from stream_recon.cache.kernels.tile_schedule import KEY_BLOCK, PROGRAMS_PER_SM, QUERY_BLOCK, schedule_tiles
 from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import CacheChoice, NetworkConfig, Preset
@@ -87,7 +87,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full
     ``auto`` where Triton runs. ``flashinfer`` needs 256 MiB more; ``sdpa`` a copy of a layer's visible keys and values.
     """
     network, stream = preset.network, preset.stream
-    schema = StreamSchema.from_config(network, stream, grid[0] * grid[1], COMPUTE, cache=cache)
+    schema = StreamSchema.from_config(network, stream, grid, COMPUTE, cache=cache)
     first, later = (trace_step(network, grid, frames).peak_bytes for frames in (stream.scale_frames, 1))
     return RunMemory(
         weights=network_size(network).bytes,
@@ -163,21 +163,31 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
     frame_attention = (network.encoder_depth + network.depth) * _attention_seconds(network, tokens, tokens, rates)
     frames = stream.scale_frames + stream.window + 1
     policy = cache_policy(cache)
-    numbers = 2 * frames * tokens * network.dim
-    attention = _attention_seconds(network, tokens, frames * tokens, rates) * (
-        E4M3_ATTENTION if policy.dequantised else 1
-    )
-    global_attention = max(attention, numbers * COMPUTE.itemsize / rates.bandwidth)
-    if policy.dequantised:
-        bytes_moved = numbers / 2 * (policy.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
-        global_attention += bytes_moved / (rates.bandwidth * DEQUANTISE_EFFICIENCY)
+    schema = StreamSchema.from_config(network, stream, grid, COMPUTE, cache=cache)
+    global_attention = schema.frames.layers * _global_seconds(network, tokens, frames * tokens, rates, policy)
+    if schema.compressed is not None:
+        keys = patches + frames * network.special_tokens + (frames - 1) * schema.compressed.slot_tokens
+        global_attention += schema.compressed.layers * _global_seconds(network, tokens, keys, rates)
     # The first step of `run_memory`: its trace creates the position tables, which a later step's trace reuses.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames
     heads = max(
         convolutions / (rates.matrix_flops * CONVOLUTION_EFFICIENCY),
         network.camera_iterations * size.camera_bytes / (rates.bandwidth * CAMERA_EFFICIENCY),
     )
-    return max(dense + frame_attention + network.depth * global_attention + heads + OTHER_SECONDS, FRAME_SECONDS)
+    return max(dense + frame_attention + global_attention + heads + OTHER_SECONDS, FRAME_SECONDS)
+
+
+def _global_seconds(
+    network: NetworkConfig, queries: int, keys: int, rates: DeviceRates, policy: CacheDtypePolicy = cache_policy("full")
+) -> float:
+    """Time of one layer's attention to a cache of ``policy`` with so many visible keys."""
+    numbers = 2 * keys * network.dim
+    attention = _attention_seconds(network, queries, keys, rates) * (E4M3_ATTENTION if policy.dequantised else 1)
+    seconds = max(attention, numbers * COMPUTE.itemsize / rates.bandwidth)
+    if policy.dequantised:
+        bytes_moved = numbers / 2 * (policy.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
+        seconds += bytes_moved / (rates.bandwidth * DEQUANTISE_EFFICIENCY)
+    return seconds
 
 
 def _attention_seconds(network: NetworkConfig, queries: int, keys: int, rates: DeviceRates) -> float:

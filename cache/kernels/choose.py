@@ -5,10 +5,11 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, AttentionSizes, TorchAttention
 from stream_recon.cache.kernels.flashinfer_attention import FlashInferAttention
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions, StepMetadata
 from stream_recon.configs.errors import ResourceError, missing_library
 from stream_recon.configs.schema import AttentionChoice
 
@@ -70,7 +71,7 @@ def build_kernel(
         from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
 
         assert metadata is not None
-        return SpanAttention(metadata)
+        return SpanAttention(metadata.full)
     return FlashInferAttention(sizes, device)
 
 
@@ -88,6 +89,18 @@ def _compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> Attenti
         logger.warning("FlashInfer does not work here: %s", str(error).strip().splitlines()[:1])
         return None
     return backend
+
+
+def compressed_attention(bias: Tensor, max_bias: float, positions: PoolPositions | None) -> AttentionBackend:
+    """The kernel for compressed layers: ours where there are ``positions``, whatever full layers use, else torch.
+
+    ``bias`` [C] is added to scores; ``max_bias``: its largest number, as an exponent of 2.
+    """
+    if positions is None:
+        return TorchAttention(bias)
+    from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
+
+    return SpanAttention(positions, bias, max_bias)
 
 
 @lru_cache(maxsize=1)
@@ -131,4 +144,4 @@ def fp8_attention(choice: AttentionChoice, device: torch.device, metadata: StepM
         raise ResourceError("--cache fp8 works only in half precision; use --cache full")
     from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
 
-    return SpanAttention(metadata)
+    return SpanAttention(metadata.full)

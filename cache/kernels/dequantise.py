@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import ValuePages
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 
 TOKENS_AT_ONCE = 8
 """Tokens of a program."""
@@ -45,7 +45,7 @@ def _dequantise(log, pages, scales, pool, spans, special_at, patch_at, base, spe
         tl.store(pool + offset, v.to(pool.dtype.element_ty), mask=read)
 
 
-def dequantise(log: Tensor, pages: ValuePages, pool: Tensor, special: int, metadata: StepMetadata, part: int) -> None:
+def dequantise(log: Tensor, pages: ValuePages, pool: Tensor, special: int, positions: PoolPositions, part: int) -> None:
     """Copy visible special tokens' values from ``log`` [C, H, D], and pages' values, whose positions follow, to the
     same positions of ``pool`` [C + S * P, H, D]. ``special``: tokens per frame; ``part``: see `ALL_VISIBLE`."""
     tokens, heads, channels = pool.shape
@@ -54,9 +54,9 @@ def dequantise(log: Tensor, pages: ValuePages, pool: Tensor, special: int, metad
         pages.values,
         pages.scales,
         pool,
-        metadata.spans,
-        metadata.special_at,
-        metadata.patch_at,
+        positions.spans,
+        positions.special_at,
+        positions.patch_at,
         len(log),
         special,
         tokens,

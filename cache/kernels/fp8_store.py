@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stream_recon.cache.fp8_pages import E4M3_MAX, FP8, MIN_LARGEST, ValuePages, hadamard_matrix
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 
 TOKENS_AT_ONCE = 32
 """Tokens of a program."""
@@ -84,7 +84,7 @@ def store_frame(
     pages: ValuePages,
     dequantised: Tensor,
     key_norms: Tensor,
-    metadata: StepMetadata,
+    positions: PoolPositions,
 ) -> Tensor:
     """Store one frame's k and v [T, H, D] at the positions of ``metadata``; returns q, rotated, in e4m3 [T, H, D].
 
@@ -115,8 +115,8 @@ def store_frame(
         keys,
         values,
         dequantised,
-        metadata.special_at,
-        metadata.patch_at,
+        positions.special_at,
+        positions.patch_at,
         key_norms,
         largest,
         tokens,
@@ -132,7 +132,7 @@ def store_frame(
         pages.values,
         pages.scales,
         dequantised,
-        metadata.patch_at,
+        positions.patch_at,
         largest,
         chunks,
         len(values),

@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from stream_recon.cache.attention import Span, merge_spans
 from stream_recon.cache.kernels.split import STAGES, WARPS, SplitOutput, store_tile, tile_and_part
 from stream_recon.cache.kernels.tile_schedule import KEY_BLOCK, QUERY_BLOCK
-from stream_recon.cache.step_metadata import StepMetadata
+from stream_recon.cache.step_metadata import PoolPositions
 
 HEADROOM = 60.0
 """Binary orders by which weights may exceed 1: the bound lies above the true maximum, and small weights would
@@ -50,12 +50,21 @@ def _keys_at(pool, descriptor, start, head, columns, channels, H: tl.constexpr, 
 
 
 @triton.jit
-def _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor, value_descriptor, start, stop, scale, head,
-                         columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
-                         STAGES: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+def _scores(q, k, scale, bias, start, columns, stop, BIASED: tl.constexpr):
+    scores = tl.dot(q, k.T) * scale
+    if BIASED:
+        scores += tl.load(bias + start + columns, mask=start + columns < stop, other=0.0)[None, :]
+    return scores
+
+
+@triton.jit
+def _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor, value_descriptor, bias, start, stop, scale,
+                         head, columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr,
+                         STAGES: tl.constexpr, TMA: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
     for block in tl.range(start, stop, BLOCK_N, num_stages=STAGES):
         k = _keys_at(keys, key_descriptor, block, head, columns, channels, H, D, TMA, stop)
-        scores = tl.where((block + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf"))
+        scores = _scores(q, k, scale, bias, block, columns, stop, BIASED)
+        scores = tl.where((block + columns)[None, :] < stop, scores, -float("inf"))
         higher = tl.maximum(best, tl.ceil(tl.max(scores, 1)))
         shrink = tl.math.exp2(best - higher)
         weights = tl.math.exp2(scores - higher[:, None])
@@ -67,19 +76,19 @@ def _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor, valu
 
 
 @triton.jit
-def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, start, stop, scale, head,
+def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descriptor, bias, start, stop, scale, head,
                columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-               TMA: tl.constexpr):  # fmt: skip
+               TMA: tl.constexpr, BIASED: tl.constexpr):  # fmt: skip
     full = start + (stop - start) // BLOCK_N * BLOCK_N
     for block in tl.range(start, full, BLOCK_N, num_stages=STAGES):
         k = _keys_at(keys, key_descriptor, block, head, columns, channels, H, D, TMA, stop)
-        weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
+        weights = tl.math.exp2(_scores(q, k, scale, bias, block, columns, stop, BIASED) - bound[:, None])
         total += tl.sum(weights, 1)
         v = _keys_at(values, value_descriptor, block, head, columns, channels, H, D, TMA, stop)
         acc = tl.dot(weights.to(v.dtype), v, acc)
     if full < stop:
         k = _keys_at(keys, key_descriptor, full, head, columns, channels, H, D, TMA, stop)
-        weights = tl.math.exp2(tl.dot(q, k.T) * scale - bound[:, None])
+        weights = tl.math.exp2(_scores(q, k, scale, bias, full, columns, stop, BIASED) - bound[:, None])
         weights = tl.where((full + columns)[None, :] < stop, weights, 0.0)
         total += tl.sum(weights, 1)
         v = _keys_at(values, value_descriptor, full, head, columns, channels, H, D, TMA, stop)
@@ -88,29 +97,46 @@ def _over_span(acc, total, q, bound, keys, values, key_descriptor, value_descrip
 
 
 @triton.jit
-def _over_part(acc, total, best, q, keys, values, key_descriptor, value_descriptor, spans, blocks, first, last, scale,
+def _over_part(acc, total, best, q, keys, values, key_descriptor, value_descriptor, bias, spans, first, last, scale,
                head, columns, channels, H: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-               TMA: tl.constexpr, RESCALES: tl.constexpr):  # fmt: skip
-    for span in tl.static_range(2):
+               TMA: tl.constexpr, RESCALES: tl.constexpr, BIASED: tl.constexpr, SPANS: tl.constexpr):  # fmt: skip
+    before = 0
+    for span in tl.static_range(SPANS):
         begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
-        before = blocks * span
         start = begin + tl.maximum(first - before, 0) * BLOCK_N
         stop = tl.minimum(end, begin + tl.maximum(last - before, 0) * BLOCK_N)
         if RESCALES:
             acc, total, best = _over_span_rescaling(acc, total, best, q, keys, values, key_descriptor,
-                                                    value_descriptor, start, stop, scale, head, columns, channels, H,
-                                                    D, BLOCK_N, STAGES, TMA)  # fmt: skip
+                                                    value_descriptor, bias, start, stop, scale, head, columns,
+                                                    channels, H, D, BLOCK_N, STAGES, TMA, BIASED)  # fmt: skip
         else:
-            acc, total = _over_span(acc, total, q, best, keys, values, key_descriptor, value_descriptor, start, stop,
-                                    scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA)  # fmt: skip
+            acc, total = _over_span(acc, total, q, best, keys, values, key_descriptor, value_descriptor, bias, start,
+                                    stop, scale, head, columns, channels, H, D, BLOCK_N, STAGES, TMA,
+                                    BIASED)  # fmt: skip
+        before += tl.cdiv(end - begin, BLOCK_N)
     return acc, total, best
 
 
 @triton.jit
-def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, totals, maxima, spans, batch_slot,
-            metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, headroom, bound_range,
-            H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
-            TMA: tl.constexpr, PARTS: tl.constexpr, CHECKED: tl.constexpr):  # fmt: skip
+def _block_start(spans, number, BLOCK_N: tl.constexpr, SPANS: tl.constexpr):
+    """First position of a block of keys, counted over all spans, and the end of its span."""
+    before = 0
+    start, stop = 0, 0
+    for span in tl.static_range(SPANS):
+        begin, end = tl.load(spans + 2 * span), tl.load(spans + 2 * span + 1)
+        is_later = number >= before
+        start = tl.where(is_later, begin + (number - before) * BLOCK_N, start)
+        stop = tl.where(is_later, end, stop)
+        before += tl.cdiv(end - begin, BLOCK_N)
+    return start, stop
+
+
+@triton.jit
+def _attend(queries, keys, values, key_descriptor, value_descriptor, bias, out, sums, totals, maxima, spans,
+            batch_slot, metadata_stride, key_norms, tokens, full_tiles, split_tiles, row_blocks, scale, max_bias,
+            headroom, bound_range, H: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+            STAGES: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr, CHECKED: tl.constexpr, BIASED: tl.constexpr,
+            SPANS: tl.constexpr):  # fmt: skip
     tile, part, parts = tile_and_part(full_tiles, split_tiles, PARTS)
     stream, head = tile // row_blocks // H, tile // row_blocks % H
     spans += stream * metadata_stride
@@ -122,68 +148,82 @@ def _attend(queries, keys, values, key_descriptor, value_descriptor, out, sums, 
     q32 = q.to(tl.float32)
     # Integer powers of two: another bound then changes exponents and no digit of the result.
     bound = tl.ceil(tl.sqrt(tl.sum(q32 * q32, 1)) * tl.load(key_norms + head) * scale)
+    if BIASED:
+        bound += tl.ceil(max_bias)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    # Blocks are numbered over both spans; this part reads those from first to last.
-    blocks = tl.cdiv(tl.load(spans + 1) - tl.load(spans), BLOCK_N)
-    all_blocks = blocks + tl.cdiv(tl.load(spans + 3) - tl.load(spans + 2), BLOCK_N)
+    # Blocks are numbered over all spans; this part reads those from first to last.
+    all_blocks = 0
+    for span in tl.static_range(SPANS):
+        all_blocks += tl.cdiv(tl.load(spans + 2 * span + 1) - tl.load(spans + 2 * span), BLOCK_N)
     first, last = all_blocks * part // parts, all_blocks * (part + 1) // parts
     if CHECKED:
         # A maximum over some of the keys, which the true one is not below.
-        span = (first >= blocks).to(tl.int32)
-        start, stop = tl.load(spans + 2 * span) + (first - blocks * span) * BLOCK_N, tl.load(spans + 2 * span + 1)
+        start, stop = _block_start(spans, first, BLOCK_N, SPANS)
         k = _keys_at(keys, key_descriptor, start, head, columns, channels, H, D, TMA, stop)
-        known = tl.max(tl.where((start + columns)[None, :] < stop, tl.dot(q, k.T) * scale, -float("inf")), 1)
+        scores = _scores(q, k, scale, bias, start, columns, stop, BIASED)
+        known = tl.max(tl.where((start + columns)[None, :] < stop, scores, -float("inf")), 1)
         if (first == last) | (tl.max(bound - known, 0) <= bound_range):
             acc, total, best = _over_part(acc, total, bound - headroom, q, keys, values, key_descriptor,
-                                          value_descriptor, spans, blocks, first, last, scale, head, columns, channels,
-                                          H, D, BLOCK_N, STAGES, TMA, False)  # fmt: skip
+                                          value_descriptor, bias, spans, first, last, scale, head, columns, channels,
+                                          H, D, BLOCK_N, STAGES, TMA, False, BIASED, SPANS)  # fmt: skip
         else:
             acc, total, best = _over_part(acc, total, tl.ceil(known), q, keys, values, key_descriptor,
-                                          value_descriptor, spans, blocks, first, last, scale, head, columns, channels,
-                                          H, D, BLOCK_N, STAGES, TMA, True)  # fmt: skip
+                                          value_descriptor, bias, spans, first, last, scale, head, columns, channels,
+                                          H, D, BLOCK_N, STAGES, TMA, True, BIASED, SPANS)  # fmt: skip
     else:
         acc, total, best = _over_part(acc, total, bound - headroom, q, keys, values, key_descriptor, value_descriptor,
-                                      spans, blocks, first, last, scale, head, columns, channels, H, D, BLOCK_N,
-                                      STAGES, TMA, False)  # fmt: skip
+                                      bias, spans, first, last, scale, head, columns, channels, H, D, BLOCK_N,
+                                      STAGES, TMA, False, BIASED, SPANS)  # fmt: skip
     store_tile(acc, total, best, out, offset, rows[:, None] < tokens, sums, totals, maxima, tile, part, full_tiles,
                split_tiles, channels, BLOCK_M, D, PARTS)  # fmt: skip
 
 
 def attend_spans(
-    q: Tensor, keys: "SpanPool", values: "SpanPool", metadata: StepMetadata, key_norms: Tensor, visible: int
+    q: Tensor,
+    keys: "SpanPool",
+    values: "SpanPool",
+    positions: PoolPositions,
+    key_norms: Tensor,
+    visible: int,
+    bias: Tensor | None = None,
+    max_bias: float = 0.0,
 ) -> Tensor:
     """Attention of q [R, T, H, D], frames of R streams, over each row's spans in pools [C, H, D] -> [R, T, H, D].
 
     The result has the type of the values; queries and keys have that type too, or both are in e4m3. ``key_norms``:
     float32 [batch slots, H], at least the norm of every key visible to that slot's stream; ``visible``: most tokens
-    that one stream sees.
+    that one stream sees. ``bias``: float32 [C], added to the scores of each token, at most ``max_bias`` as an exponent
+    of 2.
     """
     _, tokens, heads, channels = q.shape
     q = q.contiguous()
     output = SplitOutput.allocate(q, triton.cdiv(visible, KEY_BLOCK), values.tensor.dtype)
     schedule = output.schedule
     # No score lies further below the bound than the bound above zero; rounding adds a little to both.
-    checked = values.tensor.dtype == torch.float16 or 2 * metadata.max_score + BOUND_MARGIN > BOUND_RANGE
+    below_bound = 2 * positions.max_score + max_bias + BOUND_MARGIN
+    checked = values.tensor.dtype == torch.float16 or below_bound > BOUND_RANGE
     _attend[(schedule.programs,)](
         q,
         keys.tensor,
         values.tensor,
         keys.descriptor,
         values.descriptor,
+        bias,
         output.out,
         output.sums,
         output.totals,
         output.maxima,
-        metadata.spans,
-        metadata.batch_slot,
-        metadata.stride,
+        positions.spans,
+        positions.batch_slot,
+        positions.stride,
         key_norms,
         tokens,
         schedule.full_tiles,
         schedule.split_tiles,
         output.row_blocks,
         channels**-0.5 * LOG2_E,
+        max_bias,
         HEADROOM,
         BOUND_RANGE if values.tensor.dtype != torch.float16 else -math.inf,
         H=heads,
@@ -194,6 +234,8 @@ def attend_spans(
         TMA=keys.by_tma,
         PARTS=schedule.parts,
         CHECKED=checked,
+        BIASED=bias is not None,
+        SPANS=positions.max_spans,
         num_warps=WARPS,
     )
     return output.merged()
@@ -216,22 +258,24 @@ class SpanPool:
 
 
 class SpanAttention:
-    """The kernel as `AttentionBackend`. It can be captured, as ``plan`` only fills `StepMetadata`."""
+    """The kernel as `AttentionBackend`. It can be captured, as ``plan`` only fills `PoolPositions`."""
 
     name = "triton"
     capturable = True
 
-    def __init__(self, metadata: StepMetadata) -> None:
-        self._metadata = metadata
+    def __init__(self, positions: PoolPositions, bias: Tensor | None = None, max_bias: float = 0.0) -> None:
+        """``bias``, ``max_bias``: see `attend_spans`, but ``bias`` in exponents of e."""
+        self._positions = positions
+        self._bias = None if bias is None else bias * LOG2_E
+        self._max_bias = max_bias
         self._pools: dict[int, SpanPool] = {}
 
     def plan(self, queries: int, spans: list[Span]) -> None:
-        self._metadata.set_spans(merge_spans(spans))
+        self._positions.set_spans(merge_spans(spans))
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor) -> Tensor:
-        return attend_spans(q[None], self._pool(keys), self._pool(values), self._metadata, key_norms[None], len(keys))[
-            0
-        ]
+        pools, norms = (self._pool(keys), self._pool(values)), key_norms[None]
+        return attend_spans(q[None], *pools, self._positions, norms, len(keys), self._bias, self._max_bias)[0]
 
     def _pool(self, tensor: Tensor) -> SpanPool:
         pool = self._pools.get(tensor.data_ptr())

@@ -1,7 +1,8 @@
 """Random steps of several streams in batch slots, compared with lists of the frames that are kept."""
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,10 +12,12 @@ from stream_recon.cache.batch_slots import BatchSlots
 from stream_recon.cache.block_manager import SlidingWindow
 from stream_recon.cache.cache_dtypes import cache_policy
 from stream_recon.cache.camera import CameraCacheSchema
+from stream_recon.cache.compressed_frame_cache import CompressedSchema
 from stream_recon.cache.frame_cache import FrameCacheSchema
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import StreamSchema
 from stream_recon.configs.schema import StreamConfig
+from tests.networks import tiny_preset
 
 CPU = torch.device("cpu")
 CHANNELS = 16
@@ -31,9 +34,18 @@ class Sizes:
     layers: int
     heads: int
     special: int
-    patches: int
+    grid: tuple[int, int]
     batch_slots: int
     stream: StreamConfig
+
+    @property
+    def patches(self) -> int:
+        """Patches per frame."""
+        return self.grid[0] * self.grid[1]
+
+    def is_compressed(self, layer: int) -> bool:
+        """Whether a layer keeps blocks of patches."""
+        return self.stream.compressed_from is not None and layer >= self.stream.compressed_from
 
 
 @dataclass
@@ -47,10 +59,10 @@ class NaiveStream:
     log: list[int] = field(default_factory=list)
     """Frames that keep their special tokens."""
 
-    def visible(self, new: list[int], *, evict_first: bool) -> tuple[list[int], list[int], list[int]]:
-        """Frames whose patches, special tokens and camera tokens a step of ``new`` frames sees."""
+    def visible(self, *, evict_first: bool) -> tuple[list[int], list[int], list[int]]:
+        """Kept frames whose patches, special tokens and camera tokens a step sees."""
         window = self.window[1:] if evict_first and len(self.window) == self.config.window else self.window
-        return self.scale + window + new, self.log + new, self.scale + self.camera + new
+        return self.scale + window, self.log, self.scale + self.camera
 
     def commit(self, new: list[int]) -> None:
         self.log += new
@@ -65,11 +77,21 @@ class NaiveStream:
             self.log = pinned + rest[:half][1::2] + rest[half:]
 
 
-def attention(q: Tensor, rows: list[Rows]) -> Tensor:
-    """q [n, H, D] over rows of keys and values, in float64."""
-    keys, values = (torch.cat(parts).double() for parts in zip(*rows, strict=True))
-    weights = torch.einsum("qhd,khd->hqk", q.double(), keys).div(q.shape[-1] ** 0.5).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", weights, values)
+def attention(q: Tensor, rows: list[Rows], blocks: Sequence[Rows] = (), sizes: Sequence[int] = ()) -> Tensor:
+    """q [n, H, D] over rows of keys and values, and over blocks of ``sizes`` patches each, in float64."""
+    keys, values = (torch.cat(parts).double() for parts in zip(*rows, *blocks, strict=True))
+    counts = torch.cat([torch.ones(len(row[0])) for row in rows] + [torch.tensor(sizes)] * len(blocks)).double()
+    weights = torch.einsum("qhd,khd->hqk", q.double(), keys).div(q.shape[-1] ** 0.5).exp() * counts
+    return torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), values)
+
+
+def in_blocks(grid: tuple[int, int], side: int) -> list[list[int]]:
+    """Patches of each block of a frame, row by row."""
+    return [
+        [y * grid[1] + x for y in range(top, min(top + side, grid[0])) for x in range(left, min(left + side, grid[1]))]
+        for top in range(0, grid[0], side)
+        for left in range(0, grid[1], side)
+    ]
 
 
 def assert_same(got: Tensor, expected: Tensor, what: str) -> None:
@@ -84,13 +106,18 @@ class RandomSteps:
         self.sizes, stream = sizes, sizes.stream
         self.chance, self.generator = random.Random(seed), torch.Generator().manual_seed(seed)
         self.by_kernels = by_kernels
-        patch_slots = SlidingWindow(stream.scale_frames, stream.window).total
         camera_slots = SlidingWindow(stream.scale_frames, stream.camera_window).total
-        special_slots = max(stream.special_budget, stream.scale_frames + 4) + 1
+        network = replace(
+            tiny_preset().network,
+            dim=sizes.heads * CHANNELS,
+            heads=sizes.heads,
+            depth=sizes.layers,
+            output_layers=(0, 0, 0, 0),
+            registers=sizes.special - 2,
+        )
         schema = StreamSchema(
-            FrameCacheSchema(
-                sizes.layers, sizes.heads, CHANNELS, sizes.special, sizes.patches, patch_slots, special_slots
-            ),
+            FrameCacheSchema.from_config(network, stream, sizes.patches),
+            CompressedSchema.of_stream(network, stream, sizes.grid),
             CameraCacheSchema(sizes.layers, sizes.heads, CHANNELS, camera_slots),
             torch.float32,
             torch.float32,
@@ -108,7 +135,7 @@ class RandomSteps:
             return TorchAttention()
         from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
 
-        return SpanAttention(metadata)
+        return SpanAttention(metadata.full)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -183,11 +210,19 @@ class RandomSteps:
         got = kv_cache.attend(layer, *(x.flatten(1, 2) for x in (q, k, v)))
         got_camera = kv_cache.attend_camera(layer, *camera)
         for row, slot in enumerate(rows):
-            patches, log, cameras = self.naive[slot].visible(new[row], evict_first=evict[row])
-            seen = [self.tokens[f][layer][0] for f in patches] + [self.tokens[f][layer][1] for f in log]
-            assert_same(got[row], attention(q[row].flatten(0, 1), seen), f"slot {slot}, frames {new[row]}")
-            seen = [self.tokens[f][layer][2] for f in cameras]
+            patches, log, cameras = self.naive[slot].visible(evict_first=evict[row])
+            seen = [self.tokens[f][layer][0] for f in new[row]] + [self.tokens[f][layer][1] for f in log + new[row]]
+            kept = [self.tokens[f][layer][0] for f in patches]
+            blocks = in_blocks(self.sizes.grid, self.sizes.stream.block_side if self.sizes.is_compressed(layer) else 1)
+            means = [(self._means(keys, blocks), self._means(values, blocks)) for keys, values in kept]
+            expected = attention(q[row].flatten(0, 1), seen, means, [len(block) for block in blocks])
+            assert_same(got[row], expected, f"layer {layer}, slot {slot}, frames {new[row]}")
+            seen = [self.tokens[f][layer][2] for f in cameras + new[row]]
             assert_same(got_camera[row], attention(camera[0][row], seen), f"slot {slot}, camera of {new[row]}")
+
+    @staticmethod
+    def _means(tokens: Tensor, blocks: list[list[int]]) -> Tensor:
+        return torch.stack([tokens[block].mean(0) for block in blocks])
 
     def _randn(self, *shape: int) -> Tensor:
         return torch.randn(*shape, self.sizes.heads, CHANNELS, generator=self.generator)
@@ -198,12 +233,22 @@ class RandomSteps:
         assert counter.allocated == len(naive.scale) + len(naive.window) + pending
 
 
-def stream_config(scale: int, window: int, budget: int, camera: int) -> StreamConfig:
-    return StreamConfig(scale_frames=scale, window=window, special_budget=budget, camera_window=camera)
+def stream_config(
+    scale: int, window: int, budget: int, camera: int, compressed_from: int | None = None, block_side: int = 2
+) -> StreamConfig:
+    return StreamConfig(
+        scale_frames=scale,
+        window=window,
+        special_budget=budget,
+        camera_window=camera,
+        compressed_from=compressed_from,
+        block_side=block_side,
+    )
 
 
 SIZES = [
-    Sizes(layers=2, heads=2, special=6, patches=6, batch_slots=3, stream=stream_config(3, 4, 9, 5)),
-    Sizes(layers=2, heads=3, special=1, patches=13, batch_slots=2, stream=stream_config(1, 1, 1, 1)),
-    Sizes(layers=2, heads=1, special=5, patches=37, batch_slots=4, stream=stream_config(2, 3, 12, 2)),
+    Sizes(layers=2, heads=2, special=6, grid=(2, 3), batch_slots=3, stream=stream_config(3, 4, 9, 5)),
+    Sizes(layers=2, heads=3, special=2, grid=(1, 13), batch_slots=2, stream=stream_config(1, 1, 1, 1)),
+    Sizes(layers=3, heads=1, special=5, grid=(5, 7), batch_slots=4, stream=stream_config(2, 3, 12, 2, 1)),
+    Sizes(layers=2, heads=2, special=3, grid=(5, 6), batch_slots=2, stream=stream_config(1, 2, 1, 1, 1, 4)),
 ]

@@ -33,7 +33,7 @@ def test_attention_by_products_is_attention_however_many_queries_go_at_once(scor
     torch.testing.assert_close(attend_by_products(q, k, v, scores_at_once=scores), expected)
     other = torch.full((4, 3, 8), 1e4)
     more = [torch.cat([other, x[:6], other, x[6:]]) for x in (k, v)]
-    torch.testing.assert_close(attend_by_products(q, *more, [(0, 4), (10, 14)], scores), expected)
+    torch.testing.assert_close(attend_by_products(q, *more, [(0, 4), (10, 14)], scores_at_once=scores), expected)
 
 
 def test_instruction_sets_are_read_as_whole_words(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 def schema_of(preset: Preset, *, in_fp8: bool) -> StreamSchema:
     cache: CacheChoice = "fp8" if in_fp8 else "full"
-    return StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=cache)
+    return StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32, cache=cache)
 
 
 def cache_of(preset: Preset, *, in_fp8: bool) -> StreamCache:

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def schema_of(preset: Preset) -> StreamSchema:
-    return StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32, cache=INT8_POLICY)
+    return StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32, cache=INT8_POLICY)
 
 
 def cache_of(preset: Preset) -> StreamCache:

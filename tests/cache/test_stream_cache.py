@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def cache_of(preset: Preset) -> StreamCache:
-    schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
     return StreamCache(schema, preset.stream, TorchAttention(), CPU)
 
 
@@ -101,7 +101,7 @@ def test_a_stream_outlives_every_budget() -> None:
 
 def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.from_config(preset.network, preset.stream, 6, torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, (2, 3), torch.float32)
     schema.check_fits(schema.bytes)
     with pytest.raises(ResourceError, match=r"needs .* MiB .* are free"):
         schema.check_fits(schema.bytes - 1)
@@ -109,7 +109,7 @@ def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
     preset = tiny_preset()
-    schema = StreamSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1], torch.float32)
+    schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
     assert allocated_bytes(lambda: cache_of(preset)) == pytest.approx(schema.bytes, rel=0.01)
 
 

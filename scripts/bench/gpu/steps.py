@@ -33,6 +33,9 @@ def bench_step(network: StreamingNetwork, preset: Preset, rates: Rates) -> None:
     stream, figures = measure_step(network, preset, GRID, STEP_FRAMES)
     row(f"step, attention {figures.attention}", figures.shown)
     print_parts(stream, network, preset, rates)
+    del stream
+    variant = Variant("compressed", StepOptions(cache="compressed"))
+    row("step, --cache compressed", measure_step(network, preset, GRID, STEP_FRAMES, variant)[1].shown)
 
 
 def bench_choice(network: StreamingNetwork, preset: Preset, _: Rates) -> None:

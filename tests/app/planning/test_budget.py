@@ -53,14 +53,14 @@ def with_window(preset: Preset, window: int) -> Preset:
 
 def test_the_caches_are_those_of_the_schema() -> None:
     memory = run_memory(SMALL, (12, 16))
-    assert memory.caches == StreamSchema.from_config(SMALL.network, SMALL.stream, 192, torch.bfloat16).bytes
+    assert memory.caches == StreamSchema.from_config(SMALL.network, SMALL.stream, (12, 16), torch.bfloat16).bytes
     assert memory.total == memory.by_torch + memory.context
     assert memory.by_torch == memory.weights + memory.caches + memory.activations + memory.workspace
 
 
 def test_one_byte_an_element_makes_the_frames_cache_smaller_alone() -> None:
     half, byte = (run_memory(SMALL, (12, 16), cache) for cache in CACHE_CHOICES)
-    frames = StreamSchema.from_config(SMALL.network, SMALL.stream, 192, torch.bfloat16).frames
+    frames = StreamSchema.from_config(SMALL.network, SMALL.stream, (12, 16), torch.bfloat16).frames
     full, pages = (cache.bytes(frames, torch.bfloat16) for cache in (FrameCache, Fp8FrameCache))
     assert half.caches - byte.caches == full - pages
     assert dataclasses.replace(half, caches=0) == dataclasses.replace(byte, caches=0)

@@ -19,7 +19,7 @@ SCALES = [(1.0, 1.0), (2.5, 1.0), (6.0, 1.0), (1.0, 20.0), (5.0, 50.0)]
 
 def metadata_of(spans: list[Span], max_score: float = math.inf) -> StepMetadata:
     metadata = StepMetadata(4, CPU, 1, max_score)
-    metadata.set_spans(spans)
+    metadata.full.set_spans(spans)
     metadata.upload()
     return metadata
 
@@ -44,7 +44,7 @@ def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, 
     # The largest score is known where nothing exceeds what the weights allow.
     allowed = float(q.float().norm(dim=-1).amax() * norms.amax()) * CHANNELS**-0.5 * math.log2(math.e)
     metadata = metadata_of(spans, allowed * factor)
-    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata, factor * norms[None], POOL)
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata.full, factor * norms[None], POOL)
     error = float((got[0].double() - expected).norm() / expected.norm())
     assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
 

@@ -60,8 +60,8 @@ def test_exactly_the_visible_tokens_are_dequantised(slots: list[tuple[int, int]]
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
     own = slots[-1][1] - 1
-    metadata.set_frame(0, BASE - 5 * SPECIAL, BASE + own * patches)
-    metadata.set_spans(spans)
+    metadata.full.set_frame(BASE - 5 * SPECIAL, BASE + own * patches)
+    metadata.full.set_spans(spans)
     metadata.upload()
     seen = torch.zeros(BASE + SLOTS * patches, dtype=torch.bool, device="cuda")
     for start, stop in spans:
@@ -72,7 +72,7 @@ def test_exactly_the_visible_tokens_are_dequantised(slots: list[tuple[int, int]]
     for what, wanted in ((ALL_VISIBLE, seen), (PAST_ONLY, seen & ~is_own)):
         pool = random(len(seen), HEADS, CHANNELS, seed=2)
         before = pool.clone()
-        dequantise(log, pages, pool, SPECIAL, metadata, what)
+        dequantise(log, pages, pool, SPECIAL, metadata.full, what)
         assert torch.equal(pool, torch.where(wanted[:, None, None], expected, before))
 
 
@@ -89,7 +89,7 @@ def test_a_frame_is_stored_at_its_positions_in_e4m3(patches: int) -> None:
     slot, tokens = 3, SPECIAL + patches
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
-    metadata.set_frame(7, 30, BASE + slot * patches)
+    metadata.full.set_frame(30, BASE + slot * patches)
     metadata.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     qkv[:, :SPECIAL] *= 100  # no part of the page, and of its scale
@@ -102,7 +102,7 @@ def test_a_frame_is_stored_at_its_positions_in_e4m3(patches: int) -> None:
     own = BASE + slot * patches
     for _ in range(2):  # a slot that was used before
         expected.write(slot, v[SPECIAL:])
-        queries = store_frame(q, k, v, keys, values, pages, dequantised, norms, metadata)
+        queries = store_frame(q, k, v, keys, values, pages, dequantised, norms, metadata.full)
         assert same_but_for_ties(pages.values, expected.values)
         torch.testing.assert_close(pages.scales, expected.scales, rtol=1e-6, atol=0)
         assert same_but_for_ties(queries, to_e4m3(hadamard_rotate(q)))
@@ -137,7 +137,7 @@ def test_attention_by_queries_and_keys_in_e4m3_is_that_of_the_same_numbers(
     values = random(tokens, HEADS, CHANNELS, seed=2)
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
-    attention = SpanAttention(metadata)
+    attention = SpanAttention(metadata.full)
     attention.plan(len(q), spans)
     metadata.upload()
     got = attention.attend(q, keys, values, keys.float().norm(dim=-1).amax(0))

@@ -27,7 +27,7 @@ def metadata_of(spans: list[Span], max_score: float = math.inf) -> StepMetadata:
     """Metadata of one stream, on the device."""
     metadata = StepMetadata(4, torch.device("cuda"), 1, max_score)
     metadata.wait_for_upload()
-    metadata.set_spans(spans)
+    metadata.full.set_spans(spans)
     metadata.upload()
     return metadata
 
@@ -49,9 +49,9 @@ def test_span_attention_reads_exactly_its_spans(spans: list[Span], queries: int)
     norms = keys.float().norm(dim=-1).amax(0)
     keys[hidden], values[hidden] = 1e4, 1e4
     pools, metadata = (SpanPool(keys), SpanPool(values)), metadata_of(spans)
-    assert relative(attend_spans(q[None], *pools, metadata, norms[None], POOL)[0], expected) < 5e-3
+    assert relative(attend_spans(q[None], *pools, metadata.full, norms[None], POOL)[0], expected) < 5e-3
     # A bound that is too high by far costs nothing.
-    assert relative(attend_spans(q[None], *pools, metadata, 4 * norms[None], POOL)[0], expected) < 5e-3
+    assert relative(attend_spans(q[None], *pools, metadata.full, 4 * norms[None], POOL)[0], expected) < 5e-3
 
 
 @pytest.mark.parametrize("queries", [5, 198, 500])
@@ -69,12 +69,12 @@ def test_each_row_reads_the_spans_of_its_batch_slot(queries: int) -> None:
     expected = []
     for row, batch_slot in enumerate(batch_slots):
         spans = SPANS[row % len(SPANS)]
-        metadata.copy_row(row, metadata_of(spans), batch_slot, batch_slot * POOL)
+        metadata.copy_row(row, metadata_of(spans), batch_slot, (POOL, 0))
         plain.plan(queries, spans)
         own = slice(batch_slot * POOL, (batch_slot + 1) * POOL)
         expected.append(plain.attend(q[row].float(), keys[own].float(), values[own].float()))
     metadata.upload()
-    got = attend_spans(q, SpanPool(keys), SpanPool(values), metadata, norms, POOL)
+    got = attend_spans(q, SpanPool(keys), SpanPool(values), metadata.full, norms, POOL)
     for row, wanted in zip(got, expected, strict=True):
         assert relative(row, wanted) < 5e-3
 
@@ -93,7 +93,7 @@ def test_scores_far_below_their_bound_are_attended(queries: int, gain: float, ou
     plain.plan(queries, spans)
     expected = plain.attend(q.float(), keys.float(), values.float())
     norms = keys.float().norm(dim=-1).amax(0)
-    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans), norms[None], POOL)[0]
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata_of(spans).full, norms[None], POOL)[0]
     assert relative(got, expected) < 2e-2  # the largest weights decide: values are rounded, scores not
 
 
@@ -108,7 +108,7 @@ def test_published_size_at_any_gain(gain: float, max_score: float) -> None:
     expected = plain.attend(q, keys, values)
     norms = keys.float().norm(dim=-1).amax(0)
     metadata = metadata_of([(0, len(keys))], max_score)
-    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata, norms[None], len(keys))[0]
+    got = attend_spans(q[None], SpanPool(keys), SpanPool(values), metadata.full, norms[None], len(keys))[0]
     assert relative(got, expected) < 2e-2
 
 
@@ -118,7 +118,7 @@ def test_a_higher_bound_changes_next_to_nothing() -> None:
     q, keys, values = (random(n, HEADS, CHANNELS, seed=n) for n in (198, POOL, POOL))
     norms = keys.float().norm(dim=-1).amax(0)
     pools, metadata = (SpanPool(keys), SpanPool(values)), metadata_of([(6, 2000)])
-    results = [attend_spans(q[None], *pools, metadata, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
+    results = [attend_spans(q[None], *pools, metadata.full, norms[None] * factor, POOL) for factor in (1.0, 1.5)]
     assert relative(*results) < 1e-4
 
 
@@ -128,19 +128,19 @@ def test_a_frame_is_stored_at_the_positions_of_the_metadata() -> None:
     special, tokens = 6, 198
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
-    metadata.set_frame(7, 30, 600)
+    metadata.full.set_frame(30, 600)
     metadata.upload()
     qkv = random(1, tokens, 3, HEADS, CHANNELS)
     k, v = qkv[:, :, 1], qkv[:, :, 2]  # strided, as they come
     pools = [torch.zeros(POOL, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     norms = torch.zeros(1, HEADS, device="cuda")
-    store_frame(k, v, *pools, norms, special, metadata)
+    store_frame(k, v, *pools, norms, special, metadata.full)
     for pool, new in zip(pools, (k[0], v[0]), strict=True):
         assert torch.equal(pool[30:36], new[:special]) and torch.equal(pool[600:792], new[special:])
         pool[30:36], pool[600:792] = 0, 0
         assert not pool.any()
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
-    store_frame(k / 2, v, *pools, norms, special, metadata)
+    store_frame(k / 2, v, *pools, norms, special, metadata.full)
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
 
 
