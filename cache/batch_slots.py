@@ -5,14 +5,15 @@ stream's frame; it reads and writes only that stream's slot.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, KVCache
 from stream_recon.cache.camera import allocate_camera_pools
-from stream_recon.cache.frame_cache import FrameCacheSchema, FramePools
+from stream_recon.cache.frame_cache import FramePools
 from stream_recon.cache.step_metadata import StepMetadata
 from stream_recon.cache.stream_cache import SlotPools, StreamCache, StreamSchema
 from stream_recon.configs.schema import StreamConfig
@@ -43,6 +44,8 @@ class SharedPools:
     batch_slots: int
     frames: FramePools
     compressed: FramePools | None
+    norms: tuple[Tensor, Tensor]
+    """`FramePools.key_norms` and `FramePools.committed_norms` of all layers, which the pools share."""
     camera: tuple[Tensor, Tensor]
 
     @staticmethod
@@ -50,13 +53,20 @@ class SharedPools:
         schema: StreamSchema, batch_slots: int, device: torch.device, *, by_kernels: bool = False
     ) -> "SharedPools":
         """Empty pools; ``by_kernels``: see `FramePools.allocate`."""
-
-        def allocate(sizes: FrameCacheSchema) -> FramePools:
-            return FramePools.allocate(sizes, device, schema.dtype, batch_slots, by_kernels=by_kernels)
-
-        frames, compressed = allocate(schema.frames), allocate(schema.compressed) if schema.compressed else None
+        groups = [schema.frames, schema.compressed] if schema.compressed else [schema.frames]
+        layers = [group.layers for group in groups]
+        norms, committed = (torch.zeros(sum(layers), batch_slots, schema.frames.heads, device=device) for _ in range(2))
+        parts = zip(groups, norms.split(layers), committed.split(layers), strict=True)
+        pools = [
+            replace(
+                FramePools.allocate(group, device, schema.dtype, batch_slots, by_kernels=by_kernels),
+                key_norms=own,
+                committed_norms=own_committed,
+            )
+            for group, own, own_committed in parts
+        ]
         camera = allocate_camera_pools(schema.camera, device, schema.camera_dtype, batch_slots)
-        return SharedPools(batch_slots, frames, compressed, camera)
+        return SharedPools(batch_slots, pools[0], pools[1] if pools[1:] else None, (norms, committed), camera)
 
     def slot_view(self, batch_slot: int) -> SlotPools:
         """One slot's part."""
@@ -83,7 +93,7 @@ class BatchedKernelStep:
         self._rows = rows
         self._keys = [SpanPool(layer) for group in pools.of_frames for layer in group.keys]
         self._values = [SpanPool(layer) for group in pools.of_frames for layer in group.values]
-        self._norms = [layer for group in pools.of_frames for layer in group.key_norms]
+        self._norms = pools.norms[0]
         device, sizes = pools.frames.keys.device, schema.compressed
         self._bias = None if sizes is None else sizes.bias(device, pools.batch_slots) * LOG2_E
         one = torch.ones(1, dtype=torch.int64, device=pools.frames.keys.device)
@@ -136,6 +146,9 @@ class BatchSlots:
     ) -> None:
         self._pools = SharedPools.allocate(schema, batch_slots, device, by_kernels=by_kernels)
         self._schema = schema
+        self._tokens = schema.frames.tokens, schema.compressed.tokens if schema.compressed else 0
+        self._rows: dict[int, np.ndarray] = {}
+        """Metadata of each slot's last step."""
         self._slot_metadata = [
             StepMetadata(schema.camera.slots, device, 1, schema.max_score) if by_kernels else None
             for _ in range(batch_slots)
@@ -151,15 +164,14 @@ class BatchSlots:
 
     def begin(self, rows: Sequence[int], evict_first: Sequence[bool]) -> None:
         """Open a step of one frame for each of these slots; none may occur twice."""
+        for batch_slot, evict in zip(rows, evict_first, strict=True):
+            is_new = self.caches[batch_slot].begin(1, evict_first=evict, upload=False)
+            own = self._slot_metadata[batch_slot]
+            if own is not None and (is_new or batch_slot not in self._rows):
+                self._rows[batch_slot] = own.in_batch_slot(batch_slot, self._tokens)
         if self._metadata is not None:
             self._metadata.wait_for_upload()
-        for row, (batch_slot, evict) in enumerate(zip(rows, evict_first, strict=True)):
-            self.caches[batch_slot].begin(1, evict_first=evict, upload=False)
-            own = self._slot_metadata[batch_slot]
-            if self._metadata is not None and own is not None:
-                deep = self._schema.compressed
-                tokens = self._schema.frames.tokens, deep.tokens if deep else 0
-                self._metadata.copy_row(row, own, batch_slot, tokens)
+            self._metadata.set_rows(np.stack([self._rows[batch_slot] for batch_slot in rows]))
 
     def upload(self, rows: int, padded: int) -> None:
         """Send the metadata of a step of ``rows`` rows; rows up to ``padded`` repeat the last one."""
@@ -186,13 +198,12 @@ class BatchSlots:
 
     def end_step(self, committed: Sequence[int], rejected: Sequence[int]) -> None:
         """End a step: commit the frames of some slots, roll back those of others."""
-        keeps = torch.ones(self._pools.batch_slots, 1, dtype=torch.bool)
-        keeps[list(rejected)] = False
-        keeps = keeps.to(self._pools.frames.keys.device) if rejected else keeps
-        for pools in self._pools.of_frames:
-            if rejected:
-                pools.key_norms.copy_(torch.where(keeps, pools.key_norms, pools.committed_norms))
-            pools.committed_norms.copy_(pools.key_norms)
+        norms, committed_norms = self._pools.norms
+        if rejected:
+            keeps = torch.ones(self._pools.batch_slots, dtype=torch.bool)
+            keeps[list(rejected)] = False
+            norms.copy_(torch.where(keeps.to(norms.device)[:, None], norms, committed_norms))
+        committed_norms.copy_(norms)
         for batch_slot in committed:
             self.caches[batch_slot].commit()
         for batch_slot in rejected:

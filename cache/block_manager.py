@@ -1,10 +1,13 @@
 """Block manager of the KV cache: which slots a step writes and reads. It handles ids, never tensors.
 
-Both managers have the same verbs: ``begin`` allocates slots for a step's frames, then exactly one of ``commit`` and
-``rollback`` follows. A rollback restores every counter and list.
+All managers have the same verbs: ``begin`` allocates slots for a step's frames, then exactly one of ``commit`` and
+``rollback`` follows. A rollback restores every counter and list, so the next ``begin`` gives the same allocation, the
+very same object: what was prepared for it still holds. In most streams most frames are rolled back.
 """
 
+from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -12,9 +15,9 @@ from dataclasses import dataclass
 class StepAllocation:
     """Slots of one step."""
 
-    slot_mapping: tuple[int, ...]
+    slot_mapping: Sequence[int]
     """Slots that the step's frames are written to, in order."""
-    block_table: tuple[int, ...]
+    block_table: Sequence[int]
     """Slots that the step may read, its own included."""
 
 
@@ -36,14 +39,10 @@ class SlidingWindow:
         """Free all slots."""
         self._pinned: list[int] = []
         self._window: deque[int] = deque()
-        self._pending: tuple[int, ...] | None = None
+        self._pending: Sequence[int] | None = None
+        self._allocations: dict[tuple[int, bool], StepAllocation] = {}
         # Lowest id first: while the window fills, and when it is full, visible slots form one contiguous run.
         self._free = list(range(self.total))
-
-    @property
-    def holds_frames(self) -> bool:
-        """Whether any frame is kept."""
-        return bool(self._pinned)
 
     @property
     def allocated(self) -> int:
@@ -63,12 +62,15 @@ class SlidingWindow:
         assert self._pending is None, "the previous step was neither committed nor rolled back"
         limit = self.max_pinned if not self._pinned else 1
         assert 1 <= count <= limit, f"{count} frames in a step that takes 1 to {limit}"
-        self._pending = tuple(self._free[:count])
+        hides_oldest = evict_first and len(self._window) == self.window_size
+        allocation = self._allocations.get((count, hides_oldest))
+        if allocation is None:
+            own, window = tuple(self._free[:count]), list(self._window)[hides_oldest:]
+            allocation = StepAllocation(own, (*self._pinned, *window, *own))
+            self._allocations[count, hides_oldest] = allocation
+        self._pending = allocation.slot_mapping
         del self._free[:count]
-        window = list(self._window)
-        if evict_first and len(window) == self.window_size:
-            window = window[1:]
-        return StepAllocation(self._pending, (*self._pinned, *window, *self._pending))
+        return allocation
 
     def commit(self) -> None:
         """Keep the step's frames: pinned in the first step, else in the window, which evicts its oldest frame."""
@@ -78,19 +80,15 @@ class SlidingWindow:
         else:
             self._window.extend(self._pending)
             if len(self._window) > self.window_size:
-                self._release(self._window.popleft())
+                insort(self._free, self._window.popleft())
         self._pending = None
+        self._allocations.clear()
 
     def rollback(self) -> None:
         """Free the step's slots."""
         assert self._pending is not None
-        for slot in self._pending:
-            self._release(slot)
+        self._free[:0] = self._pending  # they were the lowest ones
         self._pending = None
-
-    def _release(self, slot: int) -> None:
-        self._free.append(slot)
-        self._free.sort()
 
 
 class TokenLog:
@@ -109,13 +107,16 @@ class TokenLog:
         self.entries = 0
         self._pinned = 0
         self._pending = 0
+        self._allocations: dict[int, StepAllocation] = {}
 
     def begin(self, count: int) -> StepAllocation:
         """Allocate ``count`` entries after the last one."""
         assert self._pending == 0 and self.entries + count <= self.capacity
         self._pending = count
-        end = self.entries + count
-        return StepAllocation(tuple(range(self.entries, end)), tuple(range(end)))
+        if count not in self._allocations:
+            end = self.entries + count
+            self._allocations[count] = StepAllocation(range(self.entries, end), range(end))
+        return self._allocations[count]
 
     def commit(self) -> tuple[int, ...] | None:
         """Keep the step's entries. If the log was thinned: the entries kept, in their new order."""
@@ -123,6 +124,7 @@ class TokenLog:
         self._pinned = self._pinned or self._pending
         self.entries += self._pending
         self._pending = 0
+        self._allocations.clear()
         if self.entries < self.capacity:
             return None
         middle = self._pinned + (self.entries - self._pinned) // 2
@@ -134,3 +136,43 @@ class TokenLog:
         """Free the step's entries."""
         assert self._pending
         self._pending = 0
+
+
+@dataclass(frozen=True)
+class FrameAllocation:
+    """Slots and entries of one step's frames; they serve all layers."""
+
+    patches: StepAllocation
+    special: StepAllocation
+
+
+class FrameTable:
+    """Slots of a stream's patches and entries of its special tokens."""
+
+    def __init__(self, pinned: int, window: int, special_budget: int) -> None:
+        self._slots = SlidingWindow(pinned, window)
+        self._log = TokenLog(pinned, special_budget)
+        self._last: FrameAllocation | None = None
+
+    def begin(self, count: int, *, evict_first: bool = False) -> FrameAllocation:
+        """See `SlidingWindow.begin`."""
+        allocation = FrameAllocation(self._slots.begin(count, evict_first=evict_first), self._log.begin(count))
+        last = self._last
+        if last is None or last.patches is not allocation.patches or last.special is not allocation.special:
+            self._last = last = allocation
+        return last
+
+    def commit(self) -> tuple[int, ...] | None:
+        """Keep the step's frames. If special tokens were thinned: see `TokenLog.commit`."""
+        self._slots.commit()
+        return self._log.commit()
+
+    def rollback(self) -> None:
+        """Free what the step took."""
+        self._slots.rollback()
+        self._log.rollback()
+
+    def reset(self) -> None:
+        """Free all."""
+        self._slots.reset()
+        self._log.reset()

@@ -62,11 +62,13 @@ class CameraCache:
         self._keys, self._values = pools or (pool[:, 0] for pool in allocate_camera_pools(schema, device, dtype))
         self._metadata = metadata
         self._allocation: StepAllocation | None = None
+        self._planned: StepAllocation | None = None
 
     def begin(self, count: int) -> None:
         """Open a step of ``count`` frames."""
         self._allocation = self.slots.begin(count)
-        if self._metadata is not None:
+        if self._metadata is not None and self._allocation is not self._planned:
+            self._planned = self._allocation
             self._metadata.set_camera(self._allocation.slot_mapping[0], self._allocation.block_table)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -96,16 +96,18 @@ class CompressedFrameCache(FrameCache):
     schema: CompressedSchema
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self.slots.holds_frames:
+        assert self._allocated is not None, "attend outside a step"
+        special = self._allocated.special
+        if len(special.block_table) > len(special.slot_mapping):
             return super().attend(layer, q, k, v)
+        # Nothing is cached.
         self._write(layer, k, v)
         first = TorchAttention()
         first.plan(len(q), [(0, len(k))])
         return first.attend(q.to(v.dtype), k.to(v.dtype), v)
 
-    def _visible_spans(self, patch_allocation: StepAllocation, special_start: int) -> list[Span]:
-        own = patch_allocation.slot_mapping
-        slots = [self._patch_span(slot) for slot in patch_allocation.block_table if slot not in own]
+    def _visible_spans(self, patches: StepAllocation, special_start: int) -> list[Span]:
+        slots = [self._patch_span(slot) for slot in patches.block_table if slot not in patches.slot_mapping]
         return [*slots, (special_start, self.schema.first_slot)]
 
     def _patches_at(self, slot: int) -> tuple[int, int]:

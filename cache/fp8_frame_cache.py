@@ -13,7 +13,6 @@ from stream_recon.cache.attention import AttentionBackend
 from stream_recon.cache.fp8_pages import FP8, SPECIAL_DTYPE, ValuePages, hadamard_rotate, to_e4m3
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import PoolPositions
-from stream_recon.configs.schema import StreamConfig
 
 
 class Fp8FrameCache(FrameCache):
@@ -22,13 +21,12 @@ class Fp8FrameCache(FrameCache):
     def __init__(
         self,
         schema: FrameCacheSchema,
-        stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
         positions: PoolPositions | None = None,
     ) -> None:
         """``pools``: of `allocate_pools`; ``positions``: see `FrameCache`."""
-        super().__init__(schema, stream, backend, pools, positions)
+        super().__init__(schema, backend, pools, positions)
         device = pools.keys.device
         shape = (schema.patch_slots, schema.patches, schema.heads, schema.head_dim)
         self._pages = [
@@ -65,7 +63,7 @@ class Fp8FrameCache(FrameCache):
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert self._allocated is not None, "attend outside a step"
         keys, key_norms = self._keys[layer], self._key_norms[layer]
-        if self._positions is not None and len(self._allocated[0].slot_mapping) == 1:
+        if self._positions is not None and len(self._allocated.patches.slot_mapping) == 1:
             queries = self._store_frame(layer, q, k, v, self._positions)
             y = self.backend.attend(queries, keys, self._dequantised, key_norms)
             self._dequantise_ahead(layer + 1, self._positions)
@@ -119,8 +117,7 @@ class Fp8FrameCache(FrameCache):
     def _store_in_pages(self, layer: int, new_keys: Tensor, v: Tensor) -> None:
         assert self._allocated is not None
         keys, values, pages = self._keys[layer], self._values[layer], self._pages[layer]
-        patch_allocation, special_allocation = self._allocated
-        slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
+        slots = zip(self._allocated.patches.slot_mapping, self._allocated.special.slot_mapping, strict=True)
         special, size = self.schema.special, self.schema.frame_tokens
         for (slot, entry), frame_k, frame_v in zip(slots, new_keys.split(size), v.split(size), strict=True):
             keys[slice(*self._special_span(entry))] = frame_k[:special]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend, Span
-from stream_recon.cache.block_manager import SlidingWindow, StepAllocation, TokenLog
+from stream_recon.cache.block_manager import FrameAllocation, SlidingWindow, StepAllocation, TokenLog
 from stream_recon.cache.step_metadata import PoolPositions
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
@@ -128,21 +128,19 @@ class FrameCache:
     def __init__(
         self,
         schema: FrameCacheSchema,
-        stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
         positions: PoolPositions | None = None,
     ) -> None:
         """``positions``: device buffers from which captured steps of one frame read their positions."""
         self.schema = schema
-        self.slots = SlidingWindow(stream.scale_frames, stream.window)
-        self.log = TokenLog(stream.scale_frames, stream.special_budget)
         self.backend = backend
         self._keys, self._values = pools.keys, pools.values
         self._key_norms, self._committed_norms = pools.key_norms, pools.committed_norms
         self._shares_norms = pools.shared
         self._positions = positions
-        self._allocated: tuple[StepAllocation, StepAllocation] | None = None
+        self._allocated: FrameAllocation | None = None
+        self._planned: FrameAllocation | None = None
 
     @staticmethod
     def allocate_pools(schema: FrameCacheSchema, device: torch.device, dtype: torch.dtype) -> FramePools:
@@ -154,16 +152,19 @@ class FrameCache:
         """Bytes of all keys and values in ``dtype``."""
         return schema.token_bytes(schema.tokens, dtype)
 
-    def begin(self, count: int, *, evict_first: bool = False) -> None:
-        """Open a step of ``count`` frames and plan its attention."""
-        patch_allocation = self.slots.begin(count, evict_first=evict_first)
-        special_allocation = self.log.begin(count)
-        self._allocated = (patch_allocation, special_allocation)
-        special_start = self._special_span(len(special_allocation.block_table) - 1)[0]
-        self.backend.plan(count * self.schema.frame_tokens, self._visible_spans(patch_allocation, special_start))
+    def begin(self, allocation: FrameAllocation) -> None:
+        """Open a step and plan its attention, unless it is the one planned last."""
+        self._allocated = allocation
+        if allocation is self._planned:
+            return
+        self._planned = allocation
+        patches, special = allocation.patches, allocation.special
+        special_start = self._special_span(len(special.block_table) - 1)[0]
+        queries = len(patches.slot_mapping) * self.schema.frame_tokens
+        self.backend.plan(queries, self._visible_spans(patches, special_start))
         if self._positions is not None:
-            special_at, _ = self._special_span(special_allocation.slot_mapping[0])
-            self._positions.set_frame(special_at, *self._patches_at(patch_allocation.slot_mapping[0]))
+            special_at, _ = self._special_span(special.slot_mapping[0])
+            self._positions.set_frame(special_at, *self._patches_at(patches.slot_mapping[0]))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write the step's keys and values of ``layer`` and attend to all visible ones; [T, H, D] each."""
@@ -171,13 +172,11 @@ class FrameCache:
         keys = self._keys[layer]
         return self.backend.attend(q.to(keys.dtype), keys, self._values[layer], self._key_norms[layer])
 
-    def commit(self) -> None:
-        """Keep the step's frames; a full window evicts its oldest one."""
+    def commit(self, kept: tuple[int, ...] | None) -> None:
+        """Keep the step's frames. ``kept``: where special tokens were thinned, see `FrameTable.commit`."""
         self._allocated = None
         if not self._shares_norms:
             self._committed_norms.copy_(self._key_norms)
-        self.slots.commit()
-        kept = self.log.commit()
         if kept is not None:
             self._compact(kept)
 
@@ -186,20 +185,16 @@ class FrameCache:
         self._allocated = None
         if not self._shares_norms:
             self._key_norms.copy_(self._committed_norms)
-        self.slots.rollback()
-        self.log.rollback()
 
     def reset(self) -> None:
         """Drop all frames. Their numbers stay in the pool, invisible and finite."""
         self._allocated = None
         self._key_norms.zero_()
         self._committed_norms.zero_()
-        self.slots.reset()
-        self.log.reset()
 
-    def _visible_spans(self, patch_allocation: StepAllocation, special_start: int) -> list[Span]:
+    def _visible_spans(self, patches: StepAllocation, special_start: int) -> list[Span]:
         """What a step sees; special tokens begin at ``special_start``."""
-        slots = [self._patch_span(slot) for slot in patch_allocation.block_table]
+        slots = [self._patch_span(slot) for slot in patches.block_table]
         return [*slots, (special_start, self.schema.base)]
 
     def _patches_at(self, slot: int) -> tuple[int, int]:
@@ -210,7 +205,7 @@ class FrameCache:
         """Write the step's keys and values of ``layer`` to their slots."""
         assert self._allocated is not None, "attend outside a step"
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
-        if self._positions is not None and len(self._allocated[0].slot_mapping) == 1:
+        if self._positions is not None and len(self._allocated.patches.slot_mapping) == 1:
             self._store_by_kernel(k[None], v[None], keys, values, key_norms[None], self._positions)
             return
         self._store(k, v, keys, values)
@@ -227,8 +222,7 @@ class FrameCache:
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._allocated is not None
         size = self.schema.frame_tokens
-        patch_allocation, special_allocation = self._allocated
-        slots = zip(patch_allocation.slot_mapping, special_allocation.slot_mapping, strict=True)
+        slots = zip(self._allocated.patches.slot_mapping, self._allocated.special.slot_mapping, strict=True)
         for frame, (slot, entry) in enumerate(slots):
             first = frame * size
             patch_first = first + self.schema.special

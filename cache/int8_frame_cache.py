@@ -16,7 +16,6 @@ from torch import Tensor
 from stream_recon.cache.attention import AttentionBackend, PlannedRun, Span
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import PoolPositions
-from stream_recon.configs.schema import StreamConfig
 
 MOST = 127
 """Largest number in a product."""
@@ -36,13 +35,12 @@ class Int8FrameCache(FrameCache):
     def __init__(
         self,
         schema: FrameCacheSchema,
-        stream: StreamConfig,
         backend: AttentionBackend,
         pools: FramePools,
         positions: PoolPositions | None = None,
     ) -> None:
         """``pools``: of `allocate_pools`; ``positions``: None."""
-        super().__init__(schema, stream, backend, pools, positions)
+        super().__init__(schema, backend, pools, positions)
         self._steps = torch.ones(schema.layers, 2, schema.heads)
         self._is_first = True
 
@@ -73,8 +71,8 @@ class Int8FrameCache(FrameCache):
         )
         self._store(new_keys.to(torch.int8), new_values.to(torch.int8), self._keys[layer], self._values[layer])
 
-    def commit(self) -> None:
-        super().commit()
+    def commit(self, kept: tuple[int, ...] | None) -> None:
+        super().commit(kept)
         self._is_first = False
 
     def reset(self) -> None:

@@ -6,6 +6,7 @@ they serve kernels that Triton interprets.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -62,8 +63,8 @@ class StepMetadata:
     """Numbers of one step on the device, int32, a row for each of its frames:
 
     ``[time, camera slot written, camera slots in use, batch slot of the stream]``, the positions of full layers and of
-    compressed ones, then one 0 or 1 for each camera slot: whether it is visible. The setters fill row 0; `copy_row`
-    fills the others.
+    compressed ones, then one 0 or 1 for each camera slot: whether it is visible. The other
+    setters fill row 0; `set_rows` fills all.
     """
 
     def __init__(self, camera_slots: int, device: torch.device, rows: int = 1, max_score: float = math.inf) -> None:
@@ -95,13 +96,17 @@ class StepMetadata:
         self.camera_visible = self._device[:, self._camera_columns :]
         """1 for each visible camera slot, int32 [rows, slots]."""
 
-    def copy_row(self, row: int, source: "StepMetadata", batch_slot: int, tokens: tuple[int, int]) -> None:
-        """Copy a stream's numbers from ``source``; ``tokens``: of a slot's pools of full and of compressed layers."""
-        numbers = self._rows[row]
-        numbers[:] = source._host
+    def in_batch_slot(self, batch_slot: int, tokens: tuple[int, int]) -> np.ndarray:
+        """Row 0 as a row for a shared pool; ``tokens``: of a slot's pools of full and of compressed layers."""
+        numbers: np.ndarray = self._host.copy()
         numbers[BATCH_SLOT] = batch_slot
         self.full.shift(numbers, batch_slot * tokens[0])
         self.compressed.shift(numbers, batch_slot * tokens[1])
+        return numbers
+
+    def set_rows(self, rows: np.ndarray) -> None:
+        """Set the first rows, each of `in_batch_slot`."""
+        self._rows[: len(rows)] = rows
 
     def wait_for_upload(self) -> None:
         """Wait until the previous upload is done: the host may not change its source earlier."""
@@ -112,7 +117,7 @@ class StepMetadata:
         """Set the number of frames committed before this one."""
         self._host[TIME] = time
 
-    def set_camera(self, slot: int, visible: tuple[int, ...]) -> None:
+    def set_camera(self, slot: int, visible: Sequence[int]) -> None:
         """``slot``: the camera slot written; ``visible``: all slots that are read, ``slot`` included."""
         self._host[CAMERA_SLOT], self._host[CAMERA_LIMIT] = slot, max(visible) + 1
         mask = self._host[self._camera_columns :]

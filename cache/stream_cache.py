@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
+from stream_recon.cache.block_manager import FrameAllocation, FrameTable
 from stream_recon.cache.cache_dtypes import CacheDtypePolicy, cache_policy
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
 from stream_recon.cache.compressed_frame_cache import CompressedSchema
@@ -83,11 +84,7 @@ class StreamSchema:
 
 
 def compressed_cache(
-    schema: StreamSchema,
-    stream: StreamConfig,
-    device: torch.device,
-    metadata: StepMetadata | None,
-    pools: FramePools | None,
+    schema: StreamSchema, device: torch.device, metadata: StepMetadata | None, pools: FramePools | None
 ) -> FrameCache:
     """The cache of a stream's compressed layers; ``metadata``, ``pools``: see `StreamCache`."""
     sizes, policy = schema.compressed, schema.policy
@@ -95,7 +92,7 @@ def compressed_cache(
     pools = pools or policy.compressed_cache.allocate_pools(sizes, device, schema.dtype)
     positions = metadata.compressed if metadata else None
     backend = policy.compressed_attention(sizes.bias(device), sizes.max_bias, positions)
-    return policy.compressed_cache(sizes, stream, backend, pools, positions)
+    return policy.compressed_cache(sizes, backend, pools, positions)
 
 
 class StreamCache:
@@ -118,42 +115,49 @@ class StreamCache:
         frame_pools = pools.frames if pools else frame_cache.allocate_pools(schema.frames, device, schema.dtype)
         compressed_pools, camera_pools = (pools.compressed, pools.camera) if pools else (None, None)
         positions = metadata.full if metadata else None
-        self._frame_caches = [frame_cache(schema.frames, stream, backend, frame_pools, positions)]
+        self._table = FrameTable(stream.scale_frames, stream.window, stream.special_budget)
+        self._allocation: FrameAllocation | None = None
+        self._frame_caches = [frame_cache(schema.frames, backend, frame_pools, positions)]
         self._full_layers = schema.frames.layers
         if schema.compressed is not None:
-            self._frame_caches.append(compressed_cache(schema, stream, device, metadata, compressed_pools))
+            self._frame_caches.append(compressed_cache(schema, device, metadata, compressed_pools))
         self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, metadata, camera_pools)
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
         self.frames = 0
         """Frames committed so far."""
 
-    def begin(self, count: int, *, evict_first: bool = False, upload: bool = True) -> None:
+    def begin(self, count: int, *, evict_first: bool = False, upload: bool = True) -> bool:
         """Open a step: the scale frames in the first one, a single frame in each later one.
 
         ``upload``: send the step's metadata to the device; `BatchSlots` uploads those of all streams together.
+        Returns whether the metadata changed since the last step.
         """
-        if self._metadata is not None:
+        allocation = self._table.begin(count, evict_first=evict_first)
+        is_new, self._allocation = allocation is not self._allocation, allocation
+        if self._metadata is not None and is_new:
             self._metadata.wait_for_upload()
+            self._metadata.set_time(self.frames)
         for frame_cache in self._frame_caches:
-            frame_cache.begin(count, evict_first=evict_first)
+            frame_cache.begin(allocation)
         self._camera_cache.begin(count)
         self._pending = count
-        if self._metadata is not None:
-            self._metadata.set_time(self.frames)
-            if upload:
-                self._metadata.upload()
+        if self._metadata is not None and upload:
+            self._metadata.upload()
+        return is_new
 
     def commit(self) -> None:
         """Keep the step's frames."""
+        kept = self._table.commit()
         for frame_cache in self._frame_caches:
-            frame_cache.commit()
+            frame_cache.commit(kept)
         self._camera_cache.commit()
         self.frames += self._pending
         self._pending = 0
 
     def rollback(self) -> None:
         """Drop the step's frames."""
+        self._table.rollback()
         for frame_cache in self._frame_caches:
             frame_cache.rollback()
         self._camera_cache.rollback()
@@ -161,6 +165,7 @@ class StreamCache:
 
     def reset(self) -> None:
         """Drop all frames. The tensors keep their addresses for the next stream."""
+        self._table.reset()
         for frame_cache in self._frame_caches:
             frame_cache.reset()
         self._camera_cache.reset()

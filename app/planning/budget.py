@@ -178,13 +178,14 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
 
 
 def _global_seconds(
-    network: NetworkConfig, queries: int, keys: int, rates: DeviceRates, policy: CacheDtypePolicy = cache_policy("full")
+    network: NetworkConfig, queries: int, keys: int, rates: DeviceRates, policy: CacheDtypePolicy | None = None
 ) -> float:
-    """Time of one layer's attention to a cache of ``policy`` with so many visible keys."""
+    """Time of one layer's attention to so many visible keys in a cache of ``policy``; None: in `COMPUTE`."""
     numbers = 2 * keys * network.dim
-    attention = _attention_seconds(network, queries, keys, rates) * (E4M3_ATTENTION if policy.dequantised else 1)
+    is_dequantised = policy is not None and policy.dequantised
+    attention = _attention_seconds(network, queries, keys, rates) * (E4M3_ATTENTION if is_dequantised else 1)
     seconds = max(attention, numbers * COMPUTE.itemsize / rates.bandwidth)
-    if policy.dequantised:
+    if policy is not None and policy.dequantised:
         bytes_moved = numbers / 2 * (policy.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
         seconds += bytes_moved / (rates.bandwidth * DEQUANTISE_EFFICIENCY)
     return seconds

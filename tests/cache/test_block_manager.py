@@ -75,11 +75,14 @@ def test_a_rolled_back_step_leaves_the_bookkeeping_as_it_was() -> None:
         slots.commit()
         log.begin(count)
         log.commit()
+    first = slots.begin(1, evict_first=True), log.begin(1)
+    slots.rollback()
+    log.rollback()
     before = copy.deepcopy((vars(slots), vars(log)))
     for _ in range(5):
-        slots.begin(1, evict_first=True)
+        again = slots.begin(1, evict_first=True), log.begin(1)
+        assert again[0] is first[0] and again[1] is first[1]  # what was planned for it still holds
         slots.rollback()
-        log.begin(1)
         log.rollback()
     assert (vars(slots), vars(log)) == before
 

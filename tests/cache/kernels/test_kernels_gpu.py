@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,13 +67,14 @@ def test_each_row_reads_the_spans_of_its_batch_slot(queries: int) -> None:
     norms = keys.float().norm(dim=-1).unflatten(0, (10, POOL)).amax(1)
     metadata, plain = StepMetadata(4, torch.device("cuda"), len(batch_slots)), TorchAttention()
     metadata.wait_for_upload()
-    expected = []
+    expected, rows = [], []
     for row, batch_slot in enumerate(batch_slots):
         spans = SPANS[row % len(SPANS)]
-        metadata.copy_row(row, metadata_of(spans), batch_slot, (POOL, 0))
+        rows.append(metadata_of(spans).in_batch_slot(batch_slot, (POOL, 0)))
         plain.plan(queries, spans)
         own = slice(batch_slot * POOL, (batch_slot + 1) * POOL)
         expected.append(plain.attend(q[row].float(), keys[own].float(), values[own].float()))
+    metadata.set_rows(np.stack(rows))
     metadata.upload()
     got = attend_spans(q, SpanPool(keys), SpanPool(values), metadata.full, norms, POOL)
     for row, wanted in zip(got, expected, strict=True):
