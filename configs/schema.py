@@ -107,7 +107,7 @@ class NetworkConfig:
     @property
     def compressed_from(self) -> int:
         """First global layer that ``--cache compressed`` compresses, where the preset states none."""
-        return max(1, self.depth // 3)
+        return max(1, self.depth // 4)
 
     @property
     def head_dim(self) -> int:
