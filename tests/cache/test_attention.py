@@ -26,6 +26,21 @@ def test_attention_reads_exactly_its_spans(spans: list[tuple[int, int]]) -> None
     torch.testing.assert_close(backend.attend(q, keys, values), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_tiles", [True, False])
+def test_a_bias_is_added_to_the_scores(dtype: torch.dtype, has_tiles: bool) -> None:
+    q, keys, values = (torch.randn(n, 2, 8) for n in (5, 10, 10))
+    sizes = torch.tensor([1, 1, 4, 4, 2, 4, 1, 4, 4, 2])
+    visible = torch.tensor([0, 1, 2, 5, 6, 7, 8, 9])
+    weights = torch.einsum("qhd,khd->hqk", q, keys[visible]).div(8**0.5).exp() * sizes[visible]
+    expected = torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), values[visible])
+    backend = TorchAttention(sizes.log(), has_tiles=has_tiles)
+    backend.plan(5, [(5, 10), (0, 3)])
+    found = backend.attend(*(x.to(dtype) for x in (q, keys, values)))
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(found.float(), expected, atol=tolerance, rtol=tolerance)
+
+
 @pytest.mark.parametrize("scores", [1, 2 * 5 * 10, 2**25])
 def test_attention_by_products_is_attention_however_many_queries_go_at_once(scores: int) -> None:
     q, k, v = (torch.randn(n, 3, 8) for n in (5, 10, 10))

@@ -54,14 +54,15 @@ def test_attention_reads_exactly_its_spans() -> None:
     assert torch.equal(backend.attend(q, keys, values, steps), before)
 
 
-def test_a_stream_is_near_the_exact_one_and_thinned_like_it() -> None:
-    preset = tiny_preset(special_budget=8, window=2)
+@pytest.mark.parametrize("compressed_from", [None, 2])
+def test_a_stream_is_near_the_exact_one_and_thinned_like_it(compressed_from: int | None) -> None:
+    preset = tiny_preset(special_budget=8, window=2, compressed_from=compressed_from)
     exact, ours = walk(cache_in(preset, in_fp8=False), preset, 40), walk(cache_of(preset), preset, 40)
     assert 1e-5 < float((ours - exact).norm() / exact.norm()) < 2e-2
 
 
 def test_a_rejected_frame_changes_no_cache() -> None:
-    preset = tiny_preset()
+    preset = tiny_preset(compressed_from=3)
     plain, disturbed = (walk(cache_of(preset), preset, 14, rejects=rejects) for rejects in (False, True))
     assert torch.equal(plain, disturbed)
 
@@ -75,5 +76,5 @@ def test_a_reset_starts_anew() -> None:
 
 
 def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
-    preset = tiny_preset()
+    preset = tiny_preset(compressed_from=2)
     assert allocated_bytes(lambda: cache_of(preset)) == pytest.approx(schema_of(preset).bytes, rel=0.01)

@@ -99,6 +99,35 @@ def test_a_stream_outlives_every_budget() -> None:
     assert kv_cache.frames == 63
 
 
+def test_compressed_layers_see_the_first_frames_whole_and_later_ones_in_blocks() -> None:
+    """What kept frames are compressed to is compared with lists of frames in `random_steps`."""
+    preset = tiny_preset()
+    compressed = tiny_preset(compressed_from=1)
+    network, images = tiny_network(preset), random_images(6)
+    steps = []
+    for kv_cache in (cache_of(preset), cache_of(compressed)):
+        heads = []
+        for batch in (images[:3], *images[3:].split(1)):
+            kv_cache.begin(len(batch))
+            heads.append(network.predict(batch[None], kv_cache))
+            kv_cache.commit()
+        steps.append(heads)
+    assert max(differences(steps[1][:1], steps[0][0]).values()) < 1e-4
+    assert differences(steps[1][1:2], steps[0][1])["tokens"] > 1e-3
+
+
+def test_the_choice_compressed_adds_compressed_layers_where_the_preset_has_none() -> None:
+    preset, own = tiny_preset(), tiny_preset(compressed_from=1)
+    layers = []
+    for each in (preset, own):
+        schema = StreamSchema.from_config(each.network, each.stream, GRID, torch.float32, cache="compressed")
+        assert schema.compressed is not None
+        layers.append((schema.frames.layers, schema.compressed.layers))
+    assert layers == [(2, 2), (1, 3)]
+    schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
+    assert schema.compressed is None and schema.frames.layers == preset.network.depth
+
+
 def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
     preset = tiny_preset()
     schema = StreamSchema.from_config(preset.network, preset.stream, (2, 3), torch.float32)
@@ -107,8 +136,9 @@ def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:
         schema.check_fits(schema.bytes - 1)
 
 
-def test_the_schema_counts_the_bytes_that_are_allocated() -> None:
-    preset = tiny_preset()
+@pytest.mark.parametrize("compressed_from", [None, 1])
+def test_the_schema_counts_the_bytes_that_are_allocated(compressed_from: int | None) -> None:
+    preset = tiny_preset(compressed_from=compressed_from)
     schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
     assert allocated_bytes(lambda: cache_of(preset)) == pytest.approx(schema.bytes, rel=0.01)
 

@@ -38,6 +38,7 @@ def test_an_override_changes_its_value_alone() -> None:
         ({"stream.rotation_search": 1}, "one of auto, true, false"),
         ({"network.output_layers": [1, 2, 3]}, "4 numbers"),
         ({"network.output_layers": [1, 2, 3, 6]}, "below depth"),
+        ({"stream.compressed_from": 6}, "below the network's depth 6"),
         ({"network.heads": 5}, "do not go together"),
         ({"network.heads": 0}, "heads must be at least 1, not 0"),
         ({"network.mlp_ratio": float("nan")}, "mlp_ratio must be a number"),

@@ -20,8 +20,9 @@ STARTS = (0, 40, 10, 25, 60)
 
 
 def narrow_preset(keyframes: str) -> Preset:
-    """Preset with which slots are reused and the log is thinned."""
-    return preset_of(keyframes=keyframes, keyframe_interval=2, window=4, special_budget=24, camera_window=16)
+    """Preset with full and compressed layers, with which slots are reused and the log is thinned."""
+    budgets = {"window": 4, "special_budget": 24, "camera_window": 16, "compressed_from": 2}
+    return preset_of(keyframes=keyframes, keyframe_interval=2, **budgets)
 
 
 @lru_cache(maxsize=2)

@@ -57,15 +57,16 @@ def outputs(
     return torch.cat(poses), torch.cat(maps), keyframes
 
 
-def long_preset() -> Preset:
+def long_preset(compressed_from: int | None) -> Preset:
     """Preset with which every second frame is rejected, the log is thinned, and slots are reused."""
-    return preset_of(keyframes="interval", keyframe_interval=2, special_budget=48, camera_window=32)
+    budgets = {"special_budget": 48, "camera_window": 32, "compressed_from": compressed_from}
+    return preset_of(keyframes="interval", keyframe_interval=2, **budgets)
 
 
-@lru_cache(maxsize=2)
-def plain_outputs(precision: Precision) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
+@lru_cache(maxsize=4)
+def plain_outputs(precision: Precision, compressed_from: int | None) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
     """Outputs of `FRAMES` frames on the plain path."""
-    preset = long_preset()
+    preset = long_preset(compressed_from)
     stream = StreamRunner(network_of(preset, fast=False), preset, GRID, StepOptions("sdpa", precision, capture=False))
     # Else convolutions of the reference would be computed with 10 bits.
     with torch.backends.cudnn.flags(allow_tf32=False):
@@ -80,13 +81,16 @@ def need(attention: AttentionChoice) -> None:
         pytest.skip("Triton does not run here")
 
 
+@pytest.mark.parametrize("compressed_from", [None, 2])
 @pytest.mark.parametrize("attention", ["triton", "flashinfer", "sdpa"])
-def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(attention: AttentionChoice) -> None:
+def test_bf16_is_no_further_from_fp32_than_the_plain_path_in_bf16(
+    attention: AttentionChoice, compressed_from: int | None
+) -> None:
     """Over rejected frames, a thinned log and reused slots. The plain path in bf16 is one sample of rounding
     errors that accumulate, not their bound: another sample has up to 1.25 times the error."""
     need(attention)
-    preset, images = long_preset(), walk(FRAMES)
-    exact, in_half = plain_outputs("fp32"), plain_outputs("bf16")
+    preset, images = long_preset(compressed_from), walk(FRAMES)
+    exact, in_half = plain_outputs("fp32", compressed_from), plain_outputs("bf16", compressed_from)
     options = StepOptions(attention, "bf16")
     ours = outputs(StreamRunner(network_of(preset, fast=True), preset, GRID, options), preset, images)
     assert ours[2] == exact[2] and 0 < sum(ours[2]) < len(ours[2])

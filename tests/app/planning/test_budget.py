@@ -40,6 +40,7 @@ MEASURED = [
     Measured(FULL, 64, (18, 32), "full", 1e3 / 80.8, 8.64, 10.40),
     Measured(FULL, 64, (21, 37), "fp8", 16.8, 0, 0),
     Measured(FULL, 64, (18, 32), "fp8", 12.95, 0, 0),
+    Measured(FULL, 64, (27, 36), "compressed", 15.12, 8.65, 0),
     Measured(SMALL, 8, (12, 16), "full", 3.55, 0.269, 0),
 ]
 

@@ -49,6 +49,25 @@ def compare(spans: list[Span], gain: float, outlier: float, dtype: torch.dtype, 
     assert error < tolerance, f"{spans} gain {gain} outlier {outlier} bound x {factor} {dtype}: {error}"
 
 
+def compare_biased(gain: float, seed: int) -> None:
+    """Three spans, with a bias of each token."""
+    generator = torch.Generator().manual_seed(seed)
+    q, keys, values = (torch.randn(n, HEADS, CHANNELS, generator=generator) for n in (5, POOL, POOL))
+    q, keys = gain * q, gain * keys
+    spans, bias = [(20, 300), (310, 700), (705, 1300)], torch.randint(1, 5, (POOL,), generator=generator).log()
+    plain = TorchAttention(bias)
+    plain.plan(len(q), spans)
+    expected = plain.attend(q, keys, values)
+    metadata, norms = StepMetadata(4, CPU), keys.norm(dim=-1).amax(0)
+    metadata.compressed.set_spans(spans)
+    metadata.upload()
+    pools, scaled = (SpanPool(keys), SpanPool(values)), bias * math.log2(math.e)
+    got = attend_spans(q[None], *pools, metadata.compressed, norms[None], POOL, scaled, 2.0)[0]
+    assert float((got - expected).norm() / expected.norm()) < 1e-5, f"biased, gain {gain}"
+
+
+for number, gain in enumerate((1.0, 6.0)):
+    compare_biased(gain, number)
 numbers = itertools.count()
 for spans, (gain, outlier) in itertools.product(SPANS, SCALES):
     compare(spans, gain, outlier, torch.float32, 1e-5, next(numbers))
