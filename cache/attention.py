@@ -110,7 +110,7 @@ def enclosing_span(spans: Sequence[Span], length_step: int = LENGTH_STEP) -> tup
     return start, stop, [(begin, end) for begin, end in hidden if begin < end]
 
 
-class PlannedRun:
+class ReadRun:
     """The tokens of a pool that a step reads in place: one run that holds all visible spans."""
 
     def __init__(self, bias: Tensor | None = None) -> None:
@@ -145,7 +145,7 @@ class TorchAttention:
         """``bias`` [C]: what is added to the scores of a pool's tokens, None for 0; ``has_tiles``: whether the CPU has
         tile products in bf16; None: asks it."""
         self._spans: list[Span] = []
-        self._in_place = PlannedRun(bias)
+        self._in_place = ReadRun(bias)
         self._has_tiles = cpu_has(AMX_BF16) if has_tiles is None else has_tiles
 
     def plan(self, queries: int, spans: list[Span]) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stream_recon.cache.attention import AttentionBackend, PlannedRun, Span
+from stream_recon.cache.attention import AttentionBackend, ReadRun, Span
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema, FramePools
 from stream_recon.cache.step_metadata import PoolPositions
 
@@ -88,7 +88,7 @@ class Int8Attention:
 
     def __init__(self, bias: Tensor | None = None) -> None:
         """``bias``: see `TorchAttention`."""
-        self._planned = PlannedRun(bias)
+        self._planned = ReadRun(bias)
 
     def plan(self, queries: int, spans: list[Span]) -> None:
         self._planned.plan(spans)
