@@ -5,7 +5,6 @@ edit lists, mirrored pictures and panoramas.
 """
 
 import math
-import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
+from stream_recon.app.sources.matroska import matroska_tracks
 
 LIBRARY_SECONDS = 20.0
 """Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""
@@ -47,8 +47,6 @@ PROJECTIONS = {
 """Kinds of pictures by their box in Spherical Video V2, or name in Apple's ``proj``; empty: a pinhole camera's."""
 LAYOUTS = ("", "two views one above the other", "two views side by side", "two views", "two views side by side")
 """Kinds of stereo pictures by their number in Spherical Video V2."""
-MATROSKA_PROJECTION = re.compile(rb"\x76\x71\x81([\x01-\x03])")
-"""Element of the projection of a Matroska track: equirectangular, cube map, mesh."""
 TURNS = {(1, 0, 0, 1): 1} | {
     (0, 1 - 2 * y, 1 - 2 * x, 0) if swap else (1 - 2 * x, 0, 0, 1 - 2 * y): number
     for number, (swap, x, y) in ORIENTATIONS.items()
@@ -189,10 +187,12 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
             with suppress(ValueError, struct.error, ArithmeticError, IndexError):
                 notes.extend(_odd_boxes(boxes, b"") if boxes.table(b"moov") else ())
             if found.container in ("Matroska", "WebM"):
-                file.seek(0)
-                kind = MATROSKA_PROJECTION.search(file.read(MAX_TABLE_BYTES).split(b"\x1f\x43\xb6\x75")[0])
-                refused = "" if kind is None else list(PROJECTIONS.values())[kind[1][0] - 1]
-                tracks = [replace(track, refused=refused or track.refused) for track in found.tracks]
+                said = matroska_tracks(file, boxes.end)
+                kinds = ("", *list(PROJECTIONS.values())[:3], "of an unknown projection")
+                tracks = [
+                    replace(track, refused=kinds[min(number, 4)] or track.refused, notes=(*track.notes, *notes))
+                    for track, (number, notes) in zip(found.tracks, said, strict=False)
+                ]
             return replace(found, tracks=tuple(tracks) or found.tracks, notes=tuple(dict.fromkeys(notes)))
     except (OSError, ValueError):
         return Film()
@@ -259,10 +259,13 @@ def _iso_tracks(file: FileBox, stated: tuple[VideoTrack, ...]) -> list[VideoTrac
     for movie in file.inside(b"moov"):
         head = movie.table(b"mvhd")
         turn = _matrix(head[-64:-28])
+        rate = head[-80:-76]
         videos = [box for box in movie.inside(b"trak") if box.table(b"mdia", b"hdlr")[8:12] == b"vide"]
         for number, box in enumerate(videos):
             # A picture of the film alone may be no video of the library's.
             known = stated[number] if len(stated) == len(videos) else VideoTrack()
+            if rate not in (b"", bytes(4), b"\0\1\0\0"):
+                known = replace(known, notes=(*known.notes, "its preferred rate (mvhd) is not applied"))
             tracks.append(_track(box, known, _scale(head), turn))
     return tracks
 
@@ -297,17 +300,16 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
     track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
     notes += (*stated.notes, *_entry_notes(entries))
+    if not box.table(b"tkhd")[3:4] or not box.table(b"tkhd")[3] & 1:
+        notes += ("its video track is not enabled (tkhd), and used",)
     edits = _edits(box.table(b"edts", b"elst"), movie_scale, scale)
     if not edits:
         return replace(track, notes=notes)
     begin = edits[0][0] - _earliest(tables.table(b"stts"), tables.table(b"ctts")) / scale
-    slowed = (
-        ()
-        if all(rate in (0, 1 << 16) for *_, rate in edits)
-        else ("its edit list changes the speed, which is not applied",)
-    )
+    if any(rate not in (0, 1 << 16) for *_, rate in edits):
+        notes += ("its edit list changes the speed, which is not applied",)
     end = begin + sum(duration for _, duration, _ in edits)
-    return replace(track, begin=begin, end=end, edits=len(edits), notes=notes + slowed)
+    return replace(track, begin=begin, end=end, edits=len(edits), notes=notes)
 
 
 def _scale(head: bytes) -> int:

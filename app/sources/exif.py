@@ -1,25 +1,27 @@
 """Camera metadata in photographs and videos: focal length, time, orientation and GPS position.
 
-Photographs: EXIF 2.3 (JEITA CP-3451C), found by Pillow. Videos: the metadata keys of QuickTime files, as described by
-Apple.
+Photographs: EXIF 2.32 (CIPA DC-008). Each tag that is read has its count of values in a table; one of another type,
+count or value is told by name. Videos: the metadata keys of QuickTime files, as described by Apple.
 """
 
 import math
+import re
 import struct
 import warnings
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from PIL import Image
-from PIL.ExifTags import GPS, IFD, Base
 
 from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import ORIENTATIONS, Calibration
 from stream_recon.app.sources.containers import MAX_TABLE_BYTES, FileBox, whole_file
 from stream_recon.configs.errors import InputError
 
@@ -29,105 +31,278 @@ SAME_FOCAL = 0.01
 """Relative difference of focal lengths up to which photographs count as one camera's: their rounding."""
 VIDEO_FOCAL = b"com.apple.quicktime.camera.focal_length.35mm_equivalent"
 """Metadata key of phones' videos."""
+PNG, TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*")
+"""Signatures at the start of a file."""
 _MILLIMETRES = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}
 """Length of the unit of pixel density, by EXIF's number of the unit."""
 _INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 1
 """QuickTime's type numbers of metadata values."""
+_WHOLE, _RATIO, _ASCII = {1: "B", 3: "H", 4: "I"}, {5: "II", 10: "ii"}, {2: "s", 129: "s"}
+"""Formats of values by TIFF's number of their type."""
+HEAD_BYTES = 64
+"""Bytes in which a file says its format."""
+MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
+"""Largest values that are no damage: pixels of a side or on a length; millimetres."""
+MAX_TEXT = 64
+"""Bytes of a tag's text that are read."""
+_Table = dict[int, tuple[str, dict[int, str], int]]
+_MAIN: _Table = {0x0112: ("Orientation", _WHOLE, 1), 0x8769: ("Exif IFD", _WHOLE, 1), 0x8825: ("GPS IFD", _WHOLE, 1)}
+_SIZE: _Table = {0x0100: ("ImageWidth", _WHOLE, 1), 0x0101: ("ImageLength", _WHOLE, 1)}
+_TIME: _Table = {
+    0x9003: ("DateTimeOriginal", _ASCII, 1),
+    0x9011: ("OffsetTimeOriginal", _ASCII, 1),
+    0x9291: ("SubSecTimeOriginal", _ASCII, 1),
+}
+_FOCAL: _Table = {
+    0x920A: ("FocalLength", _RATIO, 1),
+    0xA002: ("PixelXDimension", _WHOLE, 1),
+    0xA003: ("PixelYDimension", _WHOLE, 1),
+    0xA20E: ("FocalPlaneXResolution", _RATIO, 1),
+    0xA20F: ("FocalPlaneYResolution", _RATIO, 1),
+    0xA210: ("FocalPlaneResolutionUnit", _WHOLE, 1),
+    0xA404: ("DigitalZoomRatio", _RATIO, 1),
+    0xA405: ("FocalLengthIn35mmFilm", _WHOLE, 1),
+}
+_GPS: _Table = {
+    1: ("GPSLatitudeRef", _ASCII, 1),
+    2: ("GPSLatitude", _RATIO, 3),
+    3: ("GPSLongitudeRef", _ASCII, 1),
+    4: ("GPSLongitude", _RATIO, 3),
+    5: ("GPSAltitudeRef", _WHOLE, 1),
+    6: ("GPSAltitude", _RATIO, 1),
+}
+"""Names of the tags that are read, the types they may have, and how many values; text has any length."""
 
 
 @dataclass(frozen=True)
 class Exif:
-    """Camera metadata of a file; None for each value it does not state."""
+    """Camera metadata of a file; None for each value that it does not state, or that is not understood."""
 
+    size: tuple[int, int] | None = None
+    """Width and height in pixels as stored; of HEIC as displayed."""
     focal_35mm: float | None = None
     """35 mm equivalent focal length in millimetres."""
     focal_widths: float | None = None
-    """Focal length in widths of the unrotated image, from the pixel density of the sensor."""
+    """Focal length in longer sides of the image, from the pixel density of the sensor."""
     taken: float | None = None
-    """Time at which it was taken in seconds, from any start."""
+    """Local time at which it was taken in seconds, from any start."""
+    ahead_s: float | None = None
+    """Seconds by which that is ahead of UTC."""
     position: tuple[float, float, float] | None = None
     """Latitude and longitude in degrees, altitude in metres or nan."""
     orientation: int = 1
     """1 to 8: how the stored image is turned for display."""
+    notes: tuple[str, ...] = ()
+    """What of orientation and time is not understood."""
+    focal_notes: tuple[str, ...] = ()
+    """What of the focal length is not understood."""
+    place_notes: tuple[str, ...] = ()
+    """What of the position is not understood."""
+
+
+@dataclass
+class _Tags:
+    """Values of the tags of a directory by name, and what is not understood of them."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def odd(self, name: str, value: object, then: str = "not used") -> None:
+        self.notes.append(f"EXIF {name} {value} is not understood, and {then}")
+
+    def number(self, name: str, most: float = MAX_NUMBER) -> float | None:
+        """A number above 0; None without it, and for 0, which says that it is not known."""
+        value = self.numbers.get(name, [0.0])[0]
+        if not 0 <= value <= most:
+            self.odd(name, f"{value:g}")
+            return None
+        return value or None
+
+
+def is_heic(head: bytes) -> bool:
+    """Whether a file that begins so is HEIC, which its decoder turns; AVIF has the same boxes."""
+    return head[4:8] == b"ftyp" and b"avif" not in head[8:HEAD_BYTES]
 
 
 def read_exif(path: Path) -> Exif:
-    """EXIF of a photograph; empty if it has none or damaged data. Raises InputError if the file is unreadable."""
+    """Metadata of a photograph; empty if it has none. Raises InputError if the file is unreadable."""
     try:
-        with open_regular(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _exif(file)
+        stat = path.stat()
+        return _read(path, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def _exif(file: BinaryIO) -> Exif:
-    tags, is_turned = Image.Exif(), False
-    try:
-        head = file.read(12)
+@lru_cache(1 << 15)
+def _read(path: Path, _size: int, _changed: int) -> Exif:
+    with open_regular(path) as file:
+        head = file.read(HEAD_BYTES)
         file.seek(0)
-        if head[:4] in (b"II*\0", b"MM\0*"):
-            tags.load_from_fp(file)
-        elif head[4:8] == b"ftyp":
-            import pillow_heif
-
-            tags.load(pillow_heif.open_heif(file).info.get("exif") or b"")
-            is_turned = True  # its decoder turns the image
-        else:
-            tags.load(Image.open(file).info.get("exif") or b"")
-        main, inner, gps = dict(tags), tags.get_ifd(IFD.Exif), tags.get_ifd(IFD.GPSInfo)
-    except Exception:  # noqa: BLE001  # the libraries raise what they meet in damaged data
-        return Exif()
-    equivalent, focal = _number(inner, Base.FocalLengthIn35mmFilm), _number(inner, Base.FocalLength)
-    density, width = _number(inner, Base.FocalPlaneXResolution), _number(inner, Base.ExifImageWidth)
-    unit = _MILLIMETRES.get(int(_number(inner, Base.FocalPlaneResolutionUnit) or 2))
-    widths = focal * density / unit / width if focal and density and width and unit else None
-    turned = int(_number(main, Base.Orientation) or 1)
-    is_turned = is_turned or not 1 <= turned <= 8
-    return Exif(equivalent, widths, _taken(inner), _position(gps), 1 if is_turned else turned)
+        if head[:4] in TIFF:
+            return _exif(file, None)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                size, block = _block(file, head)
+        except Exception:  # noqa: BLE001  # the libraries raise what they meet in damaged data
+            return Exif(notes=("its EXIF cannot be read",))
+        found = _exif(BytesIO(block.removeprefix(b"Exif\0\0")), size) if block else Exif(size)
+        return replace(found, orientation=1) if is_heic(head) else found
 
 
-def _number(tags: Mapping[int, Any], tag: int) -> float | None:
-    """A number above 0; None for anything else."""
-    value = _float(tags.get(tag))
-    return value if math.isfinite(value) and value > 0 else None
+def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes]:
+    """Size of an image, and its EXIF as a TIFF structure; empty without one."""
+    if is_heic(head):
+        import pillow_heif
+
+        heif = pillow_heif.open_heif(file)
+        return heif.size, heif.info.get("exif") or b""
+    with Image.open(file) as image:
+        size, block = image.size, image.info.get("exif") or b""
+    if not block and head[:8] == PNG:
+        file.seek(len(PNG))
+        while len(chunk := file.read(8)) == 8:  # it may also stand after the image
+            length = int.from_bytes(chunk[:4], "big")
+            if chunk[4:] == b"eXIf":
+                return size, file.read(min(length, MAX_TABLE_BYTES))
+            file.seek(length + 4, 1)
+    return size, block
 
 
-def _float(value: Any) -> float:
-    """The first number of a tag; nan for none."""
-    with suppress(TypeError, ValueError, ArithmeticError, IndexError):
-        return float(value[0] if isinstance(value, tuple | bytes) else value)
-    return math.nan
+def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
+    """What a TIFF structure states; its own size where ``size`` is None."""
+    head = file.read(8)
+    if head[:4] not in TIFF:
+        return Exif(size, notes=("its EXIF cannot be read",))
+    order = "<" if head[:2] == b"II" else ">"
+    (first,) = struct.unpack(order + "I", head[4:].ljust(4, b"\0"))
+    main = _tags(file, order, first, _MAIN)
+    inner, place = (main.number(name, math.inf) or 0 for name in ("Exif IFD", "GPS IFD"))
+    times, focals, gps = (
+        _tags(file, order, int(at), table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
+    )
+    if size is None:
+        sides = _tags(file, order, first, _SIZE).numbers
+        size = (int(sides["ImageWidth"][0]), int(sides["ImageLength"][0])) if len(sides) == 2 else None
+    turned = main.numbers.get("Orientation", [1.0])[0]
+    if turned != 1 and turned not in ORIENTATIONS:
+        main.odd("Orientation", f"{turned:g}", "the image is taken as stored")
+        turned = 1
+    taken, ahead_s = _taken(times)
+    equivalent, widths, position = focals.number("FocalLengthIn35mmFilm", MAX_FOCAL_MM), _widths(focals), _position(gps)
+    notes = [tuple(tags.notes) for tags in (main, times, focals, gps)]
+    return Exif(size, equivalent, widths, taken, ahead_s, position, int(turned), notes[0] + notes[1], *notes[2:])
 
 
-def _taken(inner: Mapping[int, Any]) -> float | None:
-    text = str(inner.get(Base.DateTimeOriginal, "")).rstrip("\0 ")
+def _tags(file: BinaryIO, order: str, at: int, table: _Table) -> _Tags:
+    """Tags of ``table`` in the directory at a byte; none at 0."""
+    found, seen = _Tags(), set[int]()
     try:
-        parts = str(inner.get(Base.SubsecTimeOriginal, "")).rstrip("\0 ")
-        fraction = float(f"0.{parts}") if parts.isdecimal() and parts.isascii() else 0.0
-        return datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp() + fraction
-    except ValueError:
+        file.seek(at)
+        (count,) = struct.unpack(order + "H", file.read(2)) if at else (0,)
+        entries = file.read(12 * count)
+        for tag, kind, length, where in struct.iter_unpack(order + "HHI4s", entries):
+            if tag not in table:
+                continue
+            name, types, wanted = table[tag]
+            form, is_text = types.get(kind), types is _ASCII
+            if form is None or tag in seen or not (is_text or length == wanted):
+                found.odd(name, f"(type {kind}, {length} values)" if tag not in seen else "there twice")
+                continue
+            seen.add(tag)
+            layout = order + (f"{min(length, MAX_TEXT)}s" if is_text else form * wanted)
+            if struct.calcsize(layout) > 4:
+                file.seek(struct.unpack(order + "I", where)[0])
+                where = file.read(struct.calcsize(layout))
+            values = struct.unpack_from(layout, where)
+            if is_text:
+                found.texts[name] = values[0].split(b"\0")[0].decode("latin-1").strip()
+            else:
+                pairs = zip(values[::2], values[1::2], strict=True) if types is _RATIO else ((v, 1) for v in values)
+                found.numbers[name] = [math.nan if b in (0, 0xFFFFFFFF) else a / b for a, b in pairs]
+        if len(entries) < 12 * count:
+            raise ValueError
+    except (struct.error, OverflowError, ValueError):
+        found.notes.append(f"its EXIF is damaged, and may lack {', '.join(name for name, *_ in table.values())}")
+    return found
+
+
+def _taken(tags: _Tags) -> tuple[float | None, float | None]:
+    """Local time in seconds, and by how much it is ahead of UTC."""
+    text, zone, parts = (tags.texts.get(name, "") for name, *_ in _TIME.values())
+    taken = ahead_s = None
+    if text.strip(" :0"):
+        try:
+            taken = datetime.strptime(text, "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            tags.odd("DateTimeOriginal", repr(text))
+    if parts.isdecimal() and parts.isascii():
+        taken = None if taken is None else taken + float(f"0.{parts}")
+    elif parts:
+        tags.odd("SubSecTimeOriginal", repr(parts))
+    if found := re.fullmatch(r"([+-])([01]\d):([0-5]\d)", zone, re.ASCII):
+        ahead_s = float(f"{found[1]}1") * (3600 * int(found[2]) + 60 * int(found[3]))
+    elif zone.strip(" :"):
+        tags.odd("OffsetTimeOriginal", repr(zone))
+    return taken, ahead_s
+
+
+def _widths(tags: _Tags) -> float | None:
+    """Focal length in longer sides of the image, by the pixels on a length of the sensor."""
+    focal, zoom = tags.number("FocalLength", MAX_FOCAL_MM), tags.number("DigitalZoomRatio")
+    density, down = (tags.number(f"FocalPlane{axis}Resolution") for axis in "XY")
+    sides = [tags.number(name) or 0.0 for name in ("PixelXDimension", "PixelYDimension")]
+    (unit,) = tags.numbers.get("FocalPlaneResolutionUnit", [math.nan])
+    if zoom not in (None, 1.0):
+        tags.odd("DigitalZoomRatio", f"{zoom:g}")
+    if not density or not focal or not any(sides):
         return None
+    if down and abs(down / density - 1) > SAME_FOCAL:
+        tags.odd("FocalPlaneYResolution", f"{down:g} beside FocalPlaneXResolution {density:g}")
+    if "FocalPlaneResolutionUnit" not in tags.numbers:
+        tags.notes.append("EXIF FocalPlaneResolutionUnit is missing: inches are taken")
+        unit = 2.0
+    if unit not in _MILLIMETRES:
+        tags.odd("FocalPlaneResolutionUnit", f"{unit:g}")
+        return None
+    return focal * density / _MILLIMETRES[int(unit)] / max(sides)
 
 
-def _position(gps: Mapping[int, Any]) -> tuple[float, float, float] | None:
+def _position(tags: _Tags) -> tuple[float, float, float] | None:
     angles = []
-    for sign, name, signs in (
-        (GPS.GPSLatitudeRef, GPS.GPSLatitude, "NS"),
-        (GPS.GPSLongitudeRef, GPS.GPSLongitude, "EW"),
-    ):
-        parts, side = gps.get(name), str(gps.get(sign, "?"))[:1].upper()
-        if side not in signs or not isinstance(parts, tuple) or len(parts) < 3:
+    for name, signs, limit in (("GPSLatitude", "NS", 90), ("GPSLongitude", "EW", 180)):
+        side, parts = tags.texts.get(f"{name}Ref", "")[:1].upper(), tags.numbers.get(name, [])
+        if not side or not parts:
+            if tags.texts or tags.numbers:
+                tags.notes.append(f"EXIF {name} or {name}Ref is missing")
             return None
-        degrees, minutes, seconds = (_float(part) for part in parts[:3])
+        degrees, minutes, seconds = parts
         value = degrees + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
+        if side not in signs or not 0 <= value <= limit:
+            tags.odd(f"{name} {value:.4f}, {name}Ref", repr(side))
+            return None
         angles.append(-value if side == signs[1] else value)
-    if not (abs(angles[0]) <= 90 and abs(angles[1]) <= 180):
-        return None
-    height = _float(gps.get(GPS.GPSAltitude)) * (-1 if _float(gps.get(GPS.GPSAltitudeRef)) in (1, 3) else 1)
-    return angles[0], angles[1], height
+    (height,) = tags.numbers.get("GPSAltitude", [math.nan])
+    (below,) = tags.numbers.get("GPSAltitudeRef", [0.0])
+    if "GPSAltitude" in tags.numbers and math.isnan(height):
+        tags.odd("GPSAltitude", height)
+    elif "GPSAltitude" in tags.numbers and not ("GPSAltitudeRef" in tags.numbers and below in (0, 1, 2, 3)):
+        tags.odd("GPSAltitudeRef", below if "GPSAltitudeRef" in tags.numbers else "(missing)", "0 is taken")
+    return angles[0], angles[1], -height if below in (1, 3) else height
+
+
+def times_taken(paths: Sequence[Path]) -> list[float] | None:
+    """Seconds, from any start, at which photographs were taken; None where one does not state it.
+
+    Of their time zones all are applied or none.
+    """
+    found = [read_exif(path) for path in paths]
+    has_zones = all(exif.ahead_s is not None for exif in found)
+    times = [exif.taken - (exif.ahead_s or 0.0) * has_zones for exif in found if exif.taken is not None]
+    return times if len(times) == len(paths) else None
 
 
 def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str) -> Calibration:
@@ -135,21 +310,23 @@ def camera_from_photographs(paths: list[Path], size: tuple[int, int], name: str)
 
     Raises InputError: the files do not state a focal length, or state different ones.
     """
-    widest = max(size)
-    focals = []
-    for path in paths:
-        exif = read_exif(path)
+    focals, notes = list[float](), dict[str, None]()
+    for exif in map(read_exif, paths):
+        notes |= dict.fromkeys(exif.focal_notes)
         if exif.focal_35mm:
             focals.append(exif.focal_35mm / DIAGONAL_35MM * math.hypot(*size))
         elif exif.focal_widths:
-            focals.append(exif.focal_widths * widest)
+            focals.append(exif.focal_widths * max(size))
     if not focals:
-        raise InputError(f"--intrinsics exif: {name} does not state its focal length")
+        raise InputError("; ".join([f"--intrinsics exif: {name} does not state its focal length", *notes]))
+    if len(focals) < len(paths):
+        notes[f"{len(paths) - len(focals)} of {len(paths)} photographs do not state their focal length"] = None
     if max(focals) > min(focals) * (1 + SAME_FOCAL):
         raise InputError(
             f"--intrinsics exif: the images of {name} differ in focal length, {min(focals):.0f} to {max(focals):.0f} px"
         )
-    return _centred(median(focals), size)
+    said = tuple(f"--intrinsics exif: {note}" for note in notes)
+    return replace(_centred(median(focals), size), notes=said)
 
 
 def camera_of_video(path: Path, size: tuple[int, int]) -> Calibration:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.sources.calibration import ORIENTATIONS, same_aspect
-from stream_recon.app.sources.exif import read_exif
+from stream_recon.app.sources.exif import HEAD_BYTES, PNG, TIFF, is_heic, read_exif
 from stream_recon.configs.errors import InputError
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".ppm", ".pgm", ".pnm"})
 """Image formats that OpenCV's wheel decodes."""
 HEIF_SUFFIXES = frozenset({".heic", ".heif", ".avif"})
 """Image formats that need the library pillow-heif."""
-PNG = b"\x89PNG\r\n\x1a\n"
-"""Signature at the start of a PNG file."""
+Pixel = TypeVar("Pixel", bound=np.generic)
 MAX_IMAGE_BYTES = 2**31
 """Larger files cannot be passed to OpenCV's decoder."""
 DEEP_SUFFIXES = (".png", ".tif", ".tiff", ".pgm", ".pnm", ".jp2")
@@ -41,15 +40,11 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
     data = image_bytes(path)
     if data is None:
         return None
-    if path.suffix.lower() in HEIF_SUFFIXES and (image := _decoded_heif(data)) is not None:
-        return image
-    flags = cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH
-    try:
-        bgr = cv2.imdecode(data, flags | cv2.IMREAD_IGNORE_ORIENTATION if as_stored else flags)
-    except cv2.error:
-        return None
+    if is_heic(data[:HEAD_BYTES].tobytes()):
+        return _decoded_heif(data)
+    bgr = _as_stored(path, data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION)
     if bgr is None:
-        return None
+        return _decoded_heif(data)  # AVIF, which OpenCV may be built without
     if bgr.dtype == np.uint16:
         bgr >>= bits - 8
         bgr = np.minimum(bgr, 255).astype(np.uint8)
@@ -59,7 +54,20 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
         bgr *= 255
         bgr = np.rint(bgr, out=bgr).astype(np.uint8)
     # In place, like all of the above, so that a large image is in memory once.
-    return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+    rgb = np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), np.uint8)
+    return rgb if as_stored else oriented(rgb, read_exif(path).orientation)
+
+
+def _as_stored(path: Path, data: NDArray[np.uint8], flags: int) -> NDArray[Any] | None:
+    """Pixels of an image file, not turned: OpenCV's decoder of TIFF turns them whatever it is asked for."""
+    try:
+        image = cv2.imdecode(data, flags)
+    except cv2.error:
+        return None
+    if image is None or data[:4].tobytes() not in TIFF:
+        return image
+    turned = read_exif(path).orientation
+    return oriented(image, {6: 8, 8: 6}.get(turned, turned))
 
 
 def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -111,7 +119,7 @@ def fits_stored(images: Sequence[Path], size: tuple[int, int] | None) -> bool:
     return False
 
 
-def oriented(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def oriented(image: NDArray[Pixel], orientation: int) -> NDArray[Pixel]:
     """A stored image [H, W, ...] turned for display by an EXIF orientation (1 to 8)."""
     if orientation not in ORIENTATIONS:
         return image
@@ -129,10 +137,7 @@ def read_depth_image(path: Path) -> NDArray[np.uint16] | None:
 def read_unconverted(path: Path) -> NDArray[Any] | None:
     """An image file with its own channels (in the order of OpenCV) and type, not turned; None if it is unreadable."""
     data = image_bytes(path)
-    try:
-        return None if data is None else cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        return None
+    return None if data is None else _as_stored(path, data, cv2.IMREAD_UNCHANGED)
 
 
 def image_bytes(path: Path) -> NDArray[np.uint8] | None:

@@ -13,9 +13,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import TURNED_BY_90
-from stream_recon.app.sources.exif import read_exif
+from stream_recon.app.sources.exif import read_exif, times_taken
 from stream_recon.app.sources.image_decoding import (
     HEIF_SUFFIXES,
     IMAGE_SUFFIXES,
@@ -88,7 +87,8 @@ def turns_to_one_size(images: Sequence[Path]) -> Turns:
     """
     if not 1 < len(images) <= MAX_HEADS:
         return Turns()
-    heads = [(path, head) for path in images if (head := _head(path)) is not None]
+    found = [(path, read_exif(path)) for path in images]
+    heads = [(path, (exif.size, exif.orientation)) for path, exif in found if exif.size is not None]
     stored = Counter(size for _, (size, _) in heads)
     shown = Counter(_shown(size, turn) for _, (size, turn) in heads)
     if len(shown) < 2:
@@ -109,17 +109,6 @@ def turns_to_one_size(images: Sequence[Path]) -> Turns:
 
 def _shown(size: Size, turn: int) -> Size:
     return size[::-1] if turn in TURNED_BY_90 else size
-
-
-def _head(path: Path) -> tuple[Size, int] | None:
-    """Size as stored and EXIF orientation of a photograph; None where its head is not readable."""
-    from PIL import Image
-
-    try:
-        with open_regular(path) as file, Image.open(file) as image:
-            return image.size, int(image.getexif().get(0x0112, 1)) if image.format in ("JPEG", "MPO") else 1
-    except Exception:  # noqa: BLE001 - the library has no common error, and such a file is told when its turn comes
-        return None
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -224,12 +213,11 @@ def _check_same_picture(paths: Sequence[Path]) -> None:
 
 def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     """Images by the times at which they were taken, where all state one and their names are in another order."""
-    times: dict[Path, float] = {}
-    for path in images if 1 < len(images) <= MAX_HEADS else ():
-        if (taken := read_exif(path).taken) is None:
-            return images, []
-        times[path] = taken
-    ordered = sorted(images, key=lambda path: times.get(path, 0.0))
+    found = times_taken(images) if 1 < len(images) <= MAX_HEADS else None
+    if found is None:
+        return images, []
+    times = dict(zip(images, found, strict=True))
+    ordered = sorted(images, key=times.__getitem__)
     if ordered == images:
         return images, []
     after, before = next(pair for pair in pairwise(images) if times[pair[0]] > times[pair[1]])

@@ -54,10 +54,13 @@ def kind_by_file(path: Path) -> str:
             head = file.read(MAX_XMP_BYTES)
     except (OSError, ValueError):
         return ""
-    found = re.search(rb"GPano:ProjectionType(?:=[\"']|>)\s*(\w+)", head)
-    word = found[1].decode() if found is not None else "rectilinear"
+    named = re.search(rb"xmlns:(\w+)\s*=\s*[\"']http://ns\.google\.com/photos/1\.0/panorama/", head)
+    prefix = named[1] if named is not None else b"GPano"
+    words = {word.decode() for word in re.findall(prefix + rb":ProjectionType\s*(?:=\s*[\"']|>)\s*(\w+)", head)}
+    if not words and re.search(prefix + rb":\w+\s*(?:=\s*[\"']|>)", head):
+        return "a panorama whose XMP (GPano) has no ProjectionType"
     kinds = {"equirectangular": ROUND, "cubemap": CUBE, "rectilinear": "", "perspective": ""}
-    return kinds.get(word, f"a {word} panorama")
+    return max((kinds.get(word, f"a {word} panorama") for word in words), default="")
 
 
 def refusal(name: str, kind: str, *, is_seen: bool = False) -> str:

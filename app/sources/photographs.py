@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from stream_recon.app.core.types import ImageTransform, PreparedFrame
-from stream_recon.app.sources.exif import read_exif
+from stream_recon.app.sources.exif import times_taken
 from stream_recon.app.sources.image_decoding import read_image
 from stream_recon.app.sources.segmentation import MIN_MATCHES, ImageSignature
 from stream_recon.configs.errors import StreamReconError
@@ -26,10 +26,8 @@ def are_unordered(images: Sequence[Path]) -> bool:
     """Whether consecutive images need not show the same place: by their EXIF times, or because many do not."""
     if len(images) < MIN_IMAGES:
         return False
-    times = [read_exif(path).taken for path in images]
-    stated = [time for time in times if time is not None]
-    if len(stated) == len(images):
-        steps = [after - before for before, after in pairwise(stated)]
+    if (times := times_taken(images)) is not None:
+        steps = [after - before for before, after in pairwise(times)]
         if min(steps) < 0 or median(steps) >= MIN_SECONDS:
             return True
     step = max((len(images) - 1) / TESTED, 1.0)

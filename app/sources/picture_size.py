@@ -1,4 +1,4 @@
-"""Size of the pictures in a video stream by its packets, since OpenCV resizes all frames to the size of the first."""
+"""What packets of a video state that OpenCV and MediaInfo do not tell: changes of size, and two views in a picture."""
 
 from io import BytesIO
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import cv2
 
 from stream_recon.app.sources.capture import open_capture
-from stream_recon.app.sources.containers import media_tracks
+from stream_recon.app.sources.containers import LAYOUTS, media_tracks
 from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096
 """Bytes of a packet that are searched: parameter sets stand before the picture."""
+H264, HEVC = ("h264", "avc1", "avc3", "x264"), ("hevc", "hvc1", "hev1", "h265")
 CODECS = (
-    *("h264", "avc1", "avc3", "x264", "hevc", "hvc1", "hev1", "h265", "mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
+    *(*H264, *HEVC, "mpg1", "mpg2", "mp2v", "m2v1", "mpeg"),
     *("mp4v", "fmp4", "xvid", "divx", "mjpg", "jpeg", "vp80", "vp90"),
 )
 """Codes of codecs whose packets are understood."""
@@ -29,6 +30,8 @@ class SizeWatch:
         """Width and height as stored of the pictures at the packet read last; None where it is not known."""
         self.first: Size | None = None
         """The same at the first packet."""
+        self.views = ""
+        """Layout of the views in a picture, where the first packet states more than one."""
         try:
             capture = open_capture(path, name)
         except InputError:
@@ -52,12 +55,28 @@ class SizeWatch:
             if self._packet == 0 or self._capture.get(cv2.CAP_PROP_LRF_HAS_KEY_FRAME):
                 ok, data = self._capture.retrieve()
                 if ok and data is not None:
-                    self.size = picture_size(self._codec, data.ravel()[:MAX_HEAD_BYTES].tobytes()) or self.size
+                    head = data.ravel()[:MAX_HEAD_BYTES].tobytes()
+                    self.size = picture_size(self._codec, head) or self.size
+                    self.views = self.views or packed_views(self._codec, head)
 
     def close(self) -> None:
         if self._capture is not None:
             self._capture.release()
             self._capture = None
+
+
+def packed_views(code: str, data: bytes) -> str:
+    """Layout of two views in a picture by a packet's message on frame packing; empty without one.
+
+    ITU-T H.264, D.2.26, and H.265; encoders put it into a unit of its own.
+    """
+    _, mark, message = data.partition(b"\0\0\1\x4e\1\x2d" if code in HEVC else b"\0\0\1\6\x2d")
+    bits = "".join(f"{byte:08b}" for byte in message[1:13])
+    at = 2 * bits.find("1") + 1  # after its own number, by Exp-Golomb
+    if not mark or code not in HEVC + H264 or bits[at : at + 1] != "0" or len(bits) < at + 8:
+        return ""
+    layout = int(bits[at + 1 : at + 8], 2)
+    return "" if layout == 6 else LAYOUTS[{3: 2, 4: 1}.get(layout, 3)]
 
 
 def picture_size(code: str, data: bytes) -> Size | None:

@@ -27,6 +27,7 @@ from stream_recon.app.sources.exif import camera_from_photographs, camera_of_vid
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed
+from stream_recon.app.sources.panorama import refusal
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -132,13 +133,15 @@ class VideoReader(Reader):
     def __init__(self, capture: cv2.VideoCapture, name: str, path: Path | None = None) -> None:
         """``path``: file, for `seek`; None: `seek` is impossible.
 
-        Raises InputError: no frame can be decoded, or the file is text.
+        Raises InputError: no frame can be decoded, or the file is text or shows two views.
         """
         count = capture_frame_count(capture) if path is None else shown_frame_count(capture, path)
         super().__init__(name, capture_rate(capture), count)
         self._capture = capture
         self._path = path
         self._watch = SizeWatch(path, name) if path is not None else None
+        if self._watch is not None and self._watch.views:
+            raise InputError(refusal(name, self._watch.views))
         self._pixels = PixelShape.of(capture)
         self._tones = None if path is None else tone_curve(path)
         capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
@@ -320,6 +323,7 @@ class ImageReader(Reader):
         self._index = -1
         self._first: tuple[str, tuple[int, int]] | None = None
         self._bits: int | None = None
+        self._noted: set[str] = set()
 
     @property
     def paths(self) -> list[Path]:
@@ -345,6 +349,9 @@ class ImageReader(Reader):
         size = (rgb.shape[1], rgb.shape[0])
         self._first = self._first or (path.name, size)
         check_frame_size(path.name, size, *self._first)
+        new = [note for note in read_exif(path).notes if note not in self._noted]
+        self._noted |= {*new}
+        self.warnings += [f"{path.name}: {note}" for note in new]
         return rgb
 
     @property

@@ -231,7 +231,9 @@ class Source:
         if rgb is None or (self._calibration is None and not self._exif):
             return rgb
         size = rgb.shape[1], rgb.shape[0]
-        self._calibration = self._calibration or self._reader.exif_camera(size)
+        if self._calibration is None:
+            self._calibration = self._reader.exif_camera(size)
+            self._reader.warnings += self._calibration.notes
         if self._undistorter is None or self._undistorter.size != size:
             stored = self._reader.stored_size
             self._undistorter = Undistorter(self._calibration.for_size(size, self._orientation(size), stored), size)

@@ -1,12 +1,18 @@
 """Writer of photographs and videos with camera metadata, byte by byte."""
 
 import struct
+import zlib
 from datetime import datetime
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+Entries = dict[str, tuple[int, int, bytes]]
+"""Tag, type and values in their bytes, by name."""
+TYPES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 12: "d"}
+SIZES = {kind: struct.calcsize("=" + form) for kind, form in TYPES.items()}
 
 
 def tiff(
@@ -20,32 +26,59 @@ def tiff(
     taken: datetime | None = None,
 ) -> bytes:
     """TIFF structure with these EXIF tags."""
-    inner: list[tuple[int, int, bytes]] = []
+    return structure(*entries(focal_35mm, place, order, focal, density, width, orientation, taken), order)
+
+
+def entries(
+    focal_35mm: int | None = None,
+    place: tuple[float, float, float] | None = None,
+    order: str = "<",
+    focal: float | None = None,
+    density: float | None = None,
+    width: int = 400,
+    orientation: int = 1,
+    taken: datetime | None = None,
+) -> tuple[Entries, Entries, Entries]:
+    """Entries of the main, the EXIF and the GPS directory."""
+
+    def packed(form: str, *values: int) -> bytes:
+        return struct.pack(order + form, *values)
+
+    main: Entries = {"Orientation": (0x0112, 3, packed("H", orientation))}
+    inner: Entries = {}
     if focal_35mm is not None:
-        inner.append((0xA405, 3, struct.pack(order + "H", focal_35mm)))
+        inner["FocalLengthIn35mmFilm"] = (0xA405, 3, packed("H", focal_35mm))
     if taken is not None:
-        inner.append((0x9003, 2, taken.strftime("%Y:%m:%d %H:%M:%S").encode() + b"\0"))
+        inner["DateTimeOriginal"] = (0x9003, 2, taken.strftime("%Y:%m:%d %H:%M:%S").encode() + b"\0")
     if focal is not None and density is not None:
-        inner.append((0x920A, 5, struct.pack(order + "II", round(1000 * focal), 1000)))
-        inner.append((0xA002, 4, struct.pack(order + "I", width)))
-        inner.append((0xA20E, 5, struct.pack(order + "II", round(1000 * density), 1000)))
-        inner.append((0xA210, 3, struct.pack(order + "H", 3)))
-    gps: list[tuple[int, int, bytes]] = []
+        inner["FocalLength"] = (0x920A, 5, packed("II", round(1000 * focal), 1000))
+        inner["PixelXDimension"] = (0xA002, 4, packed("I", width))
+        inner["FocalPlaneXResolution"] = (0xA20E, 5, packed("II", round(1000 * density), 1000))
+        inner["FocalPlaneResolutionUnit"] = (0xA210, 3, packed("H", 3))
+    gps: Entries = {}
     if place is not None:
         latitude, longitude, height = place
-        gps += [(1, 2, b"S\0" if latitude < 0 else b"N\0"), (2, 5, _degrees(abs(latitude), order))]
-        gps += [(3, 2, b"W\0" if longitude < 0 else b"E\0"), (4, 5, _degrees(abs(longitude), order))]
-        gps += [(5, 1, bytes([height < 0])), (6, 5, struct.pack(order + "II", round(1000 * abs(height)), 1000))]
-    main = [(0x0112, 3, struct.pack(order + "H", orientation))]
+        gps = {
+            "GPSLatitudeRef": (1, 2, b"S\0" if latitude < 0 else b"N\0"),
+            "GPSLatitude": (2, 5, _degrees(abs(latitude), order)),
+            "GPSLongitudeRef": (3, 2, b"W\0" if longitude < 0 else b"E\0"),
+            "GPSLongitude": (4, 5, _degrees(abs(longitude), order)),
+            "GPSAltitudeRef": (5, 1, bytes([height < 0])),
+            "GPSAltitude": (6, 5, packed("II", round(1000 * abs(height)), 1000)),
+        }
+    return main, inner, gps
+
+
+def structure(main: Entries, inner: Entries, gps: Entries, order: str = "<") -> bytes:
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8)
-    pointers = [tag for tag, entries in ((0x8769, inner), (0x8825, gps)) if entries]
-    at = 8 + len(_directory(main + [(tag, 4, bytes(4)) for tag in pointers], 8, order))
+    below = [(name, tag, own) for name, tag, own in (("a", 0x8769, inner), ("b", 0x8825, gps)) if own]
+    pointers: Entries = {name: (tag, 4, bytes(4)) for name, tag, _ in below}
+    at = 8 + len(_directory(main | pointers, 8, order))
     tail = b""
-    for tag, entries in ((0x8769, inner), (0x8825, gps)):
-        if entries:
-            main.append((tag, 4, struct.pack(order + "I", at + len(tail))))
-            tail += _directory(entries, at + len(tail), order)
-    return head + _directory(main, 8, order) + tail
+    for name, tag, own in below:
+        pointers[name] = (tag, 4, struct.pack(order + "I", at + len(tail)))
+        tail += _directory(own, at + len(tail), order)
+    return head + _directory(main | pointers, 8, order) + tail
 
 
 def jpeg(path: Path, rgb: NDArray[np.uint8], block: bytes) -> Path:
@@ -75,13 +108,20 @@ def _degrees(value: float, order: str) -> bytes:
     return struct.pack(order + "6I", int(degrees), 1, int(minutes), 1, round(10_000 * seconds), 10_000)
 
 
-def _directory(entries: list[tuple[int, int, bytes]], at: int, order: str) -> bytes:
-    sizes = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8}
+def _directory(entries: Entries, at: int, order: str) -> bytes:
     table, data = struct.pack(order + "H", len(entries)), b""
     begin = at + 2 + 12 * len(entries) + 4
-    for tag, kind, content in sorted(entries):
-        count = len(content) // sizes[kind]
+    for tag, kind, content in sorted(entries.values()):
+        count = len(content) // SIZES[kind]
         where = content.ljust(4, b"\0") if len(content) <= 4 else struct.pack(order + "I", begin + len(data))
         data += content if len(content) > 4 else b""
         table += struct.pack(order + "HHI", tag, kind, count) + where
     return table + struct.pack(order + "I", 0) + data
+
+
+def png(path: Path, rgb: NDArray[np.uint8], block: bytes, *, at_end: bool = False) -> Path:
+    data = cv2.imencode(".png", rgb[..., ::-1])[1].tobytes()
+    check = struct.pack(">I", zlib.crc32(b"eXIf" + block))
+    at = len(data) - 12 if at_end else 33
+    path.write_bytes(data[:at] + struct.pack(">I", len(block)) + b"eXIf" + block + check + data[at:])
+    return path

@@ -103,3 +103,27 @@ def turning(path: Path, first: tuple[int, int] = (96, 64), then: tuple[int, int]
         data += cv2.imencode(".jpg", image)[1].tobytes()
     path.write_bytes(data)
     return path
+
+
+Element = tuple[str, "bytes | list[Element]"]
+"""Number in hexadecimal digits, and content or elements of Matroska."""
+MASTERS = ("18538067", "1654ae6b", "ae", "e0", "7670", "1043a770", "45b9")
+
+
+def elements(data: bytes) -> list[Element]:
+    """Elements of a Matroska file, without those that address others."""
+    at, found = 0, list[Element]()
+    while at < len(data):
+        first = at + 9 - data[at].bit_length()
+        length = 9 - data[first].bit_length()
+        size = int.from_bytes(data[first : first + length], "big") & ((1 << 7 * length) - 1)
+        name, content = data[at:first].hex(), data[first + length : first + length + size]
+        if name not in ("114d9b74", "1c53bb6b"):
+            found.append((name, elements(content) if name in MASTERS else content))
+        at = first + length + size
+    return found
+
+
+def matroska(tree: list[Element]) -> bytes:
+    parts = [(bytes.fromhex(name), matroska(inside) if isinstance(inside, list) else inside) for name, inside in tree]
+    return b"".join(name + (1 << 56 | len(content)).to_bytes(8, "big") + content for name, content in parts)

@@ -2,8 +2,10 @@
 
 import os
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
 from threading import Event
 
 import cv2
@@ -16,17 +18,20 @@ from stream_recon.app.sources.colour import tone_curve
 from stream_recon.app.sources.containers import TURNS, film, media_tracks
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import oriented
-from stream_recon.app.sources.picture_size import SizeWatch, picture_size
+from stream_recon.app.sources.picture_size import SizeWatch, packed_views, picture_size
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import InputError
 from tests.app.media import write_broken_avi, write_images, write_video
 from tests.app.sources.film_files import (
     CONTAINERS,
     TO_SAMPLE,
+    Element,
     box,
     displayed,
+    elements,
     find_box,
     insert_box,
+    matroska,
     spherical,
     trimmed,
     turning,
@@ -117,6 +122,29 @@ def test_sizes_are_read_from_packets(tmp_path: Path, code: str, name: str) -> No
     watch = SizeWatch(tmp_path / name, name)
     assert watch.size == (72, 50)
     watch.close()
+
+
+@pytest.mark.parametrize(("number", "layout"), [(3, "two views side by side"), (4, "two views one"), (5, "two views,")])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts"])
+def test_two_views_in_a_picture_of_h264_are_refused_by_their_message(
+    tmp_path: Path, number: int, layout: str, suffix: str
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    words = f"-f lavfi -i testsrc=s=64x48:d=0.2:r=10 -c:v libx264 -x264-params frame-packing={number}".split()
+    made = subprocess.run(["ffmpeg", "-v", "error", *words, str(path)], check=False) if which("ffmpeg") else None
+    if made is None or made.returncode:
+        pytest.skip("FFmpeg with libx264 is not installed")
+    with pytest.raises(InputError, match=layout):
+        open_source(str(path))
+
+
+def test_two_views_are_read_from_packets() -> None:
+    # Message 45: number 0, not cancelled, type 3.
+    bits = struct.pack(">B", 0b1_0_000001) + struct.pack(">B", 0b1_0_000000) + bytes(4)
+    for code, unit in (("h264", b"\6\x2d"), ("hevc", b"\x4e\1\x2d")):
+        assert packed_views(code, b"\0\0\1" + unit + bytes([len(bits)]) + bits) == "two views side by side"
+        for end in range(2):
+            assert not packed_views(code, b"\0\0\1" + unit + b"\6" + bits[:end])
 
 
 def test_sizes_are_read_from_packets_of_h264_and_from_junk() -> None:
@@ -342,6 +370,68 @@ def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
     expected, said = read(bytes(whole))
     assert len(mutants) > 80 and not said
     assert silently_other(read, mutants, expected, InputError) == []
+
+
+def changed_elements(tree: list[Element], above: str = "") -> Iterator[Mutant[list[Element]]]:
+    """Renamed and added elements of Matroska, at all levels but those of frames."""
+    if above:
+        yield Mutant("added to", ("4FFE",), [*tree, ("4ffe", b"\1")])
+    for at, (name, inside) in enumerate(tree):
+        before, after = tree[:at], tree[at + 1 :]
+        if isinstance(inside, list):
+            for inner in changed_elements(inside, name):
+                yield Mutant(inner.change, inner.names, [*before, (name, inner.content), *after])
+        if above and name != "1f43b675":
+            yield Mutant(f"renamed {name}", ("4FFE",), [*before, ("4ffe", matroska([(name, inside)])), *after])
+
+
+def test_no_change_of_an_element_of_matroska_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    for number in range(3):
+        writer.write(np.full((48, 64, 3), 80 * number, np.uint8))
+    writer.release()
+    tree = elements(path.read_bytes())
+
+    def read(changed: list[Element]) -> tuple[list[tuple[tuple[int, ...], bytes]], list[str]]:
+        path.write_bytes(matroska(changed))
+        with open_source(str(path)) as source:
+            return [(frame.rgb.shape, frame.rgb.tobytes()) for frame in source], source.warnings
+
+    def with_element(name: str, value: bytes | list[Element]) -> list[Element]:
+        """An element of the video, or of its projection."""
+
+        def grown(level: list[Element]) -> list[Element]:
+            return [
+                (n, ([*inside, (name, value)] if n == "e0" else grown(inside)) if isinstance(inside, list) else inside)
+                for n, inside in level
+            ]
+
+        return grown(tree)
+
+    expected, said = read(tree)
+    assert len(expected) == 3 and not said
+    # What kind of track it is and what decodes it are refused by what is missing.
+    needed = ("1654ae6b", "ae", "e0", "86", "83", "1549a966", "d7")
+    mutants = [m for m in changed_elements(tree) if not m.change.endswith(tuple(f"renamed {n}" for n in needed))]
+    assert silently_other(read, mutants, expected, InputError) == []
+    for name, value, word in (("54bb", b"\x08", "PixelCropTop 8"), ("53c0", b"\1", "AlphaMode 1")):
+        found, said = read(with_element(name, value))
+        assert found == expected and len(said) == 1 and word in said[0]
+    for number, kind in ((1, "360 degrees"), (2, "cube map"), (7, "unknown projection")):
+        with pytest.raises(InputError, match=kind):
+            read(with_element("7670", [("7671", bytes([number]))]))
+
+
+def test_speeds_and_tracks_that_are_not_applied_are_told(tmp_path: Path) -> None:
+    for name, at, value, word in (("mvhd", 28, b"\0\0\x80\0", "preferred rate"), ("tkhd", 8, bytes(4), "not enabled")):
+        path = write_video(tmp_path / f"{name}.mp4", 3)
+        data = bytearray(path.read_bytes())
+        begin, _ = find_box(bytes(data), [b"moov", *([b"trak"] if name == "tkhd" else []), name.encode()])
+        data[begin + at : begin + at + 4] = value
+        path.write_bytes(data)
+        with open_source(str(path)) as source:
+            assert len(list(source)) == 3 and len(source.warnings) == 1 and word in source.warnings[0]
 
 
 def test_a_clean_aperture_that_is_a_part_is_told(tmp_path: Path) -> None:

@@ -183,3 +183,28 @@ def test_two_views_side_by_side_are_refused_unless_the_camera_is_given(tmp_path:
             list(source)
     with open_source(str(tmp_path), FrameChoice(camera="400,400,384,144")) as source:
         assert len(list(source)) == 2
+
+
+@pytest.mark.parametrize(
+    ("prefix", "tag", "word", "message"),
+    [
+        ("GPano", "ProjectionType", "equirectangular", "360 degrees"),
+        ("other", "ProjectionType", "equirectangular", "360 degrees"),
+        ("GPano", "ProjectionType", "cylindrical", "a cylindrical panorama"),
+        ("GPano", "Projection", "equirectangular", "no ProjectionType"),
+        ("GPano", "ProjectionType", "perspective", None),
+    ],
+)
+def test_photographs_say_their_projection(
+    tmp_path: Path, prefix: str, tag: str, word: str, message: str | None
+) -> None:
+    space = f'xmlns:{prefix}="http://ns.google.com/photos/1.0/panorama/"'
+    part = f'http://ns.adobe.com/xap/1.0/\0<rdf:Description {space} {prefix}:{tag}="{word}"/>'.encode()
+    data = cv2.imencode(".jpg", np.zeros((48, 64, 3), np.uint8))[1].tobytes()
+    size = (len(part) + 2).to_bytes(2, "big")
+    (tmp_path / "a.jpg").write_bytes(data[:2] + b"\xff\xe1" + size + part + data[2:])
+    if message is None:
+        assert len(list(open_source(str(tmp_path)))) == 1
+    else:
+        with pytest.raises(InputError, match=message):
+            open_source(str(tmp_path))
