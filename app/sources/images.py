@@ -32,7 +32,10 @@ def checked_time(timestamp: object, last: float | None) -> float:
         return 0.0 if last is None else last + 1 / NOMINAL_FPS
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float | np.integer | np.floating):
         raise InputError(f"timestamp is {timestamp!r}: give seconds")
-    time = float(timestamp)
+    try:
+        time = float(timestamp)
+    except OverflowError:
+        time = math.inf
     if not math.isfinite(time):
         raise InputError(f"timestamp is {time}: give finite seconds")
     if last is not None and time <= last:
@@ -70,6 +73,8 @@ class ImagesReader(Reader):
         for index, item in enumerate(images):
             timestamp, rgb = item if isinstance(item, tuple | list) and len(item) == 2 else (None, item)
             last = checked_time(timestamp, last)
+            if last < 0:
+                raise InputError(f"timestamp is {last:g}: give seconds from 0 on")
             yield index, last, checked_image(rgb)
 
 

@@ -23,19 +23,33 @@ def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
     from fuzzing.commands import COMMANDS
 
-    done = fuzz("--cases", str(2 * (24 + len(COMMANDS))), "--seed", "11", "--jobs", "2")
+    done = fuzz("--cases", str(2 * (31 + len(COMMANDS))), "--seed", "11", "--jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     rows = re.findall(r"^(\w+) +2 +(\d+) +(\d+) +0 ", done.stdout, re.MULTILINE)
     kinds = ["video", "upload", "image", "checkpoint", "preset", "dataset", "result", "page"]
     kinds += ["camera", "track", "exif", "recording", "lens", "units", "clip", "turned", "film", "other_source"]
-    kinds += ["special", "manifest", "broken_track", "links"]
+    kinds += [
+        "special",
+        "manifest",
+        "writer",
+        "container",
+        "tag",
+        "clock",
+        "truth",
+        "message",
+        "order",
+        "door",
+        "links",
+    ]
     kinds += [*COMMANDS, "serve", "markup"]
     assert [kind for kind, _, _ in rows] == kinds
     assert all(int(read) + int(refused) == 2 for _, read, refused in rows)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "kind", "cases"), [("markup", "markup", 2), ("size", "serve", 8)])
+@pytest.mark.parametrize(
+    ("fault", "kind", "cases"), [("markup", "markup", 2), ("size", "serve", 8), ("tags", "tag", 4)]
+)
 def test_a_mended_fault_is_found_when_it_is_put_back(fault: str, kind: str, cases: int) -> None:
     done = fuzz("--fault", fault, "--kind", kind, "--cases", str(cases), "--seed", "1")
     assert done.returncode == 1 and f"traceback: fuzz.py --kind {kind} --seed 1 --case " in done.stdout

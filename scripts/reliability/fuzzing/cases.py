@@ -46,6 +46,7 @@ from tests.app.datasets.test_sequence import pose_line, write_poses
 from tests.app.datasets.test_sequence import write_images as write_sequence_images
 from tests.app.fake_engine import run_info
 from tests.app.media import numbered_image, write_images, write_video
+from tests.app.sources.changed_inputs import SOURCES
 from tests.networks import tiny_network, tiny_preset
 
 SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
@@ -212,6 +213,7 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "exif": exif,
     "recording": recording,
     **MEANINGS,
+    **SOURCES,
     **FAULTS,
     **COMMANDS,
     "serve": serve,

@@ -92,6 +92,14 @@ PUT_BACK: dict[str, tuple[str, str, Any]] = {
     "size": ("app.web.uploads", "LARGEST_SIZE", 10**1000),
     "number": ("app.web.routes", "Routes._job", lambda own, asked: own.store.get(int(asked.path_params["id"]))),
     "nan": ("app.web.library", "math", SimpleNamespace(isfinite=lambda _: True)),
+    "absent": ("app.sources.camera_files", "absent_notes", lambda _: ()),
+    "boxes": ("app.sources.containers", "_odd_boxes", lambda *_, **__: ()),
+    "elements": ("app.sources.containers", "matroska_tracks", lambda *_: []),
+    "tags": ("app.sources.exif", "_Tags.odd", lambda *_: None),
+    "unit": ("app.datasets.trajectories", "LENGTHS", dict.fromkeys(("m", "cm", "mm"), 1.0)),
+    "rows_of_image": ("app.sources.rosbag", "unsupported", lambda _: None),
+    "names": ("app.sources.image_files", "in_order", sorted),
+    "times": ("app.sources.images", "checked_time", lambda time, _: float(time or 0)),
 }
 """Mended faults: the module, what the mend is in it, and what does without."""
 

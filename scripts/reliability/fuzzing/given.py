@@ -17,20 +17,10 @@ from stream_recon.app.sources.undistort import Undistorter
 from tests.app.media import numbered_image
 from tests.app.sources import exif_files
 from tests.app.sources.bags import Bag
+from tests.app.sources.test_camera_writers import SIZE as CAMERA_SIZE
+from tests.app.sources.test_camera_writers import WRITERS, written
 
 SIZE = 64, 48
-CAMERAS = {
-    "cameras.txt": "# cameras\n1 OPENCV 64 48 50 51 32.5 24.5 -0.2 0.05 0.001 -0.002\n",
-    "fish.txt": "1 OPENCV_FISHEYE 64 48 30 30 32.5 24.5 0.02 -0.01 0.003 -0.001\n",
-    "intrinsics.txt": "58.5 58.6 32 24 64 48\n",
-    "transforms.json": '{"camera_model": "OPENCV", "fl_x": 50, "fl_y": 51, "cx": 32, "cy": 24, "w": 64, "h": 48, '
-    '"k1": -0.2, "k2": 0.05, "p1": 0.001, "p2": -0.002}',
-    "info.yaml": "image_width: 64\nimage_height: 48\ncamera_matrix:\n  rows: 3\n  cols: 3\n"
-    "  data: [50.0, 0.0, 32.0, 0.0, 51.0, 24.0, 0.0, 0.0, 1.0]\ndistortion_model: plumb_bob\n"
-    "distortion_coefficients:\n  rows: 1\n  cols: 5\n  data: [-0.2, 0.05, 0.001, -0.002, 0.0]\n",
-    "chain.yaml": "cam0:\n  camera_model: pinhole\n  distortion_coeffs: [-0.2, 0.05, 0.001, -0.002]\n"
-    "  distortion_model: radtan\n  intrinsics: [50.0, 51.0, 32.0, 24.0]\n  resolution: [64, 48]\n",
-}
 NUMBERS = "50,51,32,24,-0.2,0.05,0.001,-0.002"
 POINTS = "\n".join(
     f'<trkpt lat="{48 + n * 1e-5}" lon="{11 + n * 2e-5}"><ele>{500 + n}</ele>'
@@ -41,6 +31,8 @@ TRACKS = {
     "walk.gpx": '<?xml version="1.0"?>\n<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>\n'
     f"{POINTS}\n</trkseg></trk></gpx>\n",
     "walk.csv": "time,lat,lon,alt\n" + "".join(f"{n},{48 + n * 1e-5},{11 + n * 2e-5},{500 + n}\n" for n in range(12)),
+    "feet.csv": "datetime(utc),lat(deg),lon(deg),alt(ft)\n"
+    + "".join(f"2026-05-0{n + 1} 10:00:00,{47 + n * 1e-5},{8 + n * 1e-5},{400 + n}\n" for n in range(8)),
     "frames.csv": "frame,x,y,z\n" + "".join(f"{n},{n * 0.5},{n * 0.1},0\n" for n in range(12)),
     "walk.txt": "# time x y z qx qy qz qw\n" + "".join(f"{n / 10} {n} {n / 2} 0 0 0 0 1\n" for n in range(12)),
 }
@@ -48,10 +40,9 @@ TRACKS = {
 
 def write_given(folder: Path) -> None:
     """Write undamaged examples, one folder per kind."""
-    for kind, files in (("cameras", CAMERAS), ("tracks", TRACKS)):
-        (folder / kind).mkdir(parents=True)
-        for name, text in files.items():
-            (folder / kind / name).write_text(text)
+    (folder / "tracks").mkdir(parents=True)
+    for name, text in TRACKS.items():
+        (folder / "tracks" / name).write_text(text)
     exif_folder, bags = folder / "exif", folder / "recordings"
     exif_folder.mkdir()
     bags.mkdir()
@@ -71,20 +62,20 @@ def write_given(folder: Path) -> None:
 
 def camera(folder: Path, source: Path, draw: random.Random) -> None:
     """``--intrinsics``."""
-    chosen = draw.choice(sorted((source / "given" / "cameras").iterdir()))
-    text = str(folder / chosen.name)
+    kind, tree, *_ = draw.choice([*WRITERS.values()])
     if draw.random() < 0.15:
         numbers = NUMBERS.split(",")
         numbers[draw.randrange(len(numbers))] = draw.choice(WORDS)
         text = ",".join(numbers)
     else:
-        (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
+        text = str(folder / f"a.{kind}")
+        Path(text).write_bytes(broken_text(written(kind, tree), draw))
     calibration = parse_camera(text)
     assert parse_camera(calibration.text()) == calibration
-    undistorter = Undistorter(calibration.for_size(SIZE), SIZE)
-    image = undistorter(np.zeros((SIZE[1], SIZE[0], 3), np.uint8))
+    undistorter = Undistorter(calibration.for_size(CAMERA_SIZE), CAMERA_SIZE)
+    image = undistorter(np.zeros((*CAMERA_SIZE[::-1], 3), np.uint8))
     k = undistorter.intrinsics
-    assert image.shape == (SIZE[1], SIZE[0], 3) and np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0
+    assert image.shape[:2] == CAMERA_SIZE[::-1] and np.isfinite([k.fx, k.fy, k.cx, k.cy]).all() and k.fx > 0
 
 
 def track(folder: Path, source: Path, draw: random.Random) -> None:
@@ -93,8 +84,9 @@ def track(folder: Path, source: Path, draw: random.Random) -> None:
     (folder / chosen.name).write_bytes(broken_text(chosen.read_text(), draw))
     gps_track, _ = parse_scale_source(f"track:{folder / chosen.name}{draw.choice(['', '', '@3', '@-1e999', '@x'])}")
     assert isinstance(gps_track, GpsTrack)
-    metres = gps_track.positions.metres
+    metres, times = gps_track.positions.metres, gps_track.positions.times
     assert metres.ndim == 2 and metres.shape[1] == 3 and np.isfinite(metres).all()
+    assert times is None or (np.isfinite(times).all() and (np.diff(times) > 0).all())
 
 
 def exif(folder: Path, source: Path, draw: random.Random) -> None:

@@ -16,7 +16,7 @@ from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.gps_alignment import scale_by_track
-from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
+from stream_recon.app.metric_scale.gps_tracks import Positions
 from stream_recon.app.metric_scale.scale_source import GpsTrack, parse_scale_source
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.metric_scale import OF_FILE
@@ -230,17 +230,6 @@ def manifest(folder: Path, source: Path, draw: random.Random) -> None:
         assert type(checked.result["frames"]) is int and checked.result["frames"] >= 0
 
 
-def broken_track(folder: Path, source: Path, draw: random.Random) -> None:
-    """A table of positions with broken cells gives finite ascending times, or is refused."""
-    rows = "\n".join(f"2026-05-0{n + 1} 10:00:00,{47 + n * 1e-5},{8 + n * 1e-5},{400 + n}" for n in range(8))
-    (folder / "a.csv").write_bytes(broken_text("datetime(utc),lat(deg),lon(deg),alt(ft)\n" + rows, draw))
-    try:
-        positions = read_positions(folder / "a.csv")
-    except ValueError as error:
-        raise InputError(str(error).replace("\n", " ")) from error
-    assert positions.times is None or (np.isfinite(positions.times).all() and (np.diff(positions.times) > 0).all())
-
-
 MEANINGS: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "lens": lens,
     "units": units,
@@ -250,5 +239,4 @@ MEANINGS: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "other_source": other_source,
     "special": special,
     "manifest": manifest,
-    "broken_track": broken_track,
 }

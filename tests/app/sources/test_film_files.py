@@ -350,26 +350,48 @@ def with_changes(name: bytes, content: bytes, way: tuple[bytes, ...] = ()) -> It
                 yield Mutant(f"{inner.change} {word}", inner.names, head + before + grown + after)
 
 
-def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
-    """Of an upright film that is cut."""
-    whole = bytearray(trimmed(tmp_path / "a.mp4", 0.3, 0.4, frames=10).read_bytes())
+Frames = list[tuple[tuple[int, ...], bytes]]
+
+
+def film_read(path: Path, data: bytes) -> tuple[Frames, list[str]]:
+    path.write_bytes(data)
+    with open_source(str(path)) as source:
+        return [(frame.rgb.shape, frame.rgb.tobytes()) for frame in source], source.warnings
+
+
+def upright_cut(path: Path) -> bytes:
+    """An upright film that is cut."""
+    whole = bytearray(trimmed(path, 0.3, 0.4, frames=10).read_bytes())
     _, end = find_box(bytes(whole), [b"moov", b"trak", b"tkhd"])
     struct.pack_into(">5i", whole, end - 44, 0, 1 << 16, 0, -1 << 16, 0)
+    return bytes(whole)
 
-    def read(data: bytes) -> tuple[list[tuple[tuple[int, ...], bytes]], list[str]]:
-        (tmp_path / "b.mp4").write_bytes(data)
-        with open_source(str(tmp_path / "b.mp4")) as source:
-            return [(frame.rgb.shape, frame.rgb.tobytes()) for frame in source], source.warnings
 
+def film_mutants(whole: bytes) -> list[Mutant[bytes]]:
     # A film without an edit list is another valid one; without its codec's head or pictures it is refused by its codec.
     free = (("removed", "edts"), ("removed", "esds"), ("removed", "mp4v"), ("moved", "mvhd"))
-    changed = with_changes(b"", bytes(whole))
-    mutants = [
-        m for m in changed if not any(m.change.startswith(change) and m.names[0] == name for change, name in free)
+    return [
+        mutant
+        for mutant in with_changes(b"", whole)
+        if not any(mutant.change.startswith(change) and mutant.names[0] == name for change, name in free)
     ]
-    expected, said = read(bytes(whole))
+
+
+def test_no_change_of_a_box_is_silent(tmp_path: Path) -> None:
+    whole = upright_cut(tmp_path / "a.mp4")
+    expected, said = film_read(tmp_path / "b.mp4", whole)
+    mutants = film_mutants(whole)
     assert len(mutants) > 80 and not said
-    assert silently_other(read, mutants, expected, InputError) == []
+    assert silently_other(lambda data: film_read(tmp_path / "b.mp4", data), mutants, expected, InputError) == []
+
+
+def motion_jpeg(path: Path) -> list[Element]:
+    """Elements of a Matroska film."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    for number in range(3):
+        writer.write(np.full((48, 64, 3), 80 * number, np.uint8))
+    writer.release()
+    return elements(path.read_bytes())
 
 
 def changed_elements(tree: list[Element], above: str = "") -> Iterator[Mutant[list[Element]]]:
@@ -385,36 +407,29 @@ def changed_elements(tree: list[Element], above: str = "") -> Iterator[Mutant[li
             yield Mutant(f"renamed {name}", ("4FFE",), [*before, ("4ffe", matroska([(name, inside)])), *after])
 
 
+def matroska_mutants(tree: list[Element]) -> list[Mutant[list[Element]]]:
+    # What kind of track it is and what decodes it are refused by what is missing.
+    needed = tuple(f"renamed {name}" for name in ("1654ae6b", "ae", "e0", "86", "83", "1549a966", "d7"))
+    return [mutant for mutant in changed_elements(tree) if not mutant.change.endswith(needed)]
+
+
 def test_no_change_of_an_element_of_matroska_is_silent(tmp_path: Path) -> None:
-    path = tmp_path / "a.mkv"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
-    for number in range(3):
-        writer.write(np.full((48, 64, 3), 80 * number, np.uint8))
-    writer.release()
-    tree = elements(path.read_bytes())
+    tree = motion_jpeg(tmp_path / "a.mkv")
 
-    def read(changed: list[Element]) -> tuple[list[tuple[tuple[int, ...], bytes]], list[str]]:
-        path.write_bytes(matroska(changed))
-        with open_source(str(path)) as source:
-            return [(frame.rgb.shape, frame.rgb.tobytes()) for frame in source], source.warnings
+    def read(changed: list[Element]) -> tuple[Frames, list[str]]:
+        return film_read(tmp_path / "b.mkv", matroska(changed))
 
-    def with_element(name: str, value: bytes | list[Element]) -> list[Element]:
+    def with_element(name: str, value: bytes | list[Element], level: list[Element] = tree) -> list[Element]:
         """An element of the video, or of its projection."""
-
-        def grown(level: list[Element]) -> list[Element]:
-            return [
-                (n, ([*inside, (name, value)] if n == "e0" else grown(inside)) if isinstance(inside, list) else inside)
-                for n, inside in level
-            ]
-
-        return grown(tree)
+        grown = list[Element]()
+        for number, inside in level:
+            more = inside if isinstance(inside, bytes) else with_element(name, value, inside)
+            grown.append((number, [*more, (name, value)] if number == "e0" and isinstance(more, list) else more))
+        return grown
 
     expected, said = read(tree)
     assert len(expected) == 3 and not said
-    # What kind of track it is and what decodes it are refused by what is missing.
-    needed = ("1654ae6b", "ae", "e0", "86", "83", "1549a966", "d7")
-    mutants = [m for m in changed_elements(tree) if not m.change.endswith(tuple(f"renamed {n}" for n in needed))]
-    assert silently_other(read, mutants, expected, InputError) == []
+    assert silently_other(read, matroska_mutants(tree), expected, InputError) == []
     for name, value, word in (("54bb", b"\x08", "PixelCropTop 8"), ("53c0", b"\1", "AlphaMode 1")):
         found, said = read(with_element(name, value))
         assert found == expected and len(said) == 1 and word in said[0]

@@ -1,0 +1,160 @@
+"""Cases of sources, changed in one place or written in another way: each is read rightly, or the change is named."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from stream_recon.app.datasets.rigs import load_euroc
+from stream_recon.app.datasets.trajectories import COLUMNS, read_trajectory
+from stream_recon.app.sources.exif import read_exif
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.images import open_images
+from stream_recon.app.sources.ros_images import ENCODINGS
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import StreamReconError
+from tests.app.datasets.folders import write_lines
+from tests.app.datasets.test_rigs import NANOSECONDS, write_euroc
+from tests.app.datasets.test_trajectories import NAMES, assert_read, cells
+from tests.app.sources import test_camera_writers as writers
+from tests.app.sources import test_exif as tags
+from tests.app.sources import test_film_files as films
+from tests.app.sources.bags import Bag
+from tests.app.sources.exif_files import jpeg, structure
+from tests.app.sources.film_files import matroska
+from tests.app.sources.test_rosbag import picture, stored
+from tests.mutations import Mutant, of_table, silently_other
+
+
+def check(
+    read: Callable[[Any], tuple[Any, Sequence[str]]], whole: Any, mutants: Sequence[Mutant[Any]], draw: random.Random
+) -> None:
+    """Read one of the mutants of a whole input."""
+    expected, _ = read(whole)
+    wrong = silently_other(read, [draw.choice(mutants)], expected, StreamReconError)
+    assert not wrong, wrong
+
+
+def writer(folder: Path, source: Path, draw: random.Random) -> None:
+    """A camera file of each program that writes them."""
+    name = draw.choice(list(writers.WRITERS))
+    kind, tree, *_ = writers.WRITERS[name]
+    check(lambda text: writers.read(folder, kind, text), writers.written(kind, tree), writers.mutants_of(name), draw)
+
+
+def container(folder: Path, source: Path, draw: random.Random) -> None:
+    """Boxes of MP4 and elements of Matroska."""
+    if draw.random() < 0.5:
+        whole = films.upright_cut(folder / "a.mp4")
+        check(lambda data: films.film_read(folder / "b.mp4", data), whole, films.film_mutants(whole), draw)
+    else:
+        tree = films.motion_jpeg(folder / "a.mkv")
+        read = films.film_read
+        check(lambda changed: read(folder / "b.mkv", matroska(changed)), tree, films.matroska_mutants(tree), draw)
+
+
+def tag(folder: Path, source: Path, draw: random.Random) -> None:
+    """EXIF of a photograph."""
+
+    def read(content: Any) -> tuple[Any, list[str]]:
+        path = folder / f"{len(list(folder.iterdir()))}.jpg"
+        found = read_exif(jpeg(path, tags.RGB[:30, :40], structure(*content)))
+        values = found.focal_35mm, found.focal_widths, found.taken, found.ahead_s, found.position, found.orientation
+        return values, [*found.notes, *found.focal_notes, *found.place_notes]
+
+    check(read, tags.full(), list(tags.mutants(("GPSLatitude", "GPSLongitudeRef"))), draw)
+
+
+def clock(folder: Path, source: Path, draw: random.Random) -> None:
+    """Stamps of images in any unit, with and without its name."""
+    unit, ratio = draw.choice([("ns", 1), ("us", 10**3), ("ms", 10**6), ("jiffies", 10**6)])
+    is_named = draw.random() < 0.7
+    table = write_euroc(folder / "a") / "mav0/cam0/data.csv"
+    lines = [f"{stamp // ratio},{stamp}.png" for stamp in NANOSECONDS]
+    write_lines(table, *([f"#timestamp [{unit}],filename"] if is_named else []), *lines)
+    found = load_euroc(folder / "a")
+    assert found.timestamps is not None
+    is_right = np.allclose(np.diff(found.timestamps), 0.05, atol=1e-3) and len(found.poses) == len(NANOSECONDS)
+    assert is_right or any(table.name in line for line in found.warnings), (found.timestamps, found.warnings)
+
+
+def truth(folder: Path, source: Path, draw: random.Random) -> None:
+    """A table of true poses, with its columns in any order, of any unit, or changed."""
+    order = tuple(draw.sample([*COLUMNS, "vx", "error"], 10)[: draw.choice([10, 10, 9])])
+    unit, scale, metres = draw.choice([("s", 1.0, 1.0), ("ms", 1e3, 1e2), ("us", 1e6, 1e3), ("ns", 1e9, 1.0)])
+    units = {"t": unit, **dict.fromkeys("xyz", {1.0: "m", 1e2: "cm", 1e3: "mm"}[metres])}
+    header = [f"{NAMES.get(name, name)} [{units[name]}]" if name in units else NAMES.get(name, name) for name in order]
+    rows = cells(order, scale, metres)
+    if draw.random() < 0.5 or not set(COLUMNS) <= set(order):
+        assert_read(read_trajectory(write_lines(folder / "a.csv", ",".join(header), *map(",".join, rows))))
+        return
+
+    def read(table: list[list[str]]) -> tuple[Any, list[str]]:
+        found = read_trajectory(write_lines(folder / "a.csv", *map(",".join, table)))
+        return [[time, *pose.ravel()] for time, pose in zip(found.times, found.poses, strict=True)], []
+
+    # A column that is missing is named by what it is.
+    meaning = {said: f" {name}" for said, name in zip(header, order, strict=True)}
+    mutants = [replace(m, names=(*m.names, *map(meaning.get, m.names[-1:]))) for m in of_table(header, rows)]
+    check(read, [header, *rows], mutants, draw)
+
+
+def message(folder: Path, source: Path, draw: random.Random) -> None:
+    """A raw or compressed image in a recording: right, or refused by what is odd of it."""
+    name = draw.choice([name for name in ENCODINGS if name.endswith(("8", "16")) and not name.startswith("bayer")])
+    said, image = draw.choice([name, name, draw.choice(list(ENCODINGS)), "zzz8"]), stored(picture(2), name)
+    is_deep = name.endswith("16")
+    with Bag(folder / draw.choice(["a", "a.bag"])) as bag:
+        bag.raw("/image", 0, image.astype(np.uint16) * 256 if is_deep else image, said, draw.choice([0, 4, 4000]))
+    sizes = [channels * bits for channels, bits, _ in (ENCODINGS[name], ENCODINGS.get(said, (0, 0, None)))]
+    with open_source(str(next(folder.iterdir()))) as opened:
+        (frame,) = opened
+    assert sizes[0] == sizes[1], f"{name} was read as {said}"
+    want = np.repeat(image[..., None], 3, axis=2) if image.ndim == 2 else picture(2)
+    assert name != said or np.abs(frame.rgb.astype(int) - want).mean() < 4, f"{name} has other colours"
+
+
+def order(folder: Path, source: Path, draw: random.Random) -> None:
+    """Images of a folder in the order of the numbers in their names, however these are written."""
+    form = draw.choice(
+        ["{:d}.png", "{:03d}.png", "IMG_{:d}.png", "a ({:d}).png", "{:.2f}.png", "x-{:d}_a.png", "{:d}.PNG"]
+    )
+    numbers = sorted(draw.sample(range(300), draw.randrange(2, 15)))
+    names = [form.format(number / 4 if "f" in form else number) for number in numbers]
+    for number, name in draw.sample(list(zip(numbers, names, strict=True)), len(names)):
+        cv2.imwrite(str(folder / name), np.full((8, 8, 3), number % 256, np.uint8))
+    with open_source(str(folder)) as opened:
+        assert [frame.rgb[0, 0, 0] for frame in opened] == [number % 256 for number in numbers]
+
+
+def door(folder: Path, source: Path, draw: random.Random) -> None:
+    """Images and times that a program gives."""
+    image = np.zeros((4, 6, 3), np.uint8)
+    odd = (image[..., 0], image.astype(float), image[:0], None, "a", (1.0, None), (float("nan"), image), (-1, image))
+    odd += ((True, image), ("1", image), (10**400, image), (0.5,), (0.5, image, 1), np.bool_(True))
+    given: list[Any] = [(0.1 * number, image + np.uint8(number)) for number in range(6)]
+    if draw.random() < 0.5:
+        given[draw.randrange(6)] = draw.choice(odd)
+    if draw.random() < 0.5:
+        draw.shuffle(given)
+    with open_images(iter(given), FrameChoice()) as opened:
+        found = list(opened)
+    times = [frame.timestamp for frame in found]
+    assert times == [item[0] for item in given] and (np.diff(times) > 0).all(), times
+    assert all(np.array_equal(frame.rgb, item[1]) for frame, item in zip(found, given, strict=True))
+
+
+SOURCES: dict[str, Callable[[Path, Path, random.Random], None]] = {
+    "writer": writer,
+    "container": container,
+    "tag": tag,
+    "clock": clock,
+    "truth": truth,
+    "message": message,
+    "order": order,
+    "door": door,
+}
