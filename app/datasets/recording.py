@@ -18,7 +18,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.datasets.trajectories import FEW_MATCHES
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
@@ -257,6 +257,17 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
         return None
     fx, fy, cx, cy = (float(value) for value in median)
     return PinholeCamera(Intrinsics(fx, fy, cx, cy), known[0].size)
+
+
+def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
+    """The camera that images have in common, or why they have none."""
+    known = [camera for camera in cameras if not isinstance(camera, str)]
+    if len(known) < len(cameras):
+        return None, next(camera for camera in cameras if isinstance(camera, str))
+    try:
+        return (one_camera(known), None) if known else (None, None)
+    except InputError as error:
+        return None, str(error)
 
 
 VIDEO_SUFFIXES = frozenset(

@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,9 +16,10 @@ from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from statistics import median
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from PIL import Image
+from PIL.ExifTags import GPS, Base
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS, Calibration
@@ -39,39 +40,25 @@ _INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 
 """QuickTime's type numbers of metadata values."""
 _WHOLE, _RATIO, _ASCII = {1: "B", 3: "H", 4: "I"}, {5: "II", 10: "ii"}, {2: "s", 129: "s"}
 """Formats of values by TIFF's number of their type."""
-HEAD_BYTES = 64
-"""Bytes in which a file says its format."""
+HEAD_BYTES, MAX_TEXT = 64, 64
+"""Bytes in which a file says its format, and those of a tag's text that are read."""
 MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
 """Largest values that are no damage: pixels of a side or on a length; millimetres."""
-MAX_TEXT = 64
-"""Bytes of a tag's text that are read."""
-_Table = dict[int, tuple[str, dict[int, str], int]]
-_MAIN: _Table = {0x0112: ("Orientation", _WHOLE, 1), 0x8769: ("Exif IFD", _WHOLE, 1), 0x8825: ("GPS IFD", _WHOLE, 1)}
-_SIZE: _Table = {0x0100: ("ImageWidth", _WHOLE, 1), 0x0101: ("ImageLength", _WHOLE, 1)}
-_TIME: _Table = {
-    0x9003: ("DateTimeOriginal", _ASCII, 1),
-    0x9011: ("OffsetTimeOriginal", _ASCII, 1),
-    0x9291: ("SubSecTimeOriginal", _ASCII, 1),
-}
+_Table = Mapping[Base | GPS, dict[int, str]]
+_MAIN: _Table = dict.fromkeys(
+    (Base.Orientation, Base.ExifOffset, Base.GPSInfo, Base.ImageWidth, Base.ImageLength), _WHOLE
+)
+_TIME: _Table = dict.fromkeys((Base.DateTimeOriginal, Base.OffsetTimeOriginal, Base.SubsecTimeOriginal), _ASCII)
 _FOCAL: _Table = {
-    0x920A: ("FocalLength", _RATIO, 1),
-    0xA002: ("PixelXDimension", _WHOLE, 1),
-    0xA003: ("PixelYDimension", _WHOLE, 1),
-    0xA20E: ("FocalPlaneXResolution", _RATIO, 1),
-    0xA20F: ("FocalPlaneYResolution", _RATIO, 1),
-    0xA210: ("FocalPlaneResolutionUnit", _WHOLE, 1),
-    0xA404: ("DigitalZoomRatio", _RATIO, 1),
-    0xA405: ("FocalLengthIn35mmFilm", _WHOLE, 1),
+    **dict.fromkeys((Base.FocalLength, Base.FocalPlaneXResolution, Base.FocalPlaneYResolution), _RATIO),
+    **dict.fromkeys((Base.FocalPlaneResolutionUnit, Base.ExifImageWidth, Base.ExifImageHeight), _WHOLE),
+    **{Base.DigitalZoomRatio: _RATIO, Base.FocalLengthIn35mmFilm: _WHOLE},
 }
 _GPS: _Table = {
-    1: ("GPSLatitudeRef", _ASCII, 1),
-    2: ("GPSLatitude", _RATIO, 3),
-    3: ("GPSLongitudeRef", _ASCII, 1),
-    4: ("GPSLongitude", _RATIO, 3),
-    5: ("GPSAltitudeRef", _WHOLE, 1),
-    6: ("GPSAltitude", _RATIO, 1),
+    **dict.fromkeys((GPS.GPSLatitudeRef, GPS.GPSLongitudeRef), _ASCII),
+    **{GPS.GPSLatitude: _RATIO, GPS.GPSLongitude: _RATIO, GPS.GPSAltitude: _RATIO, GPS.GPSAltitudeRef: _WHOLE},
 }
-"""Names of the tags that are read, the types they may have, and how many values; text has any length."""
+"""Tags that are read, by directory, and the types that they may have."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +80,9 @@ class Exif:
     orientation: int = 1
     """1 to 8: how the stored image is turned for display."""
     notes: tuple[str, ...] = ()
-    """What of orientation and time is not understood."""
     focal_notes: tuple[str, ...] = ()
-    """What of the focal length is not understood."""
     place_notes: tuple[str, ...] = ()
-    """What of the position is not understood."""
+    """What is not understood of orientation and time, of the focal length, and of the position."""
 
 
 @dataclass
@@ -107,6 +92,13 @@ class _Tags:
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def take(self, name: str, form: str, values: tuple[Any, ...]) -> None:
+        if form == "s":
+            self.texts[name] = values[0].split(b"\0")[0].decode("latin-1").strip()
+        else:
+            pairs = zip(values[::2], values[1::2], strict=True) if len(form) == 2 else ((v, 1) for v in values)
+            self.numbers[name] = [math.nan if b in (0, 0xFFFFFFFF) else a / b for a, b in pairs]
 
     def odd(self, name: str, value: object, then: str = "not used") -> None:
         self.notes.append(f"EXIF {name} {value} is not understood, and {then}")
@@ -180,13 +172,13 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
     order = "<" if head[:2] == b"II" else ">"
     (first,) = struct.unpack(order + "I", head[4:].ljust(4, b"\0"))
     main = _tags(file, order, first, _MAIN)
-    inner, place = (main.number(name, math.inf) or 0 for name in ("Exif IFD", "GPS IFD"))
+    inner, place = (int(main.number(name, math.inf) or 0) for name in ("ExifOffset", "GPSInfo"))
     times, focals, gps = (
-        _tags(file, order, int(at), table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
+        _tags(file, order, at, table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
     )
     if size is None:
-        sides = _tags(file, order, first, _SIZE).numbers
-        size = (int(sides["ImageWidth"][0]), int(sides["ImageLength"][0])) if len(sides) == 2 else None
+        width, height = (int(main.number(name) or 0) for name in ("ImageWidth", "ImageLength"))
+        size = (width, height) if width and height else None
     turned = main.numbers.get("Orientation", [1.0])[0]
     if turned != 1 and turned not in ORIENTATIONS:
         main.odd("Orientation", f"{turned:g}", "the image is taken as stored")
@@ -199,40 +191,40 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
 
 def _tags(file: BinaryIO, order: str, at: int, table: _Table) -> _Tags:
     """Tags of ``table`` in the directory at a byte; none at 0."""
-    found, seen = _Tags(), set[int]()
+    found, names = _Tags(), {int(tag): tag.name for tag in table}
     try:
         file.seek(at)
         (count,) = struct.unpack(order + "H", file.read(2)) if at else (0,)
         entries = file.read(12 * count)
         for tag, kind, length, where in struct.iter_unpack(order + "HHI4s", entries):
-            if tag not in table:
+            if (name := names.get(tag)) is None:
                 continue
-            name, types, wanted = table[tag]
-            form, is_text = types.get(kind), types is _ASCII
-            if form is None or tag in seen or not (is_text or length == wanted):
-                found.odd(name, f"(type {kind}, {length} values)" if tag not in seen else "there twice")
-                continue
-            seen.add(tag)
-            layout = order + (f"{min(length, MAX_TEXT)}s" if is_text else form * wanted)
-            if struct.calcsize(layout) > 4:
-                file.seek(struct.unpack(order + "I", where)[0])
-                where = file.read(struct.calcsize(layout))
-            values = struct.unpack_from(layout, where)
-            if is_text:
-                found.texts[name] = values[0].split(b"\0")[0].decode("latin-1").strip()
+            form, wanted = table[tag].get(kind), 3 if name in ("GPSLatitude", "GPSLongitude") else 1
+            if form is None or not (form == "s" or length == wanted):
+                found.odd(name, f"(type {kind}, {length} values)")
+            elif name in found.texts or name in found.numbers:
+                found.odd(name, "(there twice)")
             else:
-                pairs = zip(values[::2], values[1::2], strict=True) if types is _RATIO else ((v, 1) for v in values)
-                found.numbers[name] = [math.nan if b in (0, 0xFFFFFFFF) else a / b for a, b in pairs]
+                layout = order + (f"{min(length, MAX_TEXT)}s" if form == "s" else form * wanted)
+                found.take(name, form, _values(file, layout, where))
         if len(entries) < 12 * count:
             raise ValueError
     except (struct.error, OverflowError, ValueError):
-        found.notes.append(f"its EXIF is damaged, and may lack {', '.join(name for name, *_ in table.values())}")
+        found.notes.append(f"its EXIF is damaged, and may lack {', '.join(names.values())}")
     return found
+
+
+def _values(file: BinaryIO, layout: str, where: bytes) -> tuple[Any, ...]:
+    """Values of a tag: in its last four bytes, or where these say."""
+    if struct.calcsize(layout) > 4:
+        file.seek(struct.unpack(layout[0] + "I", where)[0])
+        where = file.read(struct.calcsize(layout))
+    return struct.unpack_from(layout, where)
 
 
 def _taken(tags: _Tags) -> tuple[float | None, float | None]:
     """Local time in seconds, and by how much it is ahead of UTC."""
-    text, zone, parts = (tags.texts.get(name, "") for name, *_ in _TIME.values())
+    text, zone, parts = (tags.texts.get(tag.name, "") for tag in _TIME)
     taken = ahead_s = None
     if text.strip(" :0"):
         try:
@@ -242,7 +234,7 @@ def _taken(tags: _Tags) -> tuple[float | None, float | None]:
     if parts.isdecimal() and parts.isascii():
         taken = None if taken is None else taken + float(f"0.{parts}")
     elif parts:
-        tags.odd("SubSecTimeOriginal", repr(parts))
+        tags.odd("SubsecTimeOriginal", repr(parts))
     if found := re.fullmatch(r"([+-])([01]\d):([0-5]\d)", zone, re.ASCII):
         ahead_s = float(f"{found[1]}1") * (3600 * int(found[2]) + 60 * int(found[3]))
     elif zone.strip(" :"):
@@ -254,7 +246,7 @@ def _widths(tags: _Tags) -> float | None:
     """Focal length in longer sides of the image, by the pixels on a length of the sensor."""
     focal, zoom = tags.number("FocalLength", MAX_FOCAL_MM), tags.number("DigitalZoomRatio")
     density, down = (tags.number(f"FocalPlane{axis}Resolution") for axis in "XY")
-    sides = [tags.number(name) or 0.0 for name in ("PixelXDimension", "PixelYDimension")]
+    sides = [tags.number(name) or 0.0 for name in ("ExifImageWidth", "ExifImageHeight")]
     (unit,) = tags.numbers.get("FocalPlaneResolutionUnit", [math.nan])
     if zoom not in (None, 1.0):
         tags.odd("DigitalZoomRatio", f"{zoom:g}")
@@ -279,8 +271,7 @@ def _position(tags: _Tags) -> tuple[float, float, float] | None:
             if tags.texts or tags.numbers:
                 tags.notes.append(f"EXIF {name} or {name}Ref is missing")
             return None
-        degrees, minutes, seconds = parts
-        value = degrees + minutes / 60 + (seconds if math.isfinite(seconds) else 0.0) / 3600
+        value = parts[0] + parts[1] / 60 + (parts[2] if math.isfinite(parts[2]) else 0.0) / 3600
         if side not in signs or not 0 <= value <= limit:
             tags.odd(f"{name} {value:.4f}, {name}Ref", repr(side))
             return None

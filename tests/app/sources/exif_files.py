@@ -52,7 +52,7 @@ def entries(
         inner["DateTimeOriginal"] = (0x9003, 2, taken.strftime("%Y:%m:%d %H:%M:%S").encode() + b"\0")
     if focal is not None and density is not None:
         inner["FocalLength"] = (0x920A, 5, packed("II", round(1000 * focal), 1000))
-        inner["PixelXDimension"] = (0xA002, 4, packed("I", width))
+        inner["ExifImageWidth"] = (0xA002, 4, packed("I", width))
         inner["FocalPlaneXResolution"] = (0xA20E, 5, packed("II", round(1000 * density), 1000))
         inner["FocalPlaneResolutionUnit"] = (0xA210, 3, packed("H", 3))
     gps: Entries = {}

@@ -116,7 +116,7 @@ def full() -> Structure:
     """Entries of a photograph that states all that is read."""
     main, inner, gps = entries(26, PLACE, focal=50.0, density=100.0, orientation=6, taken=datetime(2026, 5, 1, 12))
     inner["OffsetTimeOriginal"] = (0x9011, 2, b"+02:00\0")
-    inner["SubSecTimeOriginal"] = (0x9291, 2, b"25\0")
+    inner["SubsecTimeOriginal"] = (0x9291, 2, b"25\0")
     inner["FocalPlaneYResolution"] = (0xA20F, 5, struct.pack("<II", 100_000, 1000))
     inner["DigitalZoomRatio"] = (0xA404, 5, struct.pack("<II", 1, 1))
     return [main, inner, gps]
