@@ -16,7 +16,7 @@ from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from statistics import median
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from PIL import Image
 from PIL.ExifTags import GPS, Base
@@ -93,7 +93,12 @@ class _Tags:
     numbers: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def take(self, name: str, form: str, values: tuple[Any, ...]) -> None:
+    def take(self, name: str, form: str, layout: str, file: BinaryIO, where: bytes) -> None:
+        """Read values: those in the last four bytes of an entry, or where these say."""
+        if struct.calcsize(layout) > 4:
+            file.seek(struct.unpack(layout[0] + "I", where)[0])
+            where = file.read(struct.calcsize(layout))
+        values = struct.unpack_from(layout, where)
         if form == "s":
             self.texts[name] = values[0].split(b"\0")[0].decode("latin-1").strip()
         else:
@@ -206,20 +211,12 @@ def _tags(file: BinaryIO, order: str, at: int, table: _Table) -> _Tags:
                 found.odd(name, "(there twice)")
             else:
                 layout = order + (f"{min(length, MAX_TEXT)}s" if form == "s" else form * wanted)
-                found.take(name, form, _values(file, layout, where))
+                found.take(name, form, layout, file, where)
         if len(entries) < 12 * count:
             raise ValueError
     except (struct.error, OverflowError, ValueError):
         found.notes.append(f"its EXIF is damaged, and may lack {', '.join(names.values())}")
     return found
-
-
-def _values(file: BinaryIO, layout: str, where: bytes) -> tuple[Any, ...]:
-    """Values of a tag: in its last four bytes, or where these say."""
-    if struct.calcsize(layout) > 4:
-        file.seek(struct.unpack(layout[0] + "I", where)[0])
-        where = file.read(struct.calcsize(layout))
-    return struct.unpack_from(layout, where)
 
 
 def _taken(tags: _Tags) -> tuple[float | None, float | None]:
@@ -276,13 +273,15 @@ def _position(tags: _Tags) -> tuple[float, float, float] | None:
             tags.odd(f"{name} {value:.4f}, {name}Ref", repr(side))
             return None
         angles.append(-value if side == signs[1] else value)
+    return angles[0], angles[1], _height(tags)
+
+
+def _height(tags: _Tags) -> float:
     (height,) = tags.numbers.get("GPSAltitude", [math.nan])
-    (below,) = tags.numbers.get("GPSAltitudeRef", [0.0])
-    if "GPSAltitude" in tags.numbers and math.isnan(height):
-        tags.odd("GPSAltitude", height)
-    elif "GPSAltitude" in tags.numbers and not ("GPSAltitudeRef" in tags.numbers and below in (0, 1, 2, 3)):
-        tags.odd("GPSAltitudeRef", below if "GPSAltitudeRef" in tags.numbers else "(missing)", "0 is taken")
-    return angles[0], angles[1], -height if below in (1, 3) else height
+    below = tags.numbers.get("GPSAltitudeRef", ["(missing)"])[0]
+    if "GPSAltitude" in tags.numbers and (below not in (0, 1, 2, 3) or math.isnan(height)):
+        tags.odd("GPSAltitudeRef" if math.isfinite(height) else "GPSAltitude", below, "0 is taken")
+    return -height if below in (1, 3) else height
 
 
 def times_taken(paths: Sequence[Path]) -> list[float] | None:

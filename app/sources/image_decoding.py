@@ -73,8 +73,9 @@ def _as_stored(path: Path, data: NDArray[np.uint8], flags: int) -> NDArray[Any] 
 def opacity(path: Path, size: tuple[int, ...]) -> NDArray[np.uint8]:
     """Opacity [H, W] of an image file, 255 where it has none; ``size``: height and width as `read_image` gives."""
     image = read_unconverted(path)
-    if image is None or image.ndim != 3 or image.shape[2] != 4 or image.shape[:2] != size:
+    if image is None or image.ndim != 3 or image.shape[2] != 4:
         return np.full(size, 255, np.uint8)
+    image = oriented(image, read_exif(path).orientation)
     alpha = image[..., 3]
     return np.asarray(alpha >> 8 if alpha.dtype == np.uint16 else alpha, np.uint8)
 
