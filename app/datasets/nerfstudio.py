@@ -45,13 +45,12 @@ def load_nerfstudio(path: Path) -> Recording:
     # As stored: the programs that write this file ignore the EXIF orientation.
     size = image_size(images, as_stored=True) if lacks_size else None
     cameras = [_camera(each, path, size) for each in tables]
-    known = [camera for camera in cameras if camera is not None]
-    calibration, unusable = common_calibration(known) if len(known) == len(cameras) else (None, None)
+    calibration, unusable = common_calibration(cameras)
     units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
     return Recording(
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
-        camera=common_camera([camera and PinholeCamera.of(camera) for camera in cameras]),
+        camera=common_camera([PinholeCamera.of(camera) for camera in cameras]),
         calibration=calibration,
         unusable=unusable,
         read_depth=DepthImages(depth, units) if depth else None,

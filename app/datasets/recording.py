@@ -131,9 +131,9 @@ class PinholeCamera:
             raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     @classmethod
-    def of(cls, camera: Calibration | str) -> "PinholeCamera | None":
+    def of(cls, camera: Calibration | str | None) -> "PinholeCamera | None":
         """A camera without its distortion; None for fish-eyes, and for a text that says why there is none."""
-        if isinstance(camera, str) or camera.distortion == "fisheye":
+        if camera is None or isinstance(camera, str) or camera.distortion == "fisheye":
             return None
         return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
 
@@ -259,11 +259,11 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
     return PinholeCamera(Intrinsics(fx, fy, cx, cy), known[0].size)
 
 
-def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
-    """The camera that images have in common, or why they have none."""
-    known = [camera for camera in cameras if not isinstance(camera, str)]
+def common_calibration(cameras: Sequence[Calibration | str | None]) -> tuple[Calibration | None, str | None]:
+    """The camera that images have in common, or why they have none; neither where one states none."""
+    known = [camera for camera in cameras if isinstance(camera, Calibration)]
     if len(known) < len(cameras):
-        return None, next(camera for camera in cameras if isinstance(camera, str))
+        return None, next((camera for camera in cameras if isinstance(camera, str)), None)
     try:
         return (one_camera(known), None) if known else (None, None)
     except InputError as error:

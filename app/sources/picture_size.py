@@ -7,6 +7,7 @@ import cv2
 
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.containers import LAYOUTS, media_tracks
+from stream_recon.app.sources.panorama import refusal
 from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096
@@ -24,14 +25,14 @@ class SizeWatch:
     """Reads the packets of a file alongside its decoder, and tells the size of the pictures."""
 
     def __init__(self, path: Path, name: str) -> None:
+        """Raises InputError: its pictures are two views each."""
+        self._name = name
         self._capture: cv2.VideoCapture | None = None
         self._packet = -1
         self.size: Size | None = None
         """Width and height as stored of the pictures at the packet read last; None where it is not known."""
         self.first: Size | None = None
         """The same at the first packet."""
-        self.views = ""
-        """Layout of the views in a picture, where the first packet states more than one."""
         try:
             capture = open_capture(path, name)
         except InputError:
@@ -57,7 +58,9 @@ class SizeWatch:
                 if ok and data is not None:
                     head = data.ravel()[:MAX_HEAD_BYTES].tobytes()
                     self.size = picture_size(self._codec, head) or self.size
-                    self.views = self.views or packed_views(self._codec, head)
+                    if self._packet == 0 and (layout := packed_views(self._codec, head)):
+                        self.close()
+                        raise InputError(refusal(self._name, layout))
 
     def close(self) -> None:
         if self._capture is not None:

@@ -27,7 +27,6 @@ from stream_recon.app.sources.exif import camera_from_photographs, camera_of_vid
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import EXIF_SAMPLES, oriented, read_image, used_bits
 from stream_recon.app.sources.interlacing import DecodingCheck, deinterlaced, is_combed
-from stream_recon.app.sources.panorama import refusal
 from stream_recon.app.sources.picture_size import SizeWatch
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -140,8 +139,6 @@ class VideoReader(Reader):
         self._capture = capture
         self._path = path
         self._watch = SizeWatch(path, name) if path is not None else None
-        if self._watch is not None and self._watch.views:
-            raise InputError(refusal(name, self._watch.views))
         self._pixels = PixelShape.of(capture)
         self._tones = None if path is None else tone_curve(path)
         capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
