@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthPoints
 from stream_recon.app.core.input_file import input_errors, read_file
 from stream_recon.app.core.transforms import FloatArray, invert_pose
-from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_calibration, common_camera, image_size
+from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_models import COLMAP_PARAMETERS, UnsupportedError, colmap_camera
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
 from stream_recon.app.sources.image_files import natural_key
@@ -79,6 +79,17 @@ def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[
         if len(values) != needed:
             raise InputError(f"{where}: too {'few' if len(values) < needed else 'many'} parameters for {words[1]}")
         yield integer(camera, where), words[1], (integer(width_, where), integer(height_, where)), values
+
+
+def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
+    """The camera that images have in common, or why they have none."""
+    known = [camera for camera in cameras if not isinstance(camera, str)]
+    if len(known) < len(cameras):
+        return None, next(camera for camera in cameras if isinstance(camera, str))
+    try:
+        return (one_camera(known), None) if known else (None, None)
+    except InputError as error:
+        return None, str(error)
 
 
 def read_images(model: Path) -> list[PosedImage]:

@@ -8,20 +8,15 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.datasets.recording import (
-    DepthImages,
-    PinholeCamera,
-    Recording,
-    common_calibration,
-    common_camera,
-    image_size,
-)
+from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, common_camera, image_size
 from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, listed_file, read_json, rigid
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.camera_files import FOCAL_KEYS, UnsupportedError, nerfstudio_camera
 from stream_recon.app.sources.image_files import natural_key
 from stream_recon.configs.errors import ConfigError, InputError
 
+FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
 DEPTH_UNITS = 1000.0
 """Steps of depth images in one unit of the poses, nerfstudio's default."""
 
@@ -44,13 +39,12 @@ def load_nerfstudio(path: Path) -> Recording:
     lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
     # As stored: the programs that write this file ignore the EXIF orientation.
     size = image_size(images, as_stored=True) if lacks_size else None
-    cameras = [_camera(each, path, size) for each in tables]
-    calibration, unusable = common_calibration(cameras)
+    calibration, unusable = _calibrations(tables, size)
     units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
     return Recording(
         images=images,
         poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
-        camera=common_camera([PinholeCamera.of(camera) for camera in cameras]),
+        camera=common_camera([_camera(t, path, size) for t in tables]),
         calibration=calibration,
         unusable=unusable,
         read_depth=DepthImages(depth, units) if depth else None,
@@ -59,16 +53,18 @@ def load_nerfstudio(path: Path) -> Recording:
     )
 
 
-def _camera(table: dict[str, Any], path: Path, size: tuple[int, int] | None) -> Calibration | str | None:
-    """Camera of a frame, or why it cannot be used; None without a focal length. Raises InputError: damaged numbers."""
+def _calibrations(tables: list[dict[str, Any]], size: tuple[int, int] | None) -> tuple[Calibration | None, str | None]:
+    """The common camera of all frames with its distortion, or why there is none."""
+    if not all(FOCAL_KEYS & table.keys() for table in tables):
+        return None, None
     try:
-        return nerfstudio_camera(table, size) if FOCAL_KEYS & table.keys() else None
+        return one_camera(list(dict.fromkeys(nerfstudio_camera(table, size) for table in tables))), None
     except UnsupportedError as error:
-        return f"transforms.json has {error}, which is not supported"
+        return None, f"transforms.json has {error}, which is not supported"
     except (ValueError, KeyError, TypeError, ConfigError) as error:
-        raise InputError(f"{path / 'transforms.json'}: the camera is damaged: {error}") from error
+        return None, f"the camera in transforms.json is damaged: {error}"
     except InputError as error:
-        return str(error)
+        return None, str(error)
 
 
 def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -105,3 +101,18 @@ def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> f
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise InputError(f"{path / 'transforms.json'}: '{key}' must be a number above 0")
     return float(value)
+
+
+def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
+    """Pinhole camera; None without intrinsics, or for fisheye models. ``size``: of the images, if known."""
+    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or table.get("is_fisheye"):
+        return None
+    if not FOCAL_KEYS & table.keys():
+        return None
+    if size is None:
+        size = int(_number(table, "w", 1, path)), int(_number(table, "h", 1, path))
+    angle = _number(table, "camera_angle_x", 1.0, path)
+    fx = _number(table, "fl_x", size[0] / 2 / math.tan(angle / 2), path)
+    fy = _number(table, "fl_y", fx, path)
+    cx, cy = _number(table, "cx", size[0] / 2, path), _number(table, "cy", size[1] / 2, path)
+    return PinholeCamera(Intrinsics(fx, fy, cx, cy), size)

@@ -18,7 +18,7 @@ from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.datasets.trajectories import FEW_MATCHES
-from stream_recon.app.sources.calibration import Calibration, one_camera
+from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
@@ -131,9 +131,9 @@ class PinholeCamera:
             raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     @classmethod
-    def of(cls, camera: Calibration | str | None) -> "PinholeCamera | None":
+    def of(cls, camera: Calibration | str) -> "PinholeCamera | None":
         """A camera without its distortion; None for fish-eyes, and for a text that says why there is none."""
-        if camera is None or isinstance(camera, str) or camera.distortion == "fisheye":
+        if isinstance(camera, str) or camera.distortion == "fisheye":
             return None
         return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
 
@@ -257,17 +257,6 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
         return None
     fx, fy, cx, cy = (float(value) for value in median)
     return PinholeCamera(Intrinsics(fx, fy, cx, cy), known[0].size)
-
-
-def common_calibration(cameras: Sequence[Calibration | str | None]) -> tuple[Calibration | None, str | None]:
-    """The camera that images have in common, or why they have none; neither where one states none."""
-    known = [camera for camera in cameras if isinstance(camera, Calibration)]
-    if len(known) < len(cameras):
-        return None, next((camera for camera in cameras if isinstance(camera, str)), None)
-    try:
-        return (one_camera(known), None) if known else (None, None)
-    except InputError as error:
-        return None, str(error)
 
 
 VIDEO_SUFFIXES = frozenset(

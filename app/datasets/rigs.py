@@ -13,7 +13,6 @@ from stream_recon.app.datasets.recording import (
     PinholeCamera,
     Recording,
     TimedImages,
-    common_calibration,
     frame_numbers,
     has_images,
     image_size,
@@ -24,6 +23,7 @@ from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.tables import TIMES
 from stream_recon.app.datasets.text import (
     content_lines,
+    integer,
     listed_file,
     number_rows,
     numbers,
@@ -34,7 +34,7 @@ from stream_recon.app.datasets.text import (
 )
 from stream_recon.app.datasets.trajectories import matched_poses, read_euroc_trajectory
 from stream_recon.app.sources.calibration import Calibration, same_aspect
-from stream_recon.app.sources.camera_files import read_camera
+from stream_recon.app.sources.camera_files import UnsupportedError, distortion
 from stream_recon.configs.errors import InputError
 
 KITTI_FPS = 10.0
@@ -125,18 +125,15 @@ def load_euroc(path: Path) -> Recording:
     timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
     truth, T_tracked_body, warnings = _euroc_truth(base)
     sensor = table.with_name("sensor.yaml")
-    camera, found, T_body_camera = None, list[Calibration | str](), np.eye(4)
+    camera, calibration, unusable, T_body_camera = None, None, None, np.eye(4)
     if sensor.is_file():
-        T_body_camera = _euroc_extrinsics(read_text(sensor), sensor)
-        try:
-            found.append(read_camera(sensor))
-        except InputError as error:
-            found.append(str(error).removeprefix("--intrinsics "))
-        camera = _if_resized(PinholeCamera.of(found[0]), timed.images)
+        text = read_text(sensor)
+        T_body_camera = _euroc_extrinsics(text, sensor)
+        camera, calibration, unusable = _euroc_cameras(text, sensor)
+        camera = _if_resized(camera, timed.images)
     elif truth is not None:
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
     poses, unmatched = matched_poses(truth, timed.times, read_euroc_trajectory)
-    calibration, unusable = common_calibration(found)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
@@ -226,6 +223,30 @@ def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
         raise InputError(f"{sensor} has no T_BS with 16 numbers under data")
     values = np.array(numbers(match.group(1), f"{sensor}, T_BS", 16)[:16], dtype=np.float64)
     return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
+
+
+def _euroc_cameras(text: str, sensor: Path) -> tuple[PinholeCamera | None, Calibration | None, str | None]:
+    """Pinhole camera without distortion, None for a fisheye model; camera with distortion, if any; why it has none."""
+    focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    listed = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
+    resolution = re.search(r"^resolution:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    if not focal:
+        return None, None, None
+    fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
+    if min(fx, fy) <= 0:
+        raise InputError(f"{sensor}: focal lengths must be above 0")
+    sides = numbers(resolution.group(1), f"{sensor}, resolution", 2) if resolution else []
+    size = (integer(sides[0], f"{sensor}"), integer(sides[1], f"{sensor}")) if sides else None
+    coefficients = numbers(listed.group(1), f"{sensor}, distortion_coefficients", 4) if listed else []
+    try:
+        kind, used = distortion(model.group(1) if model is not None else None, coefficients)
+    except UnsupportedError as error:
+        return None, None, f"{sensor.name} has {error}, which is not supported"
+    camera = None if kind == "fisheye" else PinholeCamera(centred(fx, fy, cx, cy), size)
+    if not listed:
+        return camera, None, None
+    return camera, Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, size), None
 
 
 def _if_resized(camera: PinholeCamera | None, images: tuple[Path, ...]) -> PinholeCamera | None:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app import MAX_PIXELS
-from stream_recon.app.sources.image_decoding import PNG, is_truncated_png
+from stream_recon.app.sources.exif import PNG
+from stream_recon.app.sources.image_decoding import is_truncated_png
 
 # OpenCV names a Bayer pattern by its second row and column.
 _BAYER = {
