@@ -68,18 +68,17 @@ def scale_by_photographs(
     files = image_files(result)
     if files is None:
         raise InputError(f"--scale-from {text}: the source ({result.run['source']}) is not a folder of photographs")
-    geotags, eyes = [], []
-    for camera in cameras:
-        geotag = read_exif(files[camera.index]).position if camera.index < len(files) else None
-        if geotag is not None:
-            geotags.append(geotag)
-            eyes.append(camera.T_world_camera[:3, 3])
+    stated = [(camera, read_exif(files[camera.index])) for camera in cameras if camera.index < len(files)]
+    eyes = [camera.T_world_camera[:3, 3] for camera, exif in stated if exif.position is not None]
+    geotags = [exif.position for _, exif in stated if exif.position is not None]
+    said = "".join(f"; {note}" for note in [*dict.fromkeys(n for _, exif in stated for n in exif.place_notes)][:3])
     if len(geotags) < 3:
-        raise InputError(f"--scale-from {text}: {len(geotags)} photographs have GPS positions; at least 3 are needed")
+        few = f"{len(geotags)} photographs have GPS positions; at least 3 are needed"
+        raise InputError(f"--scale-from {text}: {few}{said}")
     degrees = np.array(geotags, np.float64)
     positions = geodetic_positions(degrees[:, :2], degrees[:, 2])
     pairs = _Pairs(np.array(eyes), positions.metres)
-    return _scale_by_positions(pairs, world_up(cameras), positions, text, config)
+    return _scale_by_positions(pairs, world_up(cameras), positions, text, config, said)
 
 
 def _scale_by_positions(
@@ -87,7 +86,7 @@ def _scale_by_positions(
 ) -> MetricScale:
     """Metric scale by known positions of cameras, in the frame of ``positions``.
 
-    ``clock``: note on the clocks for the record.
+    ``clock``: note on the clocks, or on what is not understood of them, for the record.
     """
     path, known = pairs.path, pairs.known
     if len(path) < config.min_positions:

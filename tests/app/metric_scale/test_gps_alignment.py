@@ -9,7 +9,8 @@ import pytest
 
 from stream_recon.app.core.transforms import FloatArray, Similarity
 from stream_recon.app.core.types import FrameResult
-from stream_recon.app.metric_scale.gps_alignment import scale_by_track
+from stream_recon.app.metric_scale.config import DEFAULT_SCALE
+from stream_recon.app.metric_scale.gps_alignment import scale_by_photographs, scale_by_track
 from stream_recon.app.metric_scale.gps_tracks import east_north_up, read_positions
 from stream_recon.app.metric_scale.scale_source import (
     Distance,
@@ -20,10 +21,15 @@ from stream_recon.app.metric_scale.scale_source import (
     parse_scale_source,
 )
 from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, FIRST_CAMERA, OF_FILE
+from stream_recon.app.result.run_record import RunSummary
+from stream_recon.app.result.writer import ResultWriter
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.boxroom import room_result
+from tests.app.fake_engine import run_info
 from tests.app.slam.room import pose
+from tests.app.sources.exif_files import entries, jpeg, structure
 
 PLACE = 48.1371, 11.5754, 519.0
 METRES_A_DEGREE = 111_194.0 * np.array([1.0, np.cos(np.radians(PLACE[0]))])
@@ -121,6 +127,25 @@ def test_csv_by_frames_or_times_and_tum(tmp_path: Path) -> None:
         assert np.allclose(found.T_metric_own.rotation, HEADING @ LEVEL, atol=1e-4)
     level = scale_by_track(cameras, UP, GpsTrack(read_positions(late)), "track")
     assert level.T_metric_own.scale == pytest.approx(UNIT, rel=0.01) and level.world == EAST_NORTH_UP
+
+
+def test_photographs_give_the_scale_and_what_is_odd_of_their_places_is_told(tmp_path: Path) -> None:
+    cameras, truth = round_walk()
+    (tmp_path / "images").mkdir()
+    for number, (east, north, up) in enumerate(truth.tolist()):
+        place = PLACE[0] + north / METRES_A_DEGREE[0], PLACE[1] + east / METRES_A_DEGREE[1], PLACE[2] + up
+        main, inner, gps = entries(place=place)
+        if number == 3:
+            gps["GPSAltitudeRef"] = (5, 1, b"\x09")
+        jpeg(tmp_path / f"images/{number:03}.jpg", np.zeros((8, 8, 3), np.uint8), structure(main, inner, gps))
+    writer = ResultWriter(tmp_path / "out", replace(run_info(), options={"source": str(tmp_path / "images")}))
+    writer.add(room_result(0))
+    writer.finish(RunSummary(interrupted=False))
+    result = read_result(tmp_path / "out")
+    found = scale_by_photographs(result, cameras, "exif", DEFAULT_SCALE.track.fit)
+    assert found.T_metric_own.scale == pytest.approx(UNIT, rel=0.01) and "EXIF GPSAltitudeRef 9" in found.how
+    with pytest.raises(InputError, match=r"1 photographs have GPS positions.*GPSAltitudeRef 9"):
+        scale_by_photographs(result, cameras[3:4], "exif", DEFAULT_SCALE.track.fit)
 
 
 def test_grid_coordinates_get_an_origin_and_a_line_keeps_the_axes(tmp_path: Path) -> None:
