@@ -300,7 +300,7 @@ MEASURES = (
     Measure("class names used twice", repeated_classes, 0),
     Measure("classes called Cancelled", cancelled_classes, 1),
     Measure("constants called MOST_ or LEAST_", unclear_limits, 0),
-    Measure("options of the command line", command_line_options, 101),
+    Measure("options of the command line", command_line_options, 102),
     Measure("tests that patch constants", lambda: tests_with(patches_constant), 10),
     Measure("tests that read private attributes", lambda: tests_with(reads_private), 40),
     Measure("Python scripts that ruff and mypy do not see", unchecked_scripts, 0),

@@ -29,6 +29,9 @@ def eval_command(
     frames: Annotated[
         int | None, shared.option("Take at most this number of frames.", panel=shared.INPUT, min=1)
     ] = None,
+    side: Annotated[
+        int | None, shared.option("Reduce the images to this longer side in pixels.", panel=shared.INPUT, min=32)
+    ] = None,
     json: Annotated[Path | None, shared.option("Also write the metrics to this file.", panel=shared.OUTPUT)] = None,
     preset: shared.PresetName = "small",
     weights: shared.Weights = None,
@@ -52,30 +55,33 @@ def eval_command(
     model = ModelChoice(preset, weights, device, attention, keyframes, cache, precision=precision)
     choice = FrameChoice(stride, max_frames=frames, camera=camera)
     options = RunOptions(choice, model, mapping, dense_side=dense_side if dense == "on" else None)
-    return evaluate_folders(sequences, options, json)
+    return evaluate_folders(sequences, options, json, side)
 
 
-def evaluate_folders(folders: Sequence[Path], options: "RunOptions", json: Path | None = None) -> int:
+def evaluate_folders(
+    folders: Sequence[Path], options: "RunOptions", json: Path | None = None, side: int | None = None
+) -> int:
     """Evaluate sequence folders with one engine; returns the exit code. Raises StreamReconError.
 
     ``json``: file for the metrics, rewritten after each sequence: an interrupted evaluation keeps the finished ones.
+    ``side``: longer side to which images are reduced.
     """
     from stream_recon.app.core.process import memory_errors
 
     with memory_errors():
         options.model.load_preset()  # errors in options come before data is read
-        scenes = _unique_names([_open(folder, options.frames) for folder in folders])
+        scenes = _unique_names([_open(folder, options.frames, side) for folder in folders])
         if json is not None and (json.is_dir() or not json.parent.is_dir()):
             raise OutputError(f"{json}: give the name of a file in an existing folder")
         evaluate_all(options.model.load(), scenes, options, json)
     return DONE
 
 
-def _open(folder: Path, frames: "FrameChoice") -> "Scene":
+def _open(folder: Path, frames: "FrameChoice", side: int | None) -> "Scene":
     """The sequence in a folder, once all but its images was read. Raises InputError, ConfigError."""
     from stream_recon.app.datasets.scene import Scene
 
-    scene = Scene(folder.resolve().name, "sequence", folder, None, frames.camera)
+    scene = Scene(folder.resolve().name, "sequence", folder, None, frames.camera, side=side)
     scene.open(frames.stride, frames.max_frames).close()
     return scene
 

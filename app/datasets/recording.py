@@ -6,15 +6,16 @@ command ``eval``, folders of images, video files.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.ground_truth import DepthMap, DepthTruth, GroundTruth, Poses, no_depth
+from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth, Poses, no_depth
 from stream_recon.app.core.input_file import input_errors
-from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.datasets.trajectories import FEW_MATCHES
@@ -151,13 +152,28 @@ class TimedImageReader(ImageReader):
     """Reader of image files with given timestamps in seconds, ascending."""
 
     def __init__(
-        self, paths: list[Path], name: str, timestamps: NDArray[np.float64], *, as_stored: bool = False
+        self,
+        paths: list[Path],
+        name: str,
+        timestamps: NDArray[np.float64],
+        *,
+        as_stored: bool = False,
+        side: int | None = None,
     ) -> None:
+        """``side``: longer side to which images are reduced; None: they stay as they are."""
         assert len(paths) == len(timestamps)
         gaps = np.diff(timestamps)
         assert (gaps > 0).all(), "sorted when the scene was read"
         super().__init__(paths, name, float(1 / np.median(gaps)) if len(gaps) else None, as_stored=as_stored)
         self._timestamps = timestamps
+        self._side = side
+
+    def retrieve(self) -> NDArray[np.uint8] | None:
+        rgb = super().retrieve()
+        if rgb is None or self._side is None or max(rgb.shape) <= self._side:
+            return rgb
+        size = reduced_size((rgb.shape[1], rgb.shape[0]), self._side)
+        return np.asarray(cv2.resize(rgb, size, interpolation=cv2.INTER_AREA), np.uint8)
 
     def grab(self) -> tuple[int, float] | None:
         step = super().grab()
@@ -180,6 +196,8 @@ class Recording:
     read_depth: Callable[[int], DepthTruth | None] | None = None
     metric: bool = True
     warnings: tuple[str, ...] = ()
+    side: int | None = None
+    """Longer side to which the frames are reduced; None: they stay as they are."""
 
     @cached_property
     def as_stored(self) -> bool:
@@ -197,7 +215,7 @@ class Recording:
         times = self.timestamps
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
-        reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored)
+        reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored, side=self.side)
         reader.warnings.extend(self.warnings)
         if 0 < len(self.poses) < FEW_MATCHES * len(self.images) and not any("have a pose" in w for w in self.warnings):
             reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose")
@@ -219,19 +237,25 @@ class Recording:
         if not self.poses and self.camera is None and self.read_depth is None:
             return None
         size = image_size(self.images, as_stored=self.as_stored)
+        shown = size if self.side is None else reduced_size(size, self.side)
+        intrinsics = None if self.camera is None else self.camera.for_size(size)
+        if intrinsics is not None:
+            intrinsics = PinholeCamera(intrinsics, size).for_size(shown)
         return GroundTruth(
-            source_size=size,
+            source_size=shown,
             poses=self.poses,
-            intrinsics=None if self.camera is None else self.camera.for_size(size),
+            intrinsics=intrinsics,
             metric=self.metric,
             has_depth=self.read_depth is not None,
-            read_depth=no_depth if self.read_depth is None else self._depth,
+            read_depth=no_depth if self.read_depth is None else partial(self._depth, np.divide(shown, size)),
         )
 
-    def _depth(self, index: int) -> DepthTruth | None:
+    def _depth(self, scale: NDArray[np.float64], index: int) -> DepthTruth | None:
+        """``scale``: of frames to images, across and down."""
         assert self.read_depth is not None
         with dataset_errors(self.images[0].parent):
-            return self.read_depth(index)
+            depth = self.read_depth(index)
+        return DepthPoints(depth.uvz * [*scale, 1.0]) if isinstance(depth, DepthPoints) else depth
 
 
 def image_size(images: Sequence[Path], *, as_stored: bool = False) -> tuple[int, int]:

@@ -67,6 +67,8 @@ class Scene:
     """A known camera to undistort the frames with, see `FrameChoice`, or `CALIBRATED`."""
     masks: str | None = None
     """A folder of masks of its frames, see `MaskFolder`."""
+    side: int | None = None
+    """Longer side to which its images are reduced; None: they stay as they are."""
 
     def open(self, stride: int = 1, max_frames: int | None = None) -> Source:
         """The frames as a source, in the order of the data set's timestamps, which are in seconds.
@@ -82,7 +84,7 @@ class Scene:
             return open_source(
                 str(self.path), FrameChoice(stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks)
             )
-        recording = reader.load(self.path)
+        recording = dataclasses.replace(reader.load(self.path), side=self.side)
         camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera
         return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera, masks=self.masks))
 
@@ -94,7 +96,7 @@ class Scene:
         reader = reader_named(self.dataset)
         if reader.loader is None:
             return None
-        recording = reader.load(self.path)
+        recording = dataclasses.replace(reader.load(self.path), side=self.side)
         with dataset_errors(self.path):
             truth = recording.truth()
         if truth is None or self.camera is None:

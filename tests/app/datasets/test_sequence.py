@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import cv2
@@ -6,6 +7,7 @@ import pytest
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import ImageTransform, Intrinsics
+from stream_recon.app.datasets.scene import Scene
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import rigid
 from stream_recon.configs.errors import InputError
@@ -156,3 +158,19 @@ def test_sparse_truth_lies_in_the_network_pixel_that_covers_it() -> None:
     matched = DepthPoints(points).at_network(ImageTransform((8, 6), (0, 0, 8, 6), (4, 3)))
     assert matched.z.tolist() == [1, 2]
     assert (matched.rows.tolist(), matched.columns.tolist()) == ([0, 2], [0, 3])
+
+
+def test_reduced_images_have_a_reduced_truth(folder: Path) -> None:
+    (folder / "intrinsics.txt").write_text("30 31 16 12 32 24\n", encoding="utf-8")
+    (folder / "sparse").mkdir()
+    (folder / "sparse" / "1.txt").write_text("8 4 2\n", encoding="utf-8")
+    scene = Scene("walk", "sequence", folder, None, side=16)
+    truth = scene.truth()
+    assert truth is not None and truth.source_size == (16, 12)
+    assert truth.intrinsics == Intrinsics(15, 15.5, 8, 6)
+    points = truth.depth(0)
+    assert isinstance(points, DepthPoints) and points.uvz.tolist() == [[4, 2, 2]]
+    with scene.open() as source:
+        assert {frame.rgb.shape for frame in source} == {(12, 16, 3)}
+    with dataclasses.replace(scene, side=100).open() as source:
+        assert {frame.rgb.shape for frame in source} == {(24, 32, 3)}
