@@ -125,6 +125,7 @@ def open_zip(file: BinaryIO, max_entries: int, *, stored: bool = False) -> zipfi
 
     reads = SimpleNamespace(read=read, seek=file.seek, tell=file.tell, seekable=file.seekable)
     archive = zipfile.ZipFile(reads)  # type: ignore[call-overload]
+    reads.read = file.read  # the list is read; contents may be longer
     methods = (zipfile.ZIP_STORED, zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED)
     if any(entry.compress_type not in methods for entry in archive.infolist()):
         raise zipfile.BadZipFile("it is compressed" if stored else "its method of compression is not Deflate")

@@ -116,3 +116,11 @@ def test_code_in_a_file_of_arrays_is_never_run(tmp_path: Path) -> None:
     assert not marker.exists()
     np.load(tmp_path / "tracks.npz", allow_pickle=True)["lens"]
     assert marker.exists(), "it would have been"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_arrays_may_be_longer_than_any_list_of_entries(stored: bool) -> None:
+    points = np.random.default_rng(0).normal(size=10**6)
+    file = io.BytesIO()
+    (np.savez if stored else np.savez_compressed)(file, points=points)
+    np.testing.assert_array_equal(read_arrays(file, ["points"], stored=stored)["points"], points)
