@@ -384,11 +384,12 @@ def test_eval_passes_its_options_on(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(evaluate, "evaluate_folders", fake_run)
     arguments = "a b --stride 5 --frames 48 --json r.json --preset p --weights w --device cpu --attention sdpa"
-    assert run("eval", *arguments.split(), "--keyframes", "flow") == 1
+    assert run("eval", *arguments.split(), "--keyframes", "flow", "--side", "320") == 1
     assert seen == [
         [Path("a"), Path("b")],
         RunOptions(FrameChoice(5, max_frames=48), ModelChoice("p", Path("w"), "cpu", "sdpa", "flow", "full")),
         Path("r.json"),
+        320,
     ]
 
 
