@@ -45,6 +45,8 @@ def read_arrays(source: Path | BinaryIO, names: Iterable[str], *, stored: bool =
 
     Raises one of `DAMAGE`; FileNotFoundError (an OSError) where there is no such file.
     """
+    if isinstance(source, Path) and not source.is_file():
+        raise FileNotFoundError("no such file")
     opened = open_regular(source) if isinstance(source, Path) else nullcontext(source)
     with opened as file, open_zip(file, MAX_ARRAYS, stored=stored) as content:
         if sum(entry.file_size for entry in content.infolist()) > MAX_ARRAY_BYTES:
