@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import TorchAttention
+from stream_recon.cache.block_manager import FrameTable
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.stream_cache import StreamCache, StreamSchema
 from stream_recon.cache.training_mask import ClipLayout, TrainingMask
@@ -147,12 +148,11 @@ def test_the_schema_counts_the_bytes_that_are_allocated(compressed_from: int | N
 def test_a_step_that_has_ended_takes_no_more(end: str) -> None:
     preset = tiny_preset()
     schema = FrameCacheSchema.from_config(preset.network, preset.stream, GRID[0] * GRID[1])
-    cache = FrameCache(schema, preset.stream, TorchAttention(), FrameCache.allocate_pools(schema, CPU, torch.float32))
-    cache.begin(preset.stream.scale_frames)
-    assert cache.write_positions == (schema.base - schema.special, schema.base)
-    getattr(cache, end)()
-    rows = torch.zeros(schema.frame_tokens, schema.heads, schema.head_dim)
+    cache = FrameCache(schema, TorchAttention(), FrameCache.allocate_pools(schema, CPU, torch.float32))
+    table = FrameTable(preset.stream.scale_frames, preset.stream.window, preset.stream.special_budget)
+    cache.begin(table.begin(1))
+    rows = torch.ones(schema.frame_tokens, schema.heads, schema.head_dim)
+    cache.attend(0, rows, rows, rows)
+    cache.commit(table.commit()) if end == "commit" else getattr(cache, end)()
     with pytest.raises(AssertionError, match="outside a step"):
         cache.attend(0, rows, rows, rows)
-    with pytest.raises(AssertionError, match="no step is open"):
-        _ = cache.write_positions

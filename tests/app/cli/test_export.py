@@ -115,11 +115,13 @@ def test_a_film_that_finds_no_room_is_told_in_a_line(
 def small_files() -> Iterator[None]:
     """A file may have 300 bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # modules' files would be cut off as well
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = writes_none
 
 
 def test_it_needs_no_torch(room: Path, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_of_triangles_that_face_up_each_place_shows_the_highest() -> None:
     assert clear.sum() > 100 and up.any() and not up.all()
     for (x, z), height in zip(places[clear], heights[clear], strict=True):
         expected = colours[height.argmax()] if height.max() >= 0 else (255, 255, 255)
-        assert at(image, frame, x, z) == tuple(expected)
+        assert at(image, frame, x / SHARE, z / SHARE) == tuple(expected)
 
 
 def test_small_textures_are_drawn_where_they_belong() -> None:
