@@ -41,7 +41,8 @@ class Routes:
     def __init__(
         self, data: DataFolder, store: JobStore, runner: JobRunner, viewers: Viewers, limits: WebLimits
     ) -> None:
-        self._data, self.store, self._runner, self._viewers, self._limits = data, store, runner, viewers, limits
+        self._data, self.store, self._runner, self._viewers = data, store, runner, viewers
+        self._limits = limits
         self.library, self.uploads = Library(data), Uploads(store, data, limits.zip_files)
         self.scans = Scans(store, runner, data, limits)
         self._reading: asyncio.Future[list[Entry]] | None = None
@@ -134,9 +135,8 @@ class Routes:
             for job in self._jobs_of(upload):
                 if job.state == "running" and self._waits(job, _changed(self.uploads.path(upload))):
                     await self._runner.stop(job.id, STALLED)
-        for job in self.store.all():
-            is_stalled = job.state == "stopped" and job.error == STALLED
-            if is_stalled and not is_growing(Path(job.source)) and Path(job.source).exists():
+        for job in self.store.stopped_because(STALLED):
+            if not is_growing(Path(job.source)) and Path(job.source).exists():
                 self._runner.resume(job.id)
 
     def _waits(self, job: WebJob, last_byte: float) -> bool:
@@ -198,10 +198,12 @@ class Routes:
         name, action = request.path_params["name"], request.path_params.get("action", "remove")
         self.library.folder(name)
         body = await json_of(request)
-        if action in ("refine", "export"):
-            is_export = action == "export"
-            options = commands.checked_export(body.get("format"), body.get("box")) if is_export else {}
-            job = await self._add_stored(action, name, body["format"] if is_export else "", options)
+        if action == "refine":
+            job = await self._add_stored("refine", name, "", {})
+            return JSONResponse({"job": job.id}, 201)
+        if action == "export":
+            options = commands.checked_export(body.get("format"), body.get("box"))
+            job = await self._add_stored("export", name, body["format"], options)
             return JSONResponse({"job": job.id}, 201)
         if any(job.is_open for job in self.store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
