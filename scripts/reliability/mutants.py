@@ -32,8 +32,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+from marks import Record, block_of, chosen_tests, mark_blocks, read_record, replace  # noqa: E402
 from structure import PRODUCT, functions, name_of, python_files  # noqa: E402
-from tests.marks import Record, block_of, chosen_tests, mark_blocks, read_record, replace  # noqa: E402
 
 LEFT_OUT = ignore_patterns(".git", ".venv", "site", "*_cache", "shared", "dist")
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "-n0", "-rfE", "-m", "not (gpu or browser)")

@@ -48,7 +48,7 @@ def write_given(folder: Path) -> None:
     bags.mkdir()
     picture = numbered_image(3)
     for name, order in (("a.jpg", "<"), ("b.jpg", ">")):
-        exif_files.jpeg(exif_folder / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), order, 4.2, 300.0))
+        exif_files.jpeg(exif_folder / name, picture, exif_files.tiff(28, (48.1, -11.5, 520.0), 4.2, 300.0, order=order))
     (exif_folder / "c.tif").write_bytes(exif_files.tiff(28, (48.1, 11.5, -3.0)))
     for name, iso in (("a.mov", False), ("b.mp4", True)):
         exif_files.video(exif_folder / name, VIDEO_FOCAL, b"\x00\x00\x00\x1a", 67, iso=iso)

@@ -1,4 +1,4 @@
-"""Marks in a copy of the program, by which each block of statements says which test reaches it; see `tests.reach`."""
+"""Marks in a copy of the program, by which each block of statements says which test reaches it; see `reach`."""
 
 import ast
 import shutil
@@ -31,7 +31,8 @@ def blocks(function: Function) -> list[list[ast.stmt]]:
 
 
 def first_line(block: list[ast.stmt]) -> int:
-    return min(each.lineno for each in (block[0], *getattr(block[0], "decorator_list", [])))
+    decorators: list[ast.expr] = getattr(block[0], "decorator_list", [])
+    return min([block[0].lineno, *(each.lineno for each in decorators)])
 
 
 def block_of(path: Path, function: Function, node: Any) -> str:
@@ -52,7 +53,7 @@ def mark_blocks(root: Path) -> None:
         for line, row in sorted(marks, reverse=True):
             rows.insert(line, row)
         replace(root / name_of(path), "".join(rows).encode())
-    shutil.copy(ROOT / "tests/reach.py", root / ".package/reach.py")
+    shutil.copy(ROOT / "scripts/reliability/reach.py", root / ".package/reach.py")
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -62,7 +63,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def read_record(rows: Iterable[str], file: str) -> Record:
-    """The record from what `tests.reach` wrote while the tests of a file ran; tests that fail are not in it."""
+    """The record from what `reach` wrote while the tests of a file ran; tests that fail are not in it."""
     reached, times = defaultdict[str, set[str]](set), dict[str, float]()
     for row in rows:
         block, _, test = row.rstrip("\n").partition(" ")
