@@ -4,6 +4,7 @@ import struct
 import zlib
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,29 +16,20 @@ TYPES = {1: "B", 2: "s", 3: "H", 4: "I", 5: "II", 7: "B", 9: "i", 12: "d"}
 SIZES = {kind: struct.calcsize("=" + form) for kind, form in TYPES.items()}
 
 
-def tiff(
-    focal_35mm: int | None = None,
-    place: tuple[float, float, float] | None = None,
-    order: str = "<",
-    focal: float | None = None,
-    density: float | None = None,
-    width: int = 400,
-    orientation: int = 1,
-    taken: datetime | None = None,
-) -> bytes:
-    """TIFF structure with these EXIF tags."""
-    return structure(*entries(focal_35mm, place, order, focal, density, width, orientation, taken), order)
+def tiff(*stated: Any, order: str = "<", **named: Any) -> bytes:
+    """TIFF structure with the tags of `entries`."""
+    return structure(*entries(*stated, order=order, **named), order)
 
 
 def entries(
     focal_35mm: int | None = None,
     place: tuple[float, float, float] | None = None,
-    order: str = "<",
     focal: float | None = None,
     density: float | None = None,
     width: int = 400,
     orientation: int = 1,
     taken: datetime | None = None,
+    order: str = "<",
 ) -> tuple[Entries, Entries, Entries]:
     """Entries of the main, the EXIF and the GPS directory."""
 

@@ -29,7 +29,7 @@ RGB = np.random.default_rng(0).integers(0, 255, (300, 400, 3)).astype(np.uint8)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
 def test_focal_length_and_place_are_read_from_all_kinds_of_files(tmp_path: Path, order: str, kind: str) -> None:
-    block, path = tiff(26, PLACE, order), tmp_path / f"a.{kind}"
+    block, path = tiff(26, PLACE, order=order), tmp_path / f"a.{kind}"
     if kind == "jpg":
         jpeg(path, RGB, block)
     elif kind == "png":
