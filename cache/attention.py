@@ -116,6 +116,8 @@ class ReadRun:
     def __init__(self, bias: Tensor | None = None) -> None:
         """``bias`` [C]: of a layer's pool, None where it is zero."""
         self._pool_bias = bias
+        self.spans: list[Span] = []
+        """What is visible, sorted and joined."""
         self.tokens = slice(0)
         """The run."""
         self.hidden: list[Span] = []
@@ -126,7 +128,8 @@ class ReadRun:
     def plan(self, spans: list[Span]) -> None:
         """Plan a step that sees ``spans``, in any order."""
         length_step = LENGTH_STEP if self._pool_bias is None else COMPRESSED_STEP
-        start, stop, self.hidden = enclosing_span(merge_spans(spans), length_step)
+        self.spans = merge_spans(spans)
+        start, stop, self.hidden = enclosing_span(self.spans, length_step)
         self.tokens = slice(start, stop)
         self.bias = None if self._pool_bias is None else self._pool_bias[start:stop]
 
@@ -144,16 +147,14 @@ class TorchAttention:
     def __init__(self, bias: Tensor | None = None, *, has_tiles: bool | None = None) -> None:
         """``bias`` [C]: what is added to the scores of a pool's tokens, None for 0; ``has_tiles``: whether the CPU has
         tile products in bf16; None: asks it."""
-        self._spans: list[Span] = []
-        self._in_place = ReadRun(bias)
+        self._run = ReadRun(bias)
         self._has_tiles = cpu_has(AMX_BF16) if has_tiles is None else has_tiles
 
     def plan(self, queries: int, spans: list[Span]) -> None:
-        self._spans = merge_spans(spans)
-        self._in_place.plan(spans)
+        self._run.plan(spans)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor | None = None) -> Tensor:
-        run, is_bf16_on_cpu = self._in_place, q.dtype == torch.bfloat16 and q.device.type == "cpu"
+        run, is_bf16_on_cpu = self._run, q.dtype == torch.bfloat16 and q.device.type == "cpu"
         if is_bf16_on_cpu or run.bias is not None:
             attend = attend_by_products if is_bf16_on_cpu and not self._has_tiles else attend_masked
             return attend(q, keys[run.tokens], values[run.tokens], run.hidden, run.bias)
@@ -162,9 +163,8 @@ class TorchAttention:
         return y[0].transpose(0, 1)
 
     def _read(self, pool: Tensor) -> Tensor:
-        if len(self._spans) == 1:
-            return pool[slice(*self._spans[0])]
-        return torch.cat([pool[slice(*span)] for span in self._spans])
+        parts = [pool[slice(*span)] for span in self._run.spans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, hidden: Sequence[Span] = (), bias: Tensor | None = None) -> Tensor:

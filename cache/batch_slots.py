@@ -42,8 +42,8 @@ class SharedPools:
     """Keys and values of all batch slots."""
 
     batch_slots: int
-    frames: FramePools
-    compressed: FramePools | None
+    frames: Sequence[FramePools]
+    """Of the kinds of layers, see `StreamSchema.kinds`."""
     norms: tuple[Tensor, Tensor]
     """`FramePools.key_norms` and `FramePools.committed_norms` of all layers, which the pools share."""
     camera: tuple[Tensor, Tensor]
@@ -53,31 +53,26 @@ class SharedPools:
         schema: StreamSchema, batch_slots: int, device: torch.device, *, by_kernels: bool = False
     ) -> "SharedPools":
         """Empty pools; ``by_kernels``: see `FramePools.allocate`."""
-        groups = [schema.frames, schema.compressed] if schema.compressed else [schema.frames]
-        layers = [group.layers for group in groups]
+        kinds = schema.kinds
+        layers = [sizes.layers for sizes in kinds]
         norms, committed = (torch.zeros(sum(layers), batch_slots, schema.frames.heads, device=device) for _ in range(2))
-        parts = zip(groups, norms.split(layers), committed.split(layers), strict=True)
-        pools = [
+        parts = zip(kinds, norms.split(layers), committed.split(layers), strict=True)
+        frames = [
             replace(
-                FramePools.allocate(group, device, schema.dtype, batch_slots, by_kernels=by_kernels),
+                FramePools.allocate(sizes, device, schema.dtype, batch_slots, by_kernels=by_kernels),
                 key_norms=own,
                 committed_norms=own_committed,
             )
-            for group, own, own_committed in parts
+            for sizes, own, own_committed in parts
         ]
         camera = allocate_camera_pools(schema.camera, device, schema.camera_dtype, batch_slots)
-        return SharedPools(batch_slots, pools[0], pools[1] if pools[1:] else None, (norms, committed), camera)
+        return SharedPools(batch_slots, frames, (norms, committed), camera)
 
     def slot_view(self, batch_slot: int) -> SlotPools:
         """One slot's part."""
         camera = (self.camera[0][:, batch_slot], self.camera[1][:, batch_slot])
-        views = [pools.slot_view(batch_slot, self.batch_slots, shared=True) for pools in self.of_frames]
-        return SlotPools(views[0], views[1] if self.compressed else None, camera)
-
-    @property
-    def of_frames(self) -> list[FramePools]:
-        """Of full layers, then of compressed ones if there are any."""
-        return [self.frames] if self.compressed is None else [self.frames, self.compressed]
+        frames = [pools.slot_view(batch_slot, self.batch_slots, shared=True) for pools in self.frames]
+        return SlotPools(frames, camera)
 
 
 class BatchedKernelStep:
@@ -87,16 +82,18 @@ class BatchedKernelStep:
         """``rows``: how many rows of ``metadata`` count."""
         from stream_recon.cache.kernels.span_attention import LOG2_E, SpanPool  # needs Triton
 
-        self._sizes = (schema.frames, schema.compressed)
+        device, deep = metadata.time.device, schema.compressed
+        biases = [None, deep.bias(device, pools.batch_slots) * LOG2_E if deep else None]
+        kinds = zip(schema.kinds, (metadata.full, metadata.compressed), biases, strict=False)
+        self._layers = [kind for kind in kinds for _ in range(kind[0].layers)]
+        """Sizes, positions and bias of each global layer."""
         self._camera = pools.camera
         self._metadata = metadata
         self._rows = rows
-        self._keys = [SpanPool(layer) for group in pools.of_frames for layer in group.keys]
-        self._values = [SpanPool(layer) for group in pools.of_frames for layer in group.values]
+        self._keys = [SpanPool(layer) for group in pools.frames for layer in group.keys]
+        self._values = [SpanPool(layer) for group in pools.frames for layer in group.values]
         self._norms = pools.norms[0]
-        device, sizes = pools.frames.keys.device, schema.compressed
-        self._bias = None if sizes is None else sizes.bias(device, pools.batch_slots) * LOG2_E
-        one = torch.ones(1, dtype=torch.int64, device=pools.frames.keys.device)
+        one = torch.ones(1, dtype=torch.int64, device=device)
         self.is_later_frame = self.is_streamed_frame = one
 
     @property
@@ -108,16 +105,10 @@ class BatchedKernelStep:
         from stream_recon.cache.kernels.store import store_frame
 
         keys, values, norms = self._keys[layer], self._values[layer], self._norms[layer]
-        q, pools, full, deep = q.to(keys.tensor.dtype), (k, v, keys.tensor, values.tensor), *self._sizes
-        if layer < full.layers:
-            positions = self._metadata.full
-            store_frame(*pools, norms, full.special, positions)
-            return attend_spans(q, keys, values, positions, norms, full.tokens).to(v.dtype)
-        assert deep is not None
-        positions = self._metadata.compressed
-        store_frame(*pools, norms, deep.special, positions, deep.grid, deep.block_side)
-        y = attend_spans(q, keys, values, positions, norms, deep.tokens, self._bias, deep.max_bias)
-        return y.to(v.dtype)
+        sizes, positions, bias = self._layers[layer]
+        q = q.to(keys.tensor.dtype)
+        store_frame(k, v, keys.tensor, values.tensor, norms, sizes, positions)
+        return attend_spans(q, keys, values, positions, norms, sizes.tokens, bias, sizes.max_bias).to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from stream_recon.cache.kernels.camera_step import attend_slots

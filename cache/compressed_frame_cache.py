@@ -11,16 +11,16 @@ The frames of the first step see one another whole.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stream_recon.cache.attention import Span, TorchAttention
-from stream_recon.cache.block_manager import SlidingWindow, StepAllocation, TokenLog
+from stream_recon.cache.block_manager import StepAllocation
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.int8_frame_cache import Int8FrameCache
-from stream_recon.cache.step_metadata import PoolPositions
 from stream_recon.configs.schema import NetworkConfig, StreamConfig
 
 
@@ -28,27 +28,14 @@ from stream_recon.configs.schema import NetworkConfig, StreamConfig
 class CompressedSchema(FrameCacheSchema):
     """Sizes of the pools of compressed layers."""
 
-    grid: tuple[int, int]
-    """Patch rows and columns of a frame."""
-    block_side: int
-    """Patches of a block's side; blocks at the right and lower border may be smaller."""
-
     @staticmethod
     def of_stream(network: NetworkConfig, stream: StreamConfig, grid: tuple[int, int]) -> "CompressedSchema | None":
         """Sizes for the compressed layers of a network and frames of ``grid`` patches; None: it has no such layer."""
         if stream.compressed_from is None:
             return None
-        return CompressedSchema(
-            layers=network.depth - stream.compressed_from,
-            heads=network.heads,
-            head_dim=network.head_dim,
-            special=network.special_tokens,
-            patches=grid[0] * grid[1],
-            patch_slots=SlidingWindow(stream.scale_frames, stream.window).total,
-            special_slots=TokenLog(stream.scale_frames, stream.special_budget).capacity,
-            grid=grid,
-            block_side=stream.block_side,
-        )
+        common = vars(FrameCacheSchema.from_config(network, stream, grid[0] * grid[1]))
+        own = {"layers": network.depth - stream.compressed_from, "grid": grid, "block_side": stream.block_side}
+        return CompressedSchema(**{**common, **own})
 
     @property
     def first_slot(self) -> int:
@@ -63,11 +50,6 @@ class CompressedSchema(FrameCacheSchema):
     def block_grid(self) -> tuple[int, int]:
         """Rows and columns of blocks of a frame."""
         return math.ceil(self.grid[0] / self.block_side), math.ceil(self.grid[1] / self.block_side)
-
-    @property
-    def max_bias(self) -> float:
-        """Largest number of `bias`, as an exponent of 2."""
-        return 2 * math.log2(self.block_side)
 
     def bias(self, device: torch.device, batch_slots: int = 1) -> Tensor:
         """What is added to the scores of each token of a pool of ``batch_slots`` parts: float32 [batch_slots * C]."""
@@ -102,9 +84,13 @@ class CompressedFrameCache(FrameCache):
             return super().attend(layer, q, k, v)
         # Nothing is cached.
         self._write(layer, k, v)
-        first = TorchAttention()
-        first.plan(len(q), [(0, len(k))])
-        return first.attend(q.to(v.dtype), k.to(v.dtype), v)
+        self._of_step.plan(len(q), [(0, len(k))])
+        return self._of_step.attend(q.to(v.dtype), k.to(v.dtype), v)
+
+    @cached_property
+    def _of_step(self) -> TorchAttention:
+        """Attention of a step's tokens to one another alone."""
+        return TorchAttention()
 
     def _visible_spans(self, patches: StepAllocation, special_start: int) -> list[Span]:
         slots = [self._patch_span(slot) for slot in patches.block_table if slot not in patches.slot_mapping]
@@ -112,14 +98,6 @@ class CompressedFrameCache(FrameCache):
 
     def _patches_at(self, slot: int) -> tuple[int, int]:
         return self.schema.base, self._patch_span(slot)[0]
-
-    def _store_by_kernel(
-        self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, positions: PoolPositions
-    ) -> None:
-        from stream_recon.cache.kernels.store import store_frame  # needs Triton
-
-        schema = self.schema
-        store_frame(k, v, keys, values, key_norms, schema.special, positions, schema.grid, schema.block_side)
 
     def _store_patches(self, pool: Tensor, slot: int, new: Tensor) -> None:
         pool[self.schema.base : self.schema.first_slot] = new

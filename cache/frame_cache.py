@@ -9,6 +9,7 @@ Special tokens grow towards lower addresses from ``base``, where the patch slots
 when it is full, the visible tokens form one contiguous run, which dense kernels read in place.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,10 @@ class FrameCacheSchema:
     """Frames whose patch tokens fit."""
     special_slots: int
     """Frames whose special tokens fit."""
+    grid: tuple[int, int] = (0, 0)
+    """Patch rows and columns of a frame that are stored in blocks; none in full layers."""
+    block_side: int = 1
+    """Patches of a block's side; blocks at the right and lower border may be smaller."""
 
     @staticmethod
     def from_config(network: NetworkConfig, stream: StreamConfig, patches: int) -> "FrameCacheSchema":
@@ -68,6 +73,11 @@ class FrameCacheSchema:
     def slot_tokens(self) -> int:
         """Tokens of a patch slot."""
         return self.patches
+
+    @property
+    def max_bias(self) -> float:
+        """Largest number that is added to scores, as an exponent of 2: of a whole block."""
+        return 2 * math.log2(self.block_side)
 
     @property
     def tokens(self) -> int:
@@ -206,18 +216,13 @@ class FrameCache:
         assert self._allocated is not None, "attend outside a step"
         keys, values, key_norms = self._keys[layer], self._values[layer], self._key_norms[layer]
         if self._positions is not None and len(self._allocated.patches.slot_mapping) == 1:
-            self._store_by_kernel(k[None], v[None], keys, values, key_norms[None], self._positions)
+            from stream_recon.cache.kernels.store import store_frame  # needs Triton
+
+            store_frame(k[None], v[None], keys, values, key_norms[None], self.schema, self._positions)
             return
         self._store(k, v, keys, values)
         if self._positions is not None:
             torch.maximum(key_norms, k.float().norm(dim=-1).amax(0), out=key_norms)
-
-    def _store_by_kernel(
-        self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, key_norms: Tensor, positions: PoolPositions
-    ) -> None:
-        from stream_recon.cache.kernels.store import store_frame  # needs Triton
-
-        store_frame(k, v, keys, values, key_norms, self.schema.special, positions)
 
     def _store(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self._allocated is not None

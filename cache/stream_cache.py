@@ -1,6 +1,7 @@
 """KV cache of one stream: aggregator and camera head behind ``begin``, ``attend``, and ``commit`` or ``rollback``."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,8 +24,8 @@ MEBIBYTE = 2**20
 class SlotPools:
     """Tensors of one batch slot, for a `full` cache."""
 
-    frames: FramePools
-    compressed: FramePools | None
+    frames: Sequence[FramePools]
+    """Of the kinds of layers, see `StreamSchema.kinds`."""
     camera: tuple[Tensor, Tensor]
 
 
@@ -58,11 +59,18 @@ class StreamSchema:
         """Sizes for frames of ``grid`` patch rows and columns; ``camera_dtype``: ``dtype`` if None."""
         policy = cache if isinstance(cache, CacheDtypePolicy) else cache_policy(cache)
         if policy.name == "compressed" and stream.compressed_from is None:
-            stream = replace(stream, compressed_from=network.compressed_from)
+            if network.first_deep_layer >= network.depth:
+                raise ResourceError(f"--cache compressed needs a network of more than {network.depth} layers")
+            stream = replace(stream, compressed_from=network.first_deep_layer)
         frames = FrameCacheSchema.from_config(network, stream, grid[0] * grid[1])
         compressed = CompressedSchema.of_stream(network, stream, grid)
         camera = CameraCacheSchema.from_config(network, stream)
         return StreamSchema(frames, compressed, camera, dtype, camera_dtype or dtype, policy)
+
+    @property
+    def kinds(self) -> list[FrameCacheSchema]:
+        """Sizes of full layers, then of compressed ones if there are any."""
+        return [self.frames] if self.compressed is None else [self.frames, self.compressed]
 
     @property
     def bytes(self) -> int:
@@ -112,16 +120,20 @@ class StreamCache:
         self._device = device
         self._metadata = metadata
         frame_cache = schema.policy.frame_cache
-        frame_pools = pools.frames if pools else frame_cache.allocate_pools(schema.frames, device, schema.dtype)
-        compressed_pools, camera_pools = (pools.compressed, pools.camera) if pools else (None, None)
+        frame_pools = pools.frames[0] if pools else frame_cache.allocate_pools(schema.frames, device, schema.dtype)
         positions = metadata.full if metadata else None
         self._table = FrameTable(stream.scale_frames, stream.window, stream.special_budget)
         self._allocation: FrameAllocation | None = None
         self._frame_caches = [frame_cache(schema.frames, backend, frame_pools, positions)]
-        self._full_layers = schema.frames.layers
+        self._layers = [(self._frame_caches[0], layer) for layer in range(schema.frames.layers)]
+        """The cache of each global layer, and the layer's number in it."""
         if schema.compressed is not None:
-            self._frame_caches.append(compressed_cache(schema, device, metadata, compressed_pools))
-        self._camera_cache = CameraCache(schema.camera, stream, device, schema.camera_dtype, metadata, camera_pools)
+            deep = compressed_cache(schema, device, metadata, pools.frames[1] if pools else None)
+            self._frame_caches.append(deep)
+            self._layers += [(deep, layer) for layer in range(schema.compressed.layers)]
+        self._camera_cache = CameraCache(
+            schema.camera, stream, device, schema.camera_dtype, metadata, pools.camera if pools else None
+        )
         self._one = torch.ones(1, dtype=torch.int64, device=device)
         self._pending = 0
         self.frames = 0
@@ -196,9 +208,8 @@ class StreamCache:
         return self._metadata is not None and self.frames > 0
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        is_deep = layer >= self._full_layers
-        frame_cache = self._frame_caches[is_deep]
-        return frame_cache.attend(layer - is_deep * self._full_layers, q[0], k[0], v[0])[None].to(v.dtype)
+        frame_cache, own = self._layers[layer]
+        return frame_cache.attend(own, q[0], k[0], v[0])[None].to(v.dtype)
 
     def attend_camera(self, slot: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return self._camera_cache.attend(slot, q[0], k[0], v[0])[None].to(v.dtype)

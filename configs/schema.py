@@ -105,7 +105,7 @@ class NetworkConfig:
             raise ConfigError("keyframe_matcher needs flow_blocks: it starts from their motion")
 
     @property
-    def compressed_from(self) -> int:
+    def first_deep_layer(self) -> int:
         """First global layer that ``--cache compressed`` compresses, where the preset states none.
 
         The first two need every patch: with blocks from the second one on, the embedded network's path errors grew by a

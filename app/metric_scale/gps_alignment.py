@@ -82,11 +82,11 @@ def scale_by_photographs(
 
 
 def _scale_by_positions(
-    pairs: _Pairs, up: FloatArray, positions: Positions, text: str, config: FitConfig, clock: str = ""
+    pairs: _Pairs, up: FloatArray, positions: Positions, text: str, config: FitConfig, note: str = ""
 ) -> MetricScale:
     """Metric scale by known positions of cameras, in the frame of ``positions``.
 
-    ``clock``: note on the clocks, or on what is not understood of them, for the record.
+    ``note``: on the clocks, or on what is not understood of the positions, for the record.
     """
     path, known = pairs.path, pairs.known
     if len(path) < config.min_positions:
@@ -105,7 +105,7 @@ def _scale_by_positions(
 
     error = jackknife(len(path), scale_of, config)
     _check(fit, known, error, text, config)
-    how = f"{len(path)} positions, RMS error {fit.rms:.3g} m{clock}"
+    how = f"{len(path)} positions, RMS error {fit.rms:.3g} m{note}"
     if positions.left_out:
         how += f"; {positions.left_out} lines of the track without a position, time or fix were left out"
     world, transform = positions.world, fit.transform

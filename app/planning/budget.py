@@ -167,7 +167,9 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
     global_attention = schema.frames.layers * _global_seconds(network, tokens, frames * tokens, rates, policy)
     if schema.compressed is not None:
         keys = patches + frames * network.special_tokens + (frames - 1) * schema.compressed.slot_tokens
-        global_attention += schema.compressed.layers * _global_seconds(network, tokens, keys, rates)
+        global_attention += schema.compressed.layers * _global_seconds(
+            network, tokens, keys, rates, cache_policy("full")
+        )
     # The first step of `run_memory`: its trace creates the position tables, which a later step's trace reuses.
     convolutions = trace_step(network, grid, stream.scale_frames).convolution_flops / stream.scale_frames
     heads = max(
@@ -178,14 +180,13 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
 
 
 def _global_seconds(
-    network: NetworkConfig, queries: int, keys: int, rates: DeviceRates, policy: CacheDtypePolicy | None = None
+    network: NetworkConfig, queries: int, keys: int, rates: DeviceRates, policy: CacheDtypePolicy
 ) -> float:
-    """Time of one layer's attention to so many visible keys in a cache of ``policy``; None: in `COMPUTE`."""
+    """Time of one layer's attention to so many visible keys in a cache of ``policy``."""
     numbers = 2 * keys * network.dim
-    is_dequantised = policy is not None and policy.dequantised
-    attention = _attention_seconds(network, queries, keys, rates) * (E4M3_ATTENTION if is_dequantised else 1)
+    attention = _attention_seconds(network, queries, keys, rates) * (E4M3_ATTENTION if policy.dequantised else 1)
     seconds = max(attention, numbers * COMPUTE.itemsize / rates.bandwidth)
-    if policy is not None and policy.dequantised:
+    if policy.dequantised:
         bytes_moved = numbers / 2 * (policy.patch_dtype(COMPUTE).itemsize + COMPUTE.itemsize)
         seconds += bytes_moved / (rates.bandwidth * DEQUANTISE_EFFICIENCY)
     return seconds

@@ -300,7 +300,8 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
     track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
     notes += (*stated.notes, *_entry_notes(entries))
-    if not box.table(b"tkhd")[3:4] or not box.table(b"tkhd")[3] & 1:
+    flags = box.table(b"tkhd")[3:4]
+    if not flags or not flags[0] & 1:
         notes += ("its video track is not enabled (tkhd), and used",)
     edits = _edits(box.table(b"edts", b"elst"), movie_scale, scale)
     if not edits:

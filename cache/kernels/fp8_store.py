@@ -86,7 +86,7 @@ def store_frame(
     key_norms: Tensor,
     positions: PoolPositions,
 ) -> Tensor:
-    """Store one frame's k and v [T, H, D] at the positions of ``metadata``; returns q, rotated, in e4m3 [T, H, D].
+    """Store one frame's k and v [T, H, D] at ``positions``; returns q, rotated, in e4m3 [T, H, D].
 
     Args:
         keys: e4m3 [C, H, D], receives k, rotated.

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stream_recon.cache.frame_cache import FrameCacheSchema
 from stream_recon.cache.step_metadata import PoolPositions
 
 TOKENS_AT_ONCE = 4
@@ -100,20 +101,17 @@ def store_frame(
     keys: Tensor,
     values: Tensor,
     key_norms: Tensor,
-    special: int,
+    schema: FrameCacheSchema,
     positions: PoolPositions,
-    grid: tuple[int, int] = (0, 0),
-    block_side: int = 1,
 ) -> None:
     """Store k, v [R, T, H, D] of R streams' frames in pools [C, H, D], at each row's ``positions``.
 
-    The first ``special`` tokens of a frame are special tokens, the others patches. ``key_norms`` [batch slots, H]
-    are raised to the largest norm of a key. With a ``block_side`` above 1, the means of blocks of the ``grid`` of
-    patches are stored too.
+    The first tokens of a frame are special tokens, the others patches. ``key_norms`` [batch slots, H] are raised to the
+    largest norm of a key. For a compressed layer, the means of blocks of patches are stored too.
     """
     rows, tokens, heads, channels = k.shape
     assert k.stride()[2:] == v.stride()[2:] == (channels, 1), "heads and channels of a token must be contiguous"
-    blocks = math.prod(triton.cdiv(side, block_side) for side in grid)
+    blocks = math.prod(triton.cdiv(side, schema.block_side) for side in schema.grid)
     programs = triton.cdiv(tokens, TOKENS_AT_ONCE) + triton.cdiv(blocks, TOKENS_AT_ONCE)
     _store[(programs, rows)](
         k,
@@ -131,11 +129,11 @@ def store_frame(
         positions.stride,
         key_norms,
         tokens,
-        special,
-        *grid,
+        schema.special,
+        *schema.grid,
         H=heads,
         D=channels,
         BLOCK_T=TOKENS_AT_ONCE,
         BLOCK_H=triton.next_power_of_2(heads),
-        SIDE=block_side,
+        SIDE=schema.block_side,
     )

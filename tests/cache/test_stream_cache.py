@@ -1,5 +1,7 @@
 """The caches against a dense reference that has no cache at all."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -127,6 +129,9 @@ def test_the_choice_compressed_adds_compressed_layers_where_the_preset_has_none(
     assert layers == [(2, 2), (1, 3)]
     schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
     assert schema.compressed is None and schema.frames.layers == preset.network.depth
+    shallow = dataclasses.replace(preset.network, depth=2, output_layers=(0, 0, 1, 1))
+    with pytest.raises(ResourceError, match="more than 2 layers"):
+        StreamSchema.from_config(shallow, preset.stream, GRID, torch.float32, cache="compressed")
 
 
 def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stream_recon.cache.attention import Span, TorchAttention
+from stream_recon.cache.frame_cache import FrameCacheSchema
 from stream_recon.cache.step_metadata import StepMetadata
 
 pytestmark = pytest.mark.gpu
@@ -128,6 +129,7 @@ def test_a_frame_is_stored_at_the_positions_of_the_metadata() -> None:
     from stream_recon.cache.kernels.store import store_frame
 
     special, tokens = 6, 198
+    schema = FrameCacheSchema(1, HEADS, CHANNELS, special, tokens - special, patch_slots=8, special_slots=100)
     metadata = StepMetadata(4, torch.device("cuda"))
     metadata.wait_for_upload()
     metadata.full.set_frame(30, 600)
@@ -136,13 +138,13 @@ def test_a_frame_is_stored_at_the_positions_of_the_metadata() -> None:
     k, v = qkv[:, :, 1], qkv[:, :, 2]  # strided, as they come
     pools = [torch.zeros(POOL, HEADS, CHANNELS, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     norms = torch.zeros(1, HEADS, device="cuda")
-    store_frame(k, v, *pools, norms, special, metadata.full)
+    store_frame(k, v, *pools, norms, schema, metadata.full)
     for pool, new in zip(pools, (k[0], v[0]), strict=True):
         assert torch.equal(pool[30:36], new[:special]) and torch.equal(pool[600:792], new[special:])
         pool[30:36], pool[600:792] = 0, 0
         assert not pool.any()
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
-    store_frame(k / 2, v, *pools, norms, special, metadata.full)
+    store_frame(k / 2, v, *pools, norms, schema, metadata.full)
     torch.testing.assert_close(norms, k.float().norm(dim=-1).amax(1))
 
 
