@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -50,19 +50,18 @@ class CacheDtypePolicy:
     """Kernel that reads the cache of compressed layers; see `compressed_attention`."""
 
 
-_FULL = CacheDtypePolicy(
-    name="full",
-    frame_cache=FrameCache,
-    compressed_cache=CompressedFrameCache,
-    dequantised=False,
-    patch_dtype=lambda dtype: dtype,
-    check=lambda attention, device: None,
-    runs_on=lambda device: True,
-    attention=choose_attention,
-    compressed_attention=compressed_attention,
-)
 _POLICIES: tuple[CacheDtypePolicy, ...] = (
-    _FULL,
+    CacheDtypePolicy(
+        name="full",
+        frame_cache=FrameCache,
+        compressed_cache=CompressedFrameCache,
+        dequantised=False,
+        patch_dtype=lambda dtype: dtype,
+        check=lambda attention, device: None,
+        runs_on=lambda device: True,
+        attention=choose_attention,
+        compressed_attention=compressed_attention,
+    ),
     CacheDtypePolicy(
         name="fp8",
         frame_cache=Fp8FrameCache,
@@ -74,7 +73,6 @@ _POLICIES: tuple[CacheDtypePolicy, ...] = (
         attention=lambda attention, sizes, device, metadata: fp8_attention(attention, device, metadata),
         compressed_attention=compressed_attention,
     ),
-    replace(_FULL, name="compressed"),
 )
 INT8_POLICY = CacheDtypePolicy(
     name="int8",
@@ -89,8 +87,9 @@ INT8_POLICY = CacheDtypePolicy(
 )
 """Of a run in int8 on a CPU that attends faster so; it is no choice of the user."""
 CACHE_CHOICES: tuple[CacheChoice, ...] = ("full", "fp8")
-"""Data types, the most exact one first. ``compressed`` has that of ``full``."""
+"""Data types, the most exact one first."""
 
 
 def cache_policy(choice: CacheChoice) -> CacheDtypePolicy:
-    return next(policy for policy in _POLICIES if policy.name == choice)
+    """How keys and values are stored; in the run's precision for ``compressed``, see `Preset.with_cache`."""
+    return _POLICIES[CACHE_CHOICES.index("full" if choice == "compressed" else choice)]

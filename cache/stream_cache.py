@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -58,10 +58,6 @@ class StreamSchema:
     ) -> "StreamSchema":
         """Sizes for frames of ``grid`` patch rows and columns; ``camera_dtype``: ``dtype`` if None."""
         policy = cache if isinstance(cache, CacheDtypePolicy) else cache_policy(cache)
-        if policy.name == "compressed" and stream.compressed_from is None:
-            if network.first_deep_layer >= network.depth:
-                raise ResourceError(f"--cache compressed needs a network of more than {network.depth} layers")
-            stream = replace(stream, compressed_from=network.first_deep_layer)
         frames = FrameCacheSchema.from_config(network, stream, grid[0] * grid[1])
         compressed = CompressedSchema.of_stream(network, stream, grid)
         camera = CameraCacheSchema.from_config(network, stream)

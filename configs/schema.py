@@ -105,15 +105,6 @@ class NetworkConfig:
             raise ConfigError("keyframe_matcher needs flow_blocks: it starts from their motion")
 
     @property
-    def first_deep_layer(self) -> int:
-        """First global layer that ``--cache compressed`` compresses, where the preset states none.
-
-        The first two need every patch: with blocks from the second one on, the embedded network's path errors grew by a
-        quarter.
-        """
-        return max(2, self.depth // 4)
-
-    @property
     def head_dim(self) -> int:
         return self.dim // self.heads
 
@@ -223,6 +214,17 @@ class Preset:
     stream: StreamConfig
     image: ImageConfig
     points: PointsConfig = field(default_factory=PointsConfig)
+
+    def with_cache(self, cache: CacheChoice) -> "Preset":
+        """The preset with compressed layers, if ``cache`` asks for them and it has none. Raises ConfigError."""
+        if cache != "compressed" or self.stream.compressed_from is not None:
+            return self
+        # The first two need every patch: with blocks from the second one on, the embedded network's path errors grew by
+        # a quarter.
+        first = max(2, self.network.depth // 4)
+        if first >= self.network.depth:
+            raise ConfigError(f"--cache compressed needs a network of more than {self.network.depth} layers")
+        return dataclasses.replace(self, stream=dataclasses.replace(self.stream, compressed_from=first))
 
 
 def keyframe_overrides(keyframes: str | None) -> dict[str, Any]:

@@ -89,8 +89,10 @@ class StreamRunner:
     ) -> None:
         """``grid``: patch rows and columns.
 
-        Raises ResourceError if the caches do not fit in free memory, or cannot run here.
+        Raises ResourceError if the caches do not fit in free memory, or cannot run here; ConfigError: see
+        `Preset.with_cache`.
         """
+        preset = preset.with_cache(options.cache)
         policy = _policy(options, network.image_mean.device)
         policy.check(options.attention, network.image_mean.device)
         self.grid = grid
@@ -195,7 +197,7 @@ class StreamRunner:
 
 def _policy(options: StepOptions, device: torch.device) -> CacheDtypePolicy:
     """Storage of keys and values: in int8 where a run in int8 has no fast bf16, and attention is faster so."""
-    if options.precision != "int8" or options.cache != "full" or computes_in_half("int8", device):
+    if options.precision != "int8" or options.cache == "fp8" or computes_in_half("int8", device):
         return cache_policy(options.cache)
     return INT8_POLICY if int8_attention_is_faster() else cache_policy("full")
 

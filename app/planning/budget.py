@@ -86,7 +86,7 @@ def run_memory(preset: Preset, grid: tuple[int, int], cache: CacheChoice = "full
     ``cache``: storage of the aggregator's keys and values; the camera head's are always in bf16. Attention is that of
     ``auto`` where Triton runs. ``flashinfer`` needs 256 MiB more; ``sdpa`` a copy of a layer's visible keys and values.
     """
-    network, stream = preset.network, preset.stream
+    network, stream = preset.network, preset.with_cache(cache).stream
     schema = StreamSchema.from_config(network, stream, grid, COMPUTE, cache=cache)
     first, later = (trace_step(network, grid, frames).peak_bytes for frames in (stream.scale_frames, 1))
     return RunMemory(
@@ -154,7 +154,7 @@ def step_seconds(preset: Preset, grid: tuple[int, int], rates: DeviceRates, cach
     rate times an efficiency. A layer's attention takes `_attention_seconds`, or the time to read its keys and values if
     longer. Depth head and camera head run in parallel; each iteration of the latter reads all its weights.
     """
-    network, stream = preset.network, preset.stream
+    network, stream = preset.network, preset.with_cache(cache).stream
     size = network_size(network)
     patches = grid[0] * grid[1]
     tokens = network.special_tokens + patches

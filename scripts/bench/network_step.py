@@ -13,7 +13,7 @@ from bench.table import row
 from stream_recon.app.engine.device_transfer import Precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
-from stream_recon.configs.schema import load_preset
+from stream_recon.configs.schema import CacheChoice, load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, EMBEDDED_WEIGHTS
 from stream_recon.models.weights import load_network
 
@@ -35,12 +35,12 @@ class MatrixWork(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def bench_step(frames: int, precision: Precision) -> None:
+def bench_step(frames: int, precision: Precision, cache: CacheChoice) -> None:
     """Median step of a full window of keyframes at the default size, and the share of its matrix work."""
     preset = load_preset(EMBEDDED_PRESET, {"stream.keyframes": "every"})
     network = load_network(EMBEDDED_WEIGHTS, preset.network)
     prepare_network(network, torch.device("cpu"), precision)
-    stream = StreamRunner(network, preset, (12, 16), StepOptions("sdpa", precision))
+    stream = StreamRunner(network, preset, (12, 16), StepOptions("sdpa", precision, cache))
     images = torch.rand(frames + 1, 3, 168, 224)
     scale = preset.stream.scale_frames
     stream.step(images[:scale])
@@ -64,9 +64,10 @@ def bench_step(frames: int, precision: Precision) -> None:
     step, matrix = median(steps), median(alone)
     p95 = sorted(steps)[int(0.95 * len(steps))]
     shown = f"{1e3 * step:.0f} ms (p95 {1e3 * p95:.0f}) = {1 / step:.1f} frames/s"
-    row(f"step at 224x168, window full, {precision}", shown)
-    row(f"its matrix work alone ({len(recorder.calls)} calls)", f"{1e3 * matrix:.0f} ms")
-    row("ratio", f"{step / matrix:.2f}")
+    said = "" if cache == "full" else f", cache {cache}"
+    row(f"step at 224x168, window full, {precision}{said}", shown)
+    row(f"its matrix work alone ({len(recorder.calls)} calls){said}", f"{1e3 * matrix:.0f} ms")
+    row(f"ratio{said}", f"{step / matrix:.2f}")
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -78,4 +79,5 @@ def run(options: Namespace) -> None:
     cpu = torch.device("cpu")
     half: tuple[Precision, ...] = ("bf16",) if computes_in_half("int8", cpu) else ()
     for precision in dict.fromkeys(("fp32", *half, fast_precision(cpu))):
-        bench_step(options.frames, precision)
+        bench_step(options.frames, precision, "full")
+        bench_step(options.frames, precision, "compressed")

@@ -1,7 +1,5 @@
 """The caches against a dense reference that has no cache at all."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -117,21 +115,6 @@ def test_compressed_layers_see_the_first_frames_whole_and_later_ones_in_blocks()
         steps.append(heads)
     assert max(differences(steps[1][:1], steps[0][0]).values()) < 1e-4
     assert differences(steps[1][1:2], steps[0][1])["tokens"] > 1e-3
-
-
-def test_the_choice_compressed_adds_compressed_layers_where_the_preset_has_none() -> None:
-    preset, own = tiny_preset(), tiny_preset(compressed_from=1)
-    layers = []
-    for each in (preset, own):
-        schema = StreamSchema.from_config(each.network, each.stream, GRID, torch.float32, cache="compressed")
-        assert schema.compressed is not None
-        layers.append((schema.frames.layers, schema.compressed.layers))
-    assert layers == [(2, 2), (1, 3)]
-    schema = StreamSchema.from_config(preset.network, preset.stream, GRID, torch.float32)
-    assert schema.compressed is None and schema.frames.layers == preset.network.depth
-    shallow = dataclasses.replace(preset.network, depth=2, output_layers=(0, 0, 1, 1))
-    with pytest.raises(ResourceError, match="more than 2 layers"):
-        StreamSchema.from_config(shallow, preset.stream, GRID, torch.float32, cache="compressed")
 
 
 def test_a_cache_that_does_not_fit_is_an_error_with_numbers() -> None:

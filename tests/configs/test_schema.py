@@ -135,3 +135,15 @@ def test_no_option_leaves_the_presets_points() -> None:
 def test_impossible_points_are_refused(confidence: str | None, voxel: float | None) -> None:
     with pytest.raises(ConfigError, match=r"--confidence|--voxel"):
         points_overrides(confidence, voxel)
+
+
+def test_a_cache_of_compressed_layers_is_the_presets_own_or_leaves_the_first_quarter_whole() -> None:
+    small, full_size = load_preset("small"), load_preset("lingbot-map")
+    first = [preset.with_cache("compressed").stream.compressed_from for preset in (small, full_size)]
+    assert first == [2, 6]
+    own = load_preset("small", {"stream.compressed_from": 4})
+    assert own.with_cache("compressed") == own == own.with_cache("full")
+    assert small.with_cache("full").stream.compressed_from is None
+    shallow = load_preset("small", {"network.depth": 2, "network.output_layers": [0, 0, 1, 1]})
+    with pytest.raises(ConfigError, match="more than 2 layers"):
+        shallow.with_cache("compressed")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stream_recon.app.engine.device_transfer import choose_precision, computes_in_half, fast_precision
+from stream_recon.app.engine.device_transfer import Precision, choose_precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
 from stream_recon.configs.errors import ResourceError
@@ -38,3 +38,16 @@ def test_a_stream_in_int8_is_near_the_exact_one() -> None:
         depths.append(torch.cat([stream.step(batch)[0].log_depth[0] for batch in steps]))
     error = float((depths[1] - depths[0]).abs().mean())
     assert 0 < error < 0.05
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_choice_of_compressed_layers_is_that_of_a_preset_with_them(precision: Precision) -> None:
+    preset, images = tiny_preset(), random_images(6)
+    network = tiny_network(preset)
+    poses = []
+    for chosen, cache in ((preset, "compressed"), (tiny_preset(compressed_from=2), "full"), (preset, "full")):
+        stream = StreamRunner(network, chosen, GRID, StepOptions("sdpa", precision, cache))  # type: ignore[arg-type]
+        for batch in (images[:3], *images[3:].split(1)):
+            prediction, _ = stream.step(batch)
+        poses.append(prediction.head_pose)
+    assert torch.equal(poses[0], poses[1]) and not torch.equal(poses[0], poses[2])
