@@ -73,6 +73,18 @@ def stays(what: Callable[[], bool], seconds: float = 1.0) -> bool:
     return what() and time.monotonic() >= deadline
 
 
+def at_position(client: viser.ClientHandle, position: NDArray[Any]) -> bool:
+    return np.array_equal(client.camera.position, position)
+
+
+def settled_position(client: viser.ClientHandle, seconds: float = 1.5) -> NDArray[Any]:
+    """Where a page's camera rests: a busy page reports the steps of one drag over seconds."""
+    position = client.camera.position.copy()
+    while not stays(functools.partial(at_position, client, position), seconds):
+        position = client.camera.position.copy()
+    return position
+
+
 def page_text(browser: Any) -> str:
     # The driver's own text of an element asks for the style of each part of it, which takes seconds on a busy page.
     return str(browser.execute_script("return document.body.innerText"))
@@ -435,7 +447,7 @@ def test_the_end_frames_a_view_that_nobody_has_moved_and_leaves_any_other(
     actions = pytest.importorskip("selenium.webdriver").ActionChains(browser)
     actions.move_to_element_with_offset(canvas, -200, 0).click_and_hold().move_by_offset(80, 30).release().perform()
     wait_for(lambda: state.moved)
-    own = client.camera.position
+    own = settled_position(client)
     revise(2.0)
     time.sleep(1.0)
     np.testing.assert_allclose(client.camera.position, own, atol=1e-3 * np.linalg.norm(own))
