@@ -29,5 +29,6 @@ USER recon
 WORKDIR /data
 VOLUME /data
 EXPOSE 8080
+HEALTHCHECK CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/healthz')"]
 ENTRYPOINT ["stream-recon"]
 CMD ["serve", "--data", "/data", "--host", "0.0.0.0", "--port", "8080"]

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from stream_recon.app.web.access import PROBES
+from stream_recon.app.web.data_folder import DataFolder
+from tests.app.web.serving import served
 from tests.docs.documents import Shown
 from tests.docs.test_commands_shown import problem
 
@@ -67,6 +70,34 @@ def test_the_containers_differ_only_in_what_a_gpu_needs() -> None:
 @pytest.mark.parametrize("path", [*WORKFLOWS, *FORMS, ROOT / ".github" / "dependabot.yml"], ids=lambda path: path.name)
 def test_yaml_is_valid(path: Path) -> None:
     assert isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
+
+
+def test_the_manifest_runs_a_command_with_probes_that_are_routes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {part["kind"]: part for part in yaml.safe_load_all((ROOT / "docs" / "kubernetes.yaml").read_text())}
+    pod = parts["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert problem(Shown("kubernetes.yaml", tuple(container["args"]))) is None
+    assert dict(instructions("Dockerfile"))["CMD"] == json.dumps(container["args"])
+    with served(tmp_path / "data", jobs=0) as client:
+        described = client.get("/openapi.json").json()["paths"]
+        metrics = client.get("/metrics").text
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {probe["path"] for probe in probes} == set(PROBES) <= set(described)
+    named = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {probe["port"] for probe in probes} == set(named) and str(named["http"]) in container["args"]
+    service, scaler = parts["Service"]["spec"], parts["HorizontalPodAutoscaler"]["spec"]
+    assert service["selector"] == pod["metadata"]["labels"] and service["ports"][0]["targetPort"] in named
+    assert scaler["scaleTargetRef"]["name"] == parts["Deployment"]["metadata"]["name"]
+    assert f"# TYPE {scaler['metrics'][0]['pods']['metric']['name']} gauge" in metrics
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
+    # The secret lies where the server looks for the token of its data folder.
+    state = tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    folder = DataFolder(Path(mounts["data"])).secrets()
+    assert mounts["token"] == f"{container['env'][0]['value']}/{folder.relative_to(state)}"
 
 
 def steps(path: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Camera poses, depth and surfaces from video, frame by frame: ``import stream_recon as sr``.
 
 ``sr.reconstruct`` turns a video into a result folder, ``sr.open_result`` reads one, and ``sr.load_model().stream()``
-takes images one at a time. ``scripts/examples`` has short programs. Names are imported on first use: ``import
-stream_recon`` loads neither torch nor OpenCV.
+takes images one at a time; ``sr.connect`` sends them to a server. ``scripts/examples`` has short programs. Names are
+imported on first use: ``import stream_recon`` loads neither torch nor OpenCV.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stream_recon.app.api.frame import ResultFrame
     from stream_recon.app.api.model import Model, load_model
     from stream_recon.app.api.reconstruct import reconstruct
+    from stream_recon.app.api.remote import RemoteResult, RemoteStream, connect
     from stream_recon.app.api.result import Result, open_result
     from stream_recon.app.api.stream import Stream
     from stream_recon.app.api.trajectory import Trajectory
@@ -44,6 +45,8 @@ __all__ = [
     "KeyframePolicy",
     "Model",
     "OutputError",
+    "RemoteResult",
+    "RemoteStream",
     "ResourceError",
     "Result",
     "ResultFrame",
@@ -56,6 +59,7 @@ __all__ = [
     "Verdict",
     "WeightsError",
     "__version__",
+    "connect",
     "load_model",
     "open_result",
     "reconstruct",
@@ -68,6 +72,7 @@ _NAMES = {
     "app.api.frame": "ResultFrame",
     "app.api.model": "Model load_model",
     "app.api.reconstruct": "reconstruct",
+    "app.api.remote": "RemoteResult RemoteStream connect",
     "app.api.result": "Result open_result",
     "app.api.stream": "Stream",
     "app.api.trajectory": "Trajectory",

@@ -26,14 +26,17 @@ def serve_command(
     """Serve a page for people: upload videos, scan with a phone, look at results, export them.
 
     All results in the folder are listed, also those of the command line. Jobs wait in a queue, which goes on after a
-    restart. Ctrl-C ends the server.
+    restart. Ctrl-C ends the server. Where stderr is no terminal, its log is in lines of JSON.
     """
     try:
+        from stream_recon.app.web.monitoring import log_as_json
         from stream_recon.app.web.server import ServeOptions, Server, qr_code
     except ImportError as error:
         raise missing_library("serve", "starlette", "uvicorn", "segno", "cryptography") from error
 
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
+    if not err.is_terminal:
+        log_as_json()
     server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, public_address))
     out.print(f"page: {server.url}")
     if public_address is not None:

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 
+from stream_recon.app.core.types import FrameResult
 from stream_recon.app.publishing.frame_tree import Tracked
 from stream_recon.app.publishing.messages import State
 
@@ -25,7 +26,7 @@ class TrackingState:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._segment: int | None = None
 
-    def add(self, frame: Tracked) -> None:
+    def add(self, frame: Tracked | FrameResult) -> None:
         """Take the next frame."""
         if self._segment is not None and frame.segment != self._segment:
             self._recent.clear()

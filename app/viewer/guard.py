@@ -161,6 +161,8 @@ class RequestGuard:
         assert self._token is not None
         tokens = parse_qs(urlsplit(request.path).query).get("token", [])
         name = self.cookie_name(request.headers)
+        bearer = request.headers.get_all("Authorization")
+        tokens += [value[7:] for value in bearer if value.startswith("Bearer ")]
         for header in request.headers.get_all("Cookie"):
             for part in header.split(";"):
                 key, _, value = part.strip().partition("=")

@@ -13,6 +13,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 
 from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard, own_sockets
+from stream_recon.app.web.limits import RETRY
+from stream_recon.app.web.monitoring import Metrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -33,6 +35,8 @@ CONTENT_POLICY = (
 VIEWER_POLICY = "default-src 'none'; frame-ancestors 'self'"
 """Policy of what a viewer sends without one of its own: its page has one, which names its scripts."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+PROBES = ("/healthz", "/readyz")
+"""Paths that tell nothing of the results: a cluster asks for them by any name, and without the token."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class AccessPolicy:
 class Access:
     """ASGI middleware that admits or refuses each request and web socket."""
 
-    def __init__(self, app: Any, policy: AccessPolicy, max_sockets: int) -> None:
-        self._max_sockets = max_sockets
+    def __init__(self, app: Any, policy: AccessPolicy, max_sockets: int, metrics: Metrics) -> None:
+        self._max_sockets, self._metrics = max_sockets, metrics
         self._app, self._token, self._secure, self._prefix = app, policy.token, policy.secure, policy.prefix
         self._guard = RequestGuard(policy.host, "", policy.token, policy.public)
         self._sockets = 0
@@ -78,7 +82,7 @@ class Access:
             return
         send = self._with_headers(scope, send)
         query = scope.get("query_string", b"").decode("latin-1")
-        refusal = self._refusal(headers, query)
+        refusal = None if scope["path"] in PROBES else self._refusal(headers, query)
         if refusal is not None:
             await PlainTextResponse(f"{refusal}\n", 403)(scope, receive, send)
         elif scope["method"] in SAFE_METHODS and "token" in dict(parse_qsl(query)):
@@ -93,8 +97,12 @@ class Access:
     async def _web_socket(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         refusal = self._refusal(headers, scope.get("query_string", b"").decode("latin-1"))
         if refusal is not None or self._sockets >= self._max_sockets:
+            self._metrics.count("refusals_total", code=403 if refusal else 429)
             await receive()
-            await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
+            if refusal:
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await PlainTextResponse("too many web sockets are open\n", 429, RETRY)(scope, receive, send)
             return
         self._sockets += 1
         try:
@@ -141,6 +149,8 @@ class Access:
                 host = next((value for name, value in scope["headers"] if name == b"host"), b"")
                 sockets = own_sockets(host.decode("latin-1"))
                 policy = VIEWER_POLICY if scope["path"].startswith("/view/") else CONTENT_POLICY.format(sockets=sockets)
+                if message["status"] >= 400:
+                    self._metrics.count("refusals_total", code=message["status"])
                 own[b"content-security-policy"] = policy.encode()
                 present = {name.lower() for name, _ in message["headers"]}
                 own.setdefault(b"cache-control", b"no-store")

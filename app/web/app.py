@@ -15,12 +15,16 @@ from starlette.staticfiles import StaticFiles
 
 from stream_recon.app.web.access import Access, AccessPolicy
 from stream_recon.app.web.data_folder import DataFolder
+from stream_recon.app.web.engine_process import ENGINE
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
+from stream_recon.app.web.monitoring import Metrics
+from stream_recon.app.web.operations import Health, operations
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
 from stream_recon.app.web.scan_routes import ScanRoutes
+from stream_recon.app.web.sessions import Sessions
 from stream_recon.app.web.viewers import Viewers
 from stream_recon.configs.errors import StreamReconError
 
@@ -34,51 +38,43 @@ def make_app(
     jobs: int = 1,
     program: Sequence[str] = PROGRAM,
     limits: WebLimits = DEFAULT_LIMITS,
+    engine: Sequence[str] = ENGINE,
 ) -> Access:
     """The ASGI application of a data folder, whose folders exist.
 
-    ``jobs``: reconstructions at a time; ``program``: the command line program that runs them.
+    ``jobs``: reconstructions at a time; ``program``: the command line program that runs them; ``engine``: the command
+    of sessions' engine.
     """
     store = JobStore(data.queue)
     runner = JobRunner(store, data, jobs, limits.scans, program)
     viewers = Viewers(runner, data, limits)
     runner.on_ended = viewers.note_end
     routes, proxy = Routes(data, store, runner, viewers, limits), ViewerProxy(viewers)
-    scans = ScanRoutes(routes.scans, runner)
+    scans, metrics = ScanRoutes(routes.scans, runner), Metrics()
+    sessions = Sessions(engine, metrics, limits)
+    health = Health(routes, sessions, metrics, limits)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         runner.start()
         tasks = [
             asyncio.create_task(each)
-            for each in (_keep_house(routes, viewers, limits.housekeeping_s), store.keep_saved())
+            for each in (_keep_house(routes, viewers, sessions, limits.housekeeping_s), store.keep_saved())
         ]
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(runner.close(), viewers.close_all())
+            await asyncio.gather(runner.close(), viewers.close_all(), sessions.engine.close())
             store.close()
 
     application = Starlette(
         routes=[
             Route("/", _page("index.html")),
             Route("/scan", _page("scan.html")),
-            Route("/api/state", routes.state),
-            Route("/api/uploads", routes.create_upload, methods=["POST"]),
-            Route("/api/uploads/{id}", routes.upload, methods=["GET", "PATCH", "DELETE"]),
-            Route("/api/sources", routes.add_source, methods=["POST"]),
-            Route("/api/jobs/{id}", routes.job, methods=["DELETE"]),
-            Route("/api/jobs/{id}/{action}", routes.job, methods=["POST"]),
-            Route("/api/exports/{id}", routes.download),
-            Route("/api/results/{name}", routes.result, methods=["DELETE"]),
-            Route("/api/results/{name}/picture", routes.picture),
-            Route("/api/results/{name}/{action}", routes.result, methods=["POST"]),
-            Route("/api/scans", scans.create_scan, methods=["POST"]),
-            Route("/api/scans/{id}/frames", scans.scan_frame, methods=["POST"]),
-            Route("/api/scans/{id}/end", scans.end_scan, methods=["POST"]),
-            Route("/api/scans/{id}", scans.scan_state),
+            *(Route(each.path, each.endpoint, methods=[each.method]) for each in operations(routes, scans, health)),
+            WebSocketRoute("/v1/stream", sessions.stream),
             WebSocketRoute("/api/scans/{id}/stream", scans.scan_socket),
             Route("/view/{name}", proxy.page),
             WebSocketRoute("/view/{name}", proxy.socket),
@@ -89,7 +85,7 @@ def make_app(
         exception_handlers={500: _failed},
         lifespan=lifespan,
     )
-    return Access(application, policy, limits.sockets)
+    return Access(application, policy, limits.sockets, metrics)
 
 
 def _page(name: str) -> Any:
@@ -99,11 +95,12 @@ def _page(name: str) -> Any:
     return page
 
 
-async def _keep_house(routes: Routes, viewers: Viewers, every_s: float) -> None:
+async def _keep_house(routes: Routes, viewers: Viewers, sessions: Sessions, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         try:
             await viewers.close_idle()
+            await sessions.close_idle()
             routes.scans.close_idle()
             await routes.tend_uploads()
         except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time

@@ -3,14 +3,22 @@
 from dataclasses import dataclass
 
 from stream_recon.app.sources.live import LIVE_LIMITS
+from stream_recon.configs.errors import OutputError
 
 
 @dataclass(frozen=True)
 class WebLimits:
     """Bounds and times of one server."""
 
-    sockets: int = 48
-    """Web sockets; each viewer and each scan has one."""
+    sockets: int = 64
+    """Web sockets; each viewer, scan and session has one."""
+    sessions: int = 16
+    """Sessions of ``/v1/stream``."""
+    resume_s: float = 30.0
+    """Time within which a cut session can be resumed."""
+    unread: int = 1000
+    """Messages that a session keeps for its client; with more it gets no frames."""
+    unread_bytes: int = 32_000_000
     waiting_jobs: int = 200
     scans: int = 4
     """Scans, of which most are being refined: a phone does not wait for that."""
@@ -30,6 +38,14 @@ class WebLimits:
     """Time without frames after which a scan is ended."""
     scan_pause_s: float = LIVE_LIMITS.pause_s
     """Longest pause between frames of a scan; a longer one begins a new segment."""
+
+
+RETRY = {"Retry-After": "5"}
+"""Header of answers to what a limit refuses, in seconds."""
+
+
+class BusyError(OutputError):
+    """A limit is reached: the same request may be carried out later."""
 
 
 DEFAULT_LIMITS = WebLimits()

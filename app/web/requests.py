@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.core.output_file import is_disk_full
+from stream_recon.app.web.limits import RETRY, BusyError
 from stream_recon.app.web.uploads import OffsetError
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
@@ -33,6 +34,8 @@ def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) 
             return Response(status_code=400)
         except OSError as error:
             return _failure(f"the system refuses an operation: {error.strerror or error}", 507)
+        except BusyError as error:
+            return _failure(str(error), 429, RETRY)
         except StreamReconError as error:
             is_full = is_disk_full(error)
             codes = (code for kind, code in ((InputError, 415), (ResourceError, 503)) if isinstance(error, kind))
@@ -41,8 +44,8 @@ def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) 
     return answer
 
 
-def _failure(reason: str, code: int) -> Response:
-    return JSONResponse({"error": reason.encode(errors="replace").decode()}, code)
+def _failure(reason: str, code: int, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": reason.encode(errors="replace").decode()}, code, headers)
 
 
 async def json_of(request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LARGEST_ID, JobStore, WebJob
 from stream_recon.app.web.library import Entry, Library
-from stream_recon.app.web.limits import WebLimits
+from stream_recon.app.web.limits import BusyError, WebLimits
 from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
@@ -52,7 +52,7 @@ class Routes:
     @answered
     async def state(self, request: Request) -> Response:
         """All that the start page shows."""
-        entries = await self._listed()
+        entries = await self.listed()
         jobs = [job for job in self.store.all()[:MAX_SHOWN] if job.state != "done" or job.kind == "export"]
         uploads = self.uploads.open()
         shown, idle, free = await in_thread(self._seen, jobs, [self.uploads.path(upload) for upload, _ in uploads])
@@ -71,7 +71,24 @@ class Routes:
             }
         )
 
-    async def _listed(self) -> list[Entry]:
+    @answered
+    async def jobs(self, request: Request) -> Response:
+        """The latest jobs, or one of them."""
+        is_one = "id" in request.path_params
+        jobs = [self._job(request)] if is_one else self.store.all()[:MAX_SHOWN]
+        shown = await in_thread(lambda: [self._shown(job) for job in jobs])
+        return JSONResponse(shown[0] if is_one else {"jobs": shown})
+
+    @answered
+    async def results(self, request: Request) -> Response:
+        """All results, or one of them."""
+        name = request.path_params.get("name")
+        shown = [asdict(entry) for entry in await self.listed() if name in (None, entry.name)]
+        if name is not None and not shown:
+            raise OutputError("there is no such result")
+        return JSONResponse(shown[0] if name is not None else {"results": shown})
+
+    async def listed(self) -> list[Entry]:
         """The results, as last read where their drive is slow: one thread reads for all pages."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.ensure_future(in_thread(self.library.entries, limit_s=LONG_SECONDS))
@@ -175,7 +192,7 @@ class Routes:
     async def job(self, request: Request) -> Response:
         """Stop, resume or forget a job."""
         job = self._job(request)
-        action = request.path_params.get("action", "remove" if request.method == "DELETE" else "")
+        action = request.path_params.get("action", "")
         if action == "stop":
             scan = self.scans.of_job(job.id)
             if scan is not None and scan.count:
@@ -184,7 +201,9 @@ class Routes:
                 await self._runner.stop(job.id)
         elif action == "resume":
             self._runner.resume(job.id)
-        elif action == "remove":
+        elif action:
+            raise OutputError("there is no such action")
+        else:
             if job.is_open:
                 raise OutputError("stop it first")
             await self._forget(job)
@@ -195,7 +214,7 @@ class Routes:
     @answered
     async def result(self, request: Request) -> Response:
         """Refine, export, rename or remove a result."""
-        name, action = request.path_params["name"], request.path_params.get("action", "remove")
+        name, action = request.path_params["name"], request.path_params.get("action", "")
         self.library.folder(name)
         body = await json_of(request)
         if action == "refine":
@@ -205,6 +224,8 @@ class Routes:
             options = commands.checked_export(body.get("format"), body.get("box"))
             job = await self._add_stored("export", name, body["format"], options)
             return JSONResponse({"job": job.id}, 201)
+        if action not in ("rename", ""):
+            raise OutputError("there is no such action")
         if any(job.is_open for job in self.store.of_result(name)):
             raise OutputError("a job of it waits or runs: stop it first")
         await self._viewers.close(name)
@@ -269,7 +290,7 @@ class Routes:
 
     def _queue(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
         if sum(1 for job in self.store.all() if job.state == "queued") >= self._limits.waiting_jobs:
-            raise OutputError(f"{self._limits.waiting_jobs} jobs wait already")
+            raise BusyError(f"{self._limits.waiting_jobs} jobs wait already")
         return self.store.add(kind, name, source, options)
 
     def _unqueue(self, job: WebJob) -> None:

@@ -18,7 +18,7 @@ from stream_recon.app.core.platform import write_at
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.limits import WebLimits
+from stream_recon.app.web.limits import BusyError, WebLimits
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.threads import in_thread
 from stream_recon.configs.errors import InputError, OutputError
@@ -94,7 +94,7 @@ class Scans:
     async def create(self, title: object) -> Scan:
         """Begin a scan and its run. Raises OutputError, OSError."""
         if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
-            raise OutputError(f"{self._limits.scans} scans are open: stop one first")
+            raise BusyError(f"{self._limits.scans} scans are open: stop one first")
         number = secrets.token_hex(8)
         named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
         name = self._data.free_name(named, self.store.names())

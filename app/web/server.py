@@ -229,7 +229,7 @@ class Server:
             application,  # type: ignore[arg-type]
             http=partial(GuardedProtocol, tls=tls),  # type: ignore[arg-type]
             ws=GuardedSocketProtocol,
-            ws_max_size=MAX_FRAME_BYTES + 1024,
+            ws_max_size=3 * MAX_FRAME_BYTES // 2,  # frames of sessions are in base64
             ws_max_queue=4,
             ws_per_message_deflate=False,
             log_config=None,

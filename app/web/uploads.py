@@ -19,6 +19,7 @@ from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.limits import BusyError
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
@@ -88,7 +89,7 @@ class Uploads:
             raise ConfigError("the file has no name")
         waiting = self.open()
         if len(waiting) >= MAX_OPEN:
-            raise OutputError(f"{MAX_OPEN} uploads are not complete: continue or remove one")
+            raise BusyError(f"{MAX_OPEN} uploads are not complete: continue or remove one")
         promised = sum(upload.size - offset for upload, offset in waiting)
         room = min(MAX_BYTES, self._data.free_bytes() - promised)
         if size > room:

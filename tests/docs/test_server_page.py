@@ -1,7 +1,9 @@
 """The page on the server's interface names the routes that there are."""
 
 import re
+from pathlib import Path
 
+from tests.app.web.serving import served
 from tests.docs.documents import ROOT
 
 
@@ -10,8 +12,10 @@ def paths(pattern: str, text: str) -> set[str]:
     return {re.sub(r"\{[^}]*\}|\b[A-Z]+\b", "ID", path) for path in re.findall(pattern, text)}
 
 
-def test_the_page_names_each_route_of_the_interface() -> None:
-    routes = paths(r'Route\("(/api/[^"]*)"', (ROOT / "app" / "web" / "app.py").read_text(encoding="utf-8"))
+def test_the_page_names_each_route_of_the_interface(tmp_path: Path) -> None:
+    with served(tmp_path / "data", jobs=0) as client:
+        described = client.get("/openapi.json").json()["paths"]
+    routes = paths(r"(/api/.*)", "\n".join(described)) | {"/api/scans/ID/stream"}
     shown = paths(r"(?<=[A-Z] )/api/[\w/]+", (ROOT / "docs" / "server.md").read_text(encoding="utf-8"))
     actions = {
         path for path in shown if re.fullmatch(r"/api/(jobs|results)/ID/(stop|resume|refine|export|rename)", path)

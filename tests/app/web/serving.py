@@ -3,7 +3,7 @@
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,10 @@ for done in range(1, 400 if b"long" in content else 3):
 """A program that runs, fails or waits as its source says, and answers signals as the real one does."""
 
 
+ENGINE = (sys.executable, str(Path(__file__).with_name("fake_session_engine.py")))
+"""The command of an engine of sessions without a network."""
+
+
 def program(folder: Path) -> tuple[str, ...]:
     """The stand-in's command."""
     path = folder / "program.py"
@@ -93,9 +97,9 @@ def served(
 
 
 @contextmanager
-def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS) -> Iterator[int]:
+def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS, engine: Sequence[str] = ENGINE) -> Iterator[int]:
     """The port at which a thread serves the application of ``folder``."""
-    config = uvicorn.Config(_app(folder, 1, None, limits), log_config=None, timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+    config = uvicorn.Config(_app(folder, 1, None, limits, engine), log_config=None, timeout_graceful_shutdown=1)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))
@@ -107,10 +111,12 @@ def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS) -> Iterator[int]
             thread.join()
 
 
-def _app(folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits) -> Starlette:
+def _app(
+    folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits, engine: Sequence[str] = ENGINE
+) -> Starlette:
     places = DataFolder(folder)
     places.make()
-    return make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits)
+    return make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits, engine)
 
 
 def upload(client: TestClient, data: bytes, name: str = "walk.mp4", piece: int = 50, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
+from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from stream_recon.app.web.access import AccessPolicy
@@ -106,9 +106,9 @@ def test_web_sockets_are_bounded(tmp_path: Path) -> None:
     with served(tmp_path / "data", limits=WebLimits(sockets=2)) as client:
         path = f"{SOCKETS}/api/scans/{client.post('/api/scans', json={}).json()['id']}/stream"
         with client.websocket_connect(path), client.websocket_connect(path):
-            with pytest.raises(WebSocketDisconnect) as ended, client.websocket_connect(path):
+            with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect(path):
                 pass
-            assert ended.value.code == 1013
+            assert refused.value.status_code == 429 and refused.value.headers["retry-after"]
         with client.websocket_connect(path):  # there is room again
             pass
 

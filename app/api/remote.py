@@ -1,0 +1,240 @@
+"""A stream of images through the network of a server: the client of ``/v1/stream`` (docs/server.md)."""
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as connect_socket
+
+from stream_recon.app.api.camera import Camera
+from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
+from stream_recon.configs.errors import ConfigError, InputError, ResourceError
+
+RETRY_SECONDS, CLOSE_SECONDS = 0.2, 2.0
+"""Time between two attempts to connect again, and for the server to agree to the end."""
+
+
+@dataclass(frozen=True)
+class RemoteResult:
+    """Pose, camera and depth of one frame; see `FrameResult`, whose names these are."""
+
+    index: int
+    timestamp: float
+    T_world_camera: NDArray[np.float64]
+    intrinsics: Intrinsics
+    segment: int
+    is_keyframe: bool
+    health: float | None
+    state: str
+    """``initialising``, ``tracking``, ``weak`` or ``lost``."""
+    depth: NDArray[np.float32] | None
+    """[h, w] along the optical axis; None: it was not asked for."""
+    confidence: NDArray[np.float32] | None
+    """[h, w], from 0 to 1."""
+
+
+class RemoteStream:
+    """A stream on a server; `connect` makes it. A context manager: the block's end finishes it.
+
+    A cut connection is resumed within the time that the server allows: no image is lost, and no result comes twice.
+    """
+
+    def __init__(self, address: str, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
+        self._address, self._config, self._tls = address, config, tls
+        self._socket: ClientConnection | None = None
+        self._count = self._received = 0
+        self._settled = -1
+        """Number of the last frame that the server has acknowledged or refused."""
+        self._last: dict[str, Any] | None = None
+        """The message that has no answer."""
+        self._session, self._resume_s, self._is_over = "", 0.0, False
+        self._open()
+
+    def push(self, image: NDArray[np.uint8] | bytes, timestamp: float | None = None) -> list[RemoteResult | Revision]:
+        """Send the next image and wait until the network takes it; returns the results that have come, in order.
+
+        Args:
+            image: uint8 [H, W, 3], which is sent as JPEG, or a JPEG file's content; at most 2 MB.
+            timestamp: seconds, above that of the image before; None: 1/30 s after it.
+
+        Raises InputError: this image or its time, or those of the call before, are not valid; the stream goes on.
+        ConfigError: the configuration is not. ResourceError: the server, its engine or the connection has ended.
+        """
+        if isinstance(image, np.ndarray):
+            image = cv2.imencode(".jpg", image[:, :, ::-1])[1].tobytes()
+        number, self._count = self._count, self._count + 1
+        self._send(
+            {"type": "video.frame", "frame": number, "time": timestamp, "data": base64.b64encode(image).decode()}
+        )
+        items: list[RemoteResult | Revision] = []
+        while self._settled < number:
+            items += self._next()
+        self._last = None
+        return items
+
+    def finish(self) -> list[RemoteResult | Revision]:
+        """End the stream; returns what was still to come. A second call returns nothing."""
+        items: list[RemoteResult | Revision] = []
+        if not self._is_over:
+            self._send({"type": "video.done"})
+        while not self._is_over:
+            items += self._next()
+        self._close()
+        return items
+
+    def __enter__(self) -> "RemoteStream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        self._close()
+
+    def _close(self) -> None:
+        self._is_over = True
+        if self._socket is not None:
+            self._socket.close()
+
+    def _open(self) -> None:
+        """Begin or resume the session. Raises OSError, WebSocketException; ConfigError, ResourceError."""
+        self._socket = connect_socket(
+            self._address, ssl=self._tls, max_size=None, compression=None, close_timeout=CLOSE_SECONDS
+        )
+        self._socket.send(json.dumps(self._config))
+        created = json.loads(self._socket.recv())
+        if created["type"] == "error":
+            raise _failure(created)
+        self._session = created["session_id"]
+        self._resume_s = created["resume_s"]
+        # What the server did not get before a cut.
+        if self._last is not None and self._last.get("frame", self._count) > created["last_frame"]:
+            self._socket.send(json.dumps(self._last))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._is_over:
+            raise InputError("the stream is finished: connect again")
+        self._last = {**message, "received": self._received}
+        assert self._socket is not None
+        with suppress(ConnectionClosed, OSError):  # sent again once the next answer is waited for
+            self._socket.send(json.dumps(self._last))
+
+    def _next(self) -> list[RemoteResult | Revision]:
+        """Take the server's next message."""
+        assert self._socket is not None
+        try:
+            message = json.loads(self._socket.recv())
+        except (ConnectionClosed, OSError):
+            self._resume()
+            return []
+        if message.get("seq", 0) <= self._received and "seq" in message:
+            return []
+        self._received = message.get("seq", self._received)
+        if message["type"] == "result":
+            return [_result(message)]
+        if message["type"] == "revision":
+            return [Revision(tuple(map(_revised, message["frames"])))]
+        self._settled = message.get("frame", self._settled)
+        self._is_over = message["type"] == "session.done" or message.get("code", "invalid_frame") != "invalid_frame"
+        if message["type"] == "error":
+            raise _failure(message)
+        return []
+
+    def _resume(self) -> None:
+        """Connect again after a cut. Raises ResourceError where that takes too long."""
+        self._config = {"type": "session.config", "session_id": self._session, "received": self._received}
+        ends = time.monotonic() + self._resume_s
+        while True:
+            try:
+                return self._open()
+            except (OSError, WebSocketException) as error:
+                if time.monotonic() > ends:
+                    raise ResourceError(f"the connection is cut: {error}") from error
+                time.sleep(RETRY_SECONDS)
+
+
+def connect(
+    url: str,
+    camera: Camera | None = None,
+    mapping: Literal["stream", "off"] = "stream",
+    include: Collection[Literal["depth", "confidence"]] = (),
+    tls: ssl.SSLContext | None = None,
+) -> RemoteStream:
+    """A stream of images on a server (``stream-recon serve``), which a cut connection does not end.
+
+    Args:
+        url: the address that the server printed, with its token.
+        camera: the images' known camera; None: it is estimated.
+        mapping: ``stream``: poses of the SLAM back end, which are revised later; ``off``: those of the network.
+        include: arrays that results have.
+        tls: for a certificate that this machine does not know.
+
+    Raises ConfigError: no server's address, or it refuses the token; ResourceError: no server, or it has no room.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is no address: give the one that stream-recon serve printed")
+    address = parts._replace(scheme=parts.scheme.replace("http", "ws"), path=f"{parts.path.rstrip('/')}/v1/stream")
+    config: dict[str, Any] = {"type": "session.config", "mapping": mapping, "include": list(include)}
+    if camera is not None:
+        config["camera"] = {name: getattr(camera, name) for name in Camera.__annotations__}
+        config["camera"]["distortion"] = [float(value) for value in camera.distortion]
+    try:
+        return RemoteStream(address.geturl(), config, tls)
+    except InvalidStatus as error:
+        kind = ResourceError if error.response.status_code == 429 else ConfigError
+        raise kind(f"the server refuses the connection ({error.response.status_code})") from error
+    except (OSError, WebSocketException) as error:
+        raise ResourceError(f"no server answers at {parts.hostname}: {error}") from error
+
+
+def _failure(message: dict[str, Any]) -> Exception:
+    kinds = {"invalid_config": ConfigError, "invalid_frame": InputError}
+    return kinds.get(message["code"], ResourceError)(f"the server says: {message['message']}")
+
+
+def _array(message: dict[str, Any] | None) -> Any:
+    """An array of a message; None: it has none."""
+    if message is None:
+        return None
+    return np.frombuffer(base64.b64decode(message["data"]), "<f2").reshape(message["shape"])
+
+
+def _result(message: dict[str, Any]) -> RemoteResult:
+    depth, confidence = (_array(message.get(name)) for name in ("depth", "confidence"))
+    return RemoteResult(
+        index=message["frame"],
+        timestamp=message["time"],
+        T_world_camera=np.array(message["pose"], np.float64),
+        intrinsics=Intrinsics(**message["intrinsics"]),
+        segment=message["segment"],
+        is_keyframe=message["keyframe"],
+        health=message["health"],
+        state=message["state"],
+        depth=None if depth is None else depth.astype(np.float32),
+        confidence=None if confidence is None else confidence.astype(np.float32),
+    )
+
+
+def _revised(message: dict[str, Any]) -> FrameRevision:
+    camera = message.get("intrinsics")
+    return FrameRevision(
+        message["frame"],
+        np.array(message["pose"], np.float64),
+        message["depth_scale"],
+        None if camera is None else Intrinsics(**camera),
+        _array(message.get("depth_field")),
+    )

@@ -1,0 +1,80 @@
+"""The process that computes streams of frames, for all sessions: see `stream_recon.app.api.session_engine`."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from stream_recon.app.core.platform import child_options
+
+Message = dict[str, Any]
+ENGINE = (sys.executable, "-m", "stream_recon.app.api.session_engine")
+"""The command that runs it."""
+MAX_LINE = 2**27
+"""Bytes of a message, such as a revision of all frames."""
+FAILED = "the engine has ended, perhaps out of memory"
+
+
+class EngineProcess:
+    """Starts with the first session, and ends when there has been none for a while."""
+
+    def __init__(self, program: Sequence[str], hear: Callable[[Message], None], lose: Callable[[str], None]) -> None:
+        """``hear`` gets each message; ``lose`` is told in a line why the process has ended."""
+        self._program, self._hear, self._lose = program, hear, lose
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._used = time.monotonic()
+
+    @property
+    def pid(self) -> int | None:
+        """None: it does not run."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start it where it does not run. Raises OSError."""
+        async with self._starting:
+            if self._process is None:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._program,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    limit=MAX_LINE,
+                    **child_options(0),
+                )
+                self._reader = asyncio.create_task(self._read(self._process))
+
+    def send(self, message: Message) -> None:
+        """Pass a message on. What waits is bounded by the sessions: each has one frame under way."""
+        self._used = time.monotonic()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    async def close_idle(self, limit_s: float) -> None:
+        """End it if it got no message for ``limit_s``."""
+        if time.monotonic() - self._used > limit_s:
+            await self.close()
+
+    async def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        reason = FAILED
+        with suppress(ValueError):  # no message, or too long a one
+            while line := await process.stdout.readline():
+                message = json.loads(line)
+                if "session" in message:
+                    self._hear(message)
+                else:
+                    reason = message["message"]
+        if self._process is process:
+            await self.close()
+            self._lose(reason)

@@ -1,0 +1,173 @@
+"""The table of the REST interface: its routes come of it, and its description (OpenAPI 3.1)."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from stream_recon.app.web.access import SAFE_METHODS
+from stream_recon.app.web.limits import RETRY, WebLimits
+from stream_recon.app.web.monitoring import Labels, Metrics, resident_bytes
+from stream_recon.app.web.routes import Routes
+from stream_recon.app.web.scan_routes import ScanRoutes
+from stream_recon.app.web.sessions import Sessions
+from stream_recon.configs.errors import WeightsError
+from stream_recon.configs.schema import load_preset
+from stream_recon.models.embedded import EMBEDDED_PRESET, weights_file
+
+JSON = "application/json"
+ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+REFUSALS = (400, 409, 415, 429, 500, 503, 507)
+"""Statuses of refused requests; see `answered`."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A request that the server carries out."""
+
+    method: str
+    path: str
+    endpoint: Any
+    summary: str
+    body: Mapping[str, str] | str = field(default_factory=dict)
+    """Keys of the JSON object and their types, with a question mark where they may be left out; or a media type."""
+    query: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+    answer: str = JSON
+    actions: Sequence[str] = ()
+    """Values of the path's ``action``."""
+
+
+class Health:
+    """Endpoints for those who run the server."""
+
+    def __init__(self, routes: Routes, sessions: Sessions, metrics: Metrics, limits: WebLimits) -> None:
+        self._routes, self._sessions, self._metrics, self._limits = routes, sessions, metrics, limits
+
+    async def alive(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        """Whether the server has weights, and room for a session."""
+        free, weights = self._limits.sessions - len(self._sessions), True
+        try:
+            weights_file(load_preset(EMBEDDED_PRESET), None)
+        except WeightsError:
+            weights = False
+        is_ready = weights and free > 0
+        return JSONResponse(
+            {"weights": weights, "free_sessions": free}, 200 if is_ready else 503, {} if is_ready else RETRY
+        )
+
+    async def metrics(self, _: Request) -> Response:
+        engine = self._sessions.engine.pid
+        gauges: dict[tuple[str, Labels], float] = {
+            ("sessions", ()): len(self._sessions),
+            ("waiting_frames", ()): self._sessions.waiting,
+            ("resident_bytes", (("process", "server"),)): resident_bytes(),
+            ("resident_bytes", (("process", "engine"),)): 0 if engine is None else resident_bytes(engine),
+        }
+        states = Counter(job.state for job in self._routes.store.all())
+        verdicts = Counter(entry.verdict or "none" for entry in await self._routes.listed())
+        for name, label, counts in (("jobs", "state", states), ("results", "verdict", verdicts)):
+            gauges |= {(name, ((label, key),)): count for key, count in counts.items()}
+        return PlainTextResponse(self._metrics.text(gauges), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def operations(routes: Routes, scans: ScanRoutes, health: Health) -> list[Operation]:
+    """All of them."""
+    options = {"name": "string", "size": "integer", "options": "object?"}
+    table = [
+        Operation("GET", "/api/state", routes.state, "all that the start page shows"),
+        Operation("POST", "/api/uploads", routes.create_upload, "begin an upload", options, status=201),
+        Operation("GET", "/api/uploads/{id}", routes.upload, "how much of an upload has come"),
+        Operation("PATCH", "/api/uploads/{id}", routes.upload, "append a piece", "*/*", {"offset": "integer"}),
+        Operation("DELETE", "/api/uploads/{id}", routes.upload, "remove an upload"),
+        Operation(
+            "POST", "/api/sources", routes.add_source, "reconstruct a stream or a camera of the server",
+            {"address": "string", "name": "string?", "options": "object?"}, status=201,
+        ),
+        Operation("GET", "/api/jobs", routes.jobs, "the latest jobs, the newest first"),
+        Operation("GET", "/api/jobs/{id}", routes.jobs, "a job"),
+        Operation("DELETE", "/api/jobs/{id}", routes.job, "forget a job that does not run"),
+        Operation(
+            "POST", "/api/jobs/{id}/{action}", routes.job, "end a job, or let it go on", actions=("stop", "resume")
+        ),
+        Operation(
+            "GET", "/api/exports/{id}", routes.download, "the file of an export", answer="application/octet-stream"
+        ),
+        Operation("GET", "/api/results", routes.results, "all results, the last changed first"),
+        Operation("GET", "/api/results/{name}", routes.results, "a result"),
+        Operation("DELETE", "/api/results/{name}", routes.result, "remove a result", {"upload": "boolean?"}),
+        Operation("GET", "/api/results/{name}/picture", routes.picture, "a frame in the middle", answer="image/jpeg"),
+        Operation(
+            "POST", "/api/results/{name}/{action}", routes.result, "queue a refinement or an export (201), or rename",
+            {"format": "string?", "box": "string?", "name": "string?"}, status=201,
+            actions=("refine", "export", "rename"),
+        ),
+        Operation("POST", "/api/scans", scans.create_scan, "begin a scan", {"name": "string?"}, status=201),
+        Operation(
+            "POST", "/api/scans/{id}/frames", scans.scan_frame, "a frame of a scan", "image/jpeg",
+            {"captured": "number?"},
+        ),
+        Operation("POST", "/api/scans/{id}/end", scans.end_scan, "end a scan"),
+        Operation("GET", "/api/scans/{id}", scans.scan_state, "the last pose, and a line for the person who films"),
+        Operation("GET", "/healthz", health.alive, "whether the server answers"),
+        Operation("GET", "/readyz", health.ready, "whether it has weights and room for a session; 503: it has not"),
+        Operation("GET", "/metrics", health.metrics, "figures for Prometheus", answer="text/plain"),
+    ]  # fmt: skip
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(description(table))
+
+    table.append(Operation("GET", "/openapi.json", openapi, "this description"))
+    return table
+
+
+def description(table: Sequence[Operation]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of a table of operations."""
+    from stream_recon import __version__
+
+    paths: dict[str, dict[str, Any]] = {}
+    for each in table:
+        shown: dict[str, Any] = {"summary": each.summary, "parameters": _parameters(each)}
+        if each.body:
+            schema = _object(each.body) if isinstance(each.body, Mapping) else {}
+            shown["requestBody"] = {
+                "content": {JSON if isinstance(each.body, Mapping) else each.body: {"schema": schema}}
+            }
+        good: dict[str, Any] = {each.answer: {"schema": {"type": "object"} if each.answer == JSON else {}}}
+        answers: dict[str, Any] = {str(code): {"content": good} for code in {each.status, 200}}
+        answers |= {str(code): {"content": {JSON: {"schema": ERROR}}} for code in REFUSALS}
+        answers["403"] = {"content": {"text/plain": {"schema": {}}}}
+        shown["responses"] = {
+            code: {"description": HTTPStatus(int(code)).phrase, **answers[code]} for code in sorted(answers)
+        }
+        paths.setdefault(each.path, {})[each.method.lower()] = shown
+    info = {"title": "stream-recon serve", "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": paths}
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    found = []
+    for name in re.findall(r"{(\w+)}", operation.path):
+        schema: dict[str, Any] = {"type": "string"}
+        schema |= {"enum": list(operation.actions)} if name == "action" else {}
+        found.append({"name": name, "in": "path", "required": True, "schema": schema})
+    for name, kind in operation.query.items():
+        schema = {"type": kind.rstrip("?")}
+        found.append({"name": name, "in": "query", "required": not kind.endswith("?"), "schema": schema})
+    if operation.method not in SAFE_METHODS:
+        found.append({"name": "X-Stream-Recon", "in": "header", "required": True, "schema": {"type": "string"}})
+    return found
+
+
+def _object(keys: Mapping[str, str]) -> dict[str, Any]:
+    required = [name for name, kind in keys.items() if not kind.endswith("?")]
+    properties = {name: {"type": kind.rstrip("?")} for name, kind in keys.items()}
+    return {"type": "object", "properties": properties, "required": required}

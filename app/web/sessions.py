@@ -1,0 +1,316 @@
+"""Sessions of ``/v1/stream``: frames by web socket, results in order, and a resume after a cut.
+
+What a session tells has numbers and is kept until the client confirms it. One frame is with the engine and one waits,
+which a newer one replaces: a frame is acknowledged when it goes to the engine, or is dropped.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from stream_recon.app.core.input_file import parse_json
+from stream_recon.app.viewer.guard import RateLimiter
+from stream_recon.app.web.engine_process import EngineProcess, Message
+from stream_recon.app.web.limits import RETRY, WebLimits
+from stream_recon.app.web.monitoring import Metrics
+from stream_recon.app.web.scans import MAX_FRAME_BYTES, MAX_SIDE, MIN_SIDE, jpeg_size
+from stream_recon.configs.errors import InputError, StreamReconError
+
+CONFIG_SECONDS = 15.0
+"""Time for the first message."""
+LARGEST_FRAME = 2**53
+
+log = logging.getLogger(__name__)
+
+
+class ProtocolError(StreamReconError):
+    """Ends a connection by a code of the protocol; the session can be resumed."""
+
+    def __init__(self, code: str, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+@dataclass
+class StreamSession:
+    """A session, with or without a connection."""
+
+    id: str
+    socket: WebSocket | None = None
+    came: float = field(default_factory=time.monotonic)
+    """Time of its last message, or of the cut of its connection."""
+    last_frame: int = -1
+    """Number of the last frame that came."""
+    waiting: Message | None = None
+    is_engine_ready: bool = False
+    is_finishing: bool = False
+    """No frame follows; the engine does not know yet."""
+    is_over: bool = False
+    """The engine has told the last of it."""
+    confirmed: int = 0
+    """Number of the last message that the client has."""
+    told: deque[str] = field(default_factory=deque)
+    """The messages after it."""
+    told_bytes: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    arrivals: dict[int, float] = field(default_factory=dict)
+    """Times of frames without a result."""
+    dropped: int = 0
+
+    def tell(self, message: Message) -> None:
+        """Send a message, at once or after the next resume."""
+        text = json.dumps({**message, "seq": self.confirmed + len(self.told) + 1})
+        self.told.append(text)
+        self.told_bytes += len(text)
+        self.news.set()
+
+    def confirm(self, number: object) -> None:
+        """Forget the messages that the client has, up to ``number``. Raises ProtocolError."""
+        if not _is_number(number, self.confirmed + len(self.told) + 1):
+            raise ProtocolError("invalid_message", "received is the seq of the last message that came")
+        while self.told and self.confirmed < number:
+            self.told_bytes -= len(self.told.popleft())
+            self.confirmed += 1
+
+
+class Sessions:
+    """All sessions of the server. Used from its event loop."""
+
+    def __init__(self, program: Sequence[str], metrics: Metrics, limits: WebLimits) -> None:
+        """``program``: the command of the engine."""
+        self._metrics, self._limits = metrics, limits
+        self._sessions: dict[str, StreamSession] = {}
+        self.engine = EngineProcess(program, self._hear, self._lose)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def waiting(self) -> int:
+        """Frames that wait for the engine."""
+        return sum(session.waiting is not None for session in self._sessions.values())
+
+    async def stream(self, socket: WebSocket) -> None:
+        """The web socket ``/v1/stream``."""
+        await socket.accept()
+        session, sender, rate = None, None, RateLimiter()
+        try:
+            session = await self._admit(socket)
+            sender = asyncio.create_task(_send(session, socket))
+            while True:
+                message = await _next(socket)
+                self._take(session, message)
+                await asyncio.sleep(rate.next_wait_s())
+        except (ProtocolError, TimeoutError) as error:
+            code = getattr(error, "code", "timeout")
+            self._metrics.count("refusals_total", code=code)
+            retry = {"retry_after": int(RETRY["Retry-After"])} if code == "busy" else {}
+            with suppress(RuntimeError, WebSocketDisconnect):
+                await socket.send_text(
+                    json.dumps({"type": "error", "code": code, "message": str(error) or "nothing came", **retry})
+                )
+                await socket.close(1013 if retry else 1008)
+        except WebSocketDisconnect as error:
+            if session is not None and session.socket is socket and error.code == 1000:
+                self._end(session, "closed")
+        except RuntimeError:  # another connection took the session over
+            pass
+        finally:
+            if sender is not None:
+                sender.cancel()
+            if session is not None and session.socket is socket:
+                session.socket, session.came = None, time.monotonic()
+
+    async def close_idle(self) -> None:
+        """End the sessions that nobody resumed, or uses; and the engine without any."""
+        now = time.monotonic()
+        for session in list(self._sessions.values()):
+            is_left = session.socket is None or session.is_over
+            if now - session.came > (self._limits.resume_s if is_left else self._limits.scan_idle_s):
+                self._end(session, "left")
+        if not self._sessions:
+            await self.engine.close_idle(self._limits.viewer_idle_s)
+
+    async def _admit(self, socket: WebSocket) -> StreamSession:
+        """The session that the first message begins or resumes. Raises ProtocolError."""
+        config = await asyncio.wait_for(_next(socket), CONFIG_SECONDS)
+        if config["type"] != "session.config":
+            raise ProtocolError("invalid_message", "the first message is session.config")
+        if "session_id" in config:
+            session = self._sessions.get(str(config["session_id"]))
+            if session is None:
+                raise ProtocolError("unknown_session", "there is no such session, or it was cut for too long")
+            session.confirm(config.get("received"))
+            earlier, session.socket = session.socket, socket
+            if earlier is not None:
+                with suppress(RuntimeError, WebSocketDisconnect):
+                    await earlier.close(1008)
+            self._metrics.count("session_resumes_total")
+        else:
+            session = await self._begin(config)
+            session.socket = socket
+        log.info("session begins or goes on", extra={"session": session.id})
+        created = {"session_id": session.id, "resume_s": self._limits.resume_s, "last_frame": session.last_frame}
+        await socket.send_text(json.dumps({"type": "session.created", **created}))
+        return session
+
+    async def _begin(self, config: Message) -> StreamSession:
+        if len(self._sessions) >= self._limits.sessions:
+            raise ProtocolError("busy", f"{self._limits.sessions} sessions are open")
+        session = StreamSession(secrets.token_hex(16))
+        self._sessions[session.id] = session
+        try:
+            await self.engine.start()
+        except OSError as error:
+            del self._sessions[session.id]
+            raise ProtocolError("busy", f"the engine cannot be started: {error.strerror}") from error
+        self._metrics.count("sessions_total")
+        self.engine.send({**config, "session": session.id})
+        return session
+
+    def _take(self, session: StreamSession, message: Message) -> None:
+        """Carry out a client's message. Raises ProtocolError."""
+        session.came = time.monotonic()
+        if "received" in message:
+            session.confirm(message["received"])
+        if message["type"] == "video.frame":
+            if len(session.told) > self._limits.unread or session.told_bytes > self._limits.unread_bytes:
+                raise ProtocolError("unread", "too many messages are not confirmed: say what was received")
+            self._take_frame(session, message)
+        elif message["type"] == "video.done":
+            session.is_finishing = True
+        elif message["type"] != "session.received":
+            raise ProtocolError("invalid_message", "send video.frame, session.received or video.done")
+        self._feed(session)
+
+    def _take_frame(self, session: StreamSession, message: Message) -> None:
+        number = message.get("frame")
+        if not _is_number(number, LARGEST_FRAME):
+            raise ProtocolError("invalid_message", "each frame has a number, larger than that of the frame before")
+        if number <= session.last_frame or session.is_finishing or session.is_over:
+            return  # sent again after a resume
+        session.last_frame = number
+        try:
+            frame = _checked_frame(message)
+        except InputError as error:
+            self._metrics.count("refusals_total", code="invalid_frame")
+            session.tell({"type": "error", "code": "invalid_frame", "frame": number, "message": str(error)})
+            return
+        if session.waiting is not None:
+            self._acknowledge(session, session.waiting["frame"], "dropped")
+        session.waiting = frame
+        session.arrivals[number] = session.came
+
+    def _feed(self, session: StreamSession) -> None:
+        """Give the engine what waits, if it asks for it and the client reads."""
+        if not session.is_engine_ready or len(session.told) > self._limits.unread:
+            return
+        if session.waiting is not None:
+            frame, session.waiting = session.waiting, None
+            self._acknowledge(session, frame["frame"], "taken")
+            self.engine.send({**frame, "session": session.id})
+        elif session.is_finishing:
+            self.engine.send({"type": "video.done", "session": session.id})
+        else:
+            return
+        session.is_engine_ready = False
+
+    def _acknowledge(self, session: StreamSession, number: int, state: str) -> None:
+        session.tell({"type": "video.ack", "frame": number, "state": state})
+        self._metrics.count("frames_total", state=state)
+        self._metrics.observe("ack_seconds", time.monotonic() - session.arrivals[number])
+        if state == "dropped":
+            session.dropped += 1
+            del session.arrivals[number]
+
+    def _hear(self, message: Message) -> None:
+        """Take what the engine says of a session."""
+        session = self._sessions.get(message.pop("session"))
+        if session is None or session.is_over:
+            return
+        if message["type"] == "ready":
+            session.is_engine_ready = True
+            self._feed(session)
+            return
+        if message["type"] == "session.done":
+            message["dropped"] = session.dropped
+        elif message["type"] == "error":
+            self._metrics.count("refusals_total", code=message["code"])
+        self._metrics.count("messages_total", type=message["type"])
+        came = session.arrivals.pop(message.get("frame", -1), None)
+        if message["type"] == "result" and came is not None:
+            self._metrics.observe("result_seconds", time.monotonic() - came)
+        session.is_over = message["type"] == "session.done" or message.get("code", "invalid_frame") != "invalid_frame"
+        session.tell(message)
+
+    def _lose(self, reason: str) -> None:
+        """Tell all sessions that the engine has ended."""
+        log.error("%s", reason)
+        for session in self._sessions.values():
+            self._hear({"type": "error", "code": "engine_failed", "message": reason, "session": session.id})
+
+    def _end(self, session: StreamSession, reason: str) -> None:
+        log.info("session ended: %s", reason, extra={"session": session.id})
+        del self._sessions[session.id]
+        self.engine.send({"type": "session.close", "session": session.id})
+
+
+async def _send(session: StreamSession, socket: WebSocket) -> None:
+    """Send what a session tells, from the first message that its client does not have."""
+    sent = session.confirmed
+    with suppress(RuntimeError, WebSocketDisconnect):  # the receiving side sees the end, too
+        while True:
+            session.news.clear()
+            while (at := max(sent, session.confirmed) - session.confirmed) < len(session.told):
+                sent = session.confirmed + at + 1
+                await socket.send_text(session.told[at])
+            await session.news.wait()
+
+
+async def _next(socket: WebSocket) -> Message:
+    """A client's next message. Raises ProtocolError, WebSocketDisconnect."""
+    try:
+        message = parse_json(await socket.receive_text())
+    except (ValueError, KeyError) as error:
+        raise ProtocolError("invalid_message", "a message is a JSON object in a text frame") from error
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("invalid_message", "a message is a JSON object with a type")
+    return message
+
+
+def _checked_frame(message: Message) -> Message:
+    """A frame as the engine gets it. Raises InputError."""
+    frame: Message = {key: message.get(key) for key in ("type", "frame", "time", "format", "width", "height", "data")}
+    at = frame["time"]
+    if not (at is None or (isinstance(at, int | float) and not isinstance(at, bool) and abs(at) < LARGEST_FRAME)):
+        raise InputError("the time is a number of seconds")
+    try:
+        data = base64.b64decode(frame["data"] or "", validate=True)
+    except (ValueError, TypeError) as error:
+        raise InputError("data is the frame in base64") from error
+    if frame["format"] == "rgb":
+        width, height = frame["width"], frame["height"]
+        if not all(_is_number(side, MAX_SIDE + 1) and side >= MIN_SIDE for side in (width, height)):
+            raise InputError(f"a raw frame has width and height from {MIN_SIDE} to {MAX_SIDE}")
+        if len(data) > MAX_FRAME_BYTES or len(data) != 3 * width * height:
+            raise InputError("a raw frame has 3 bytes a pixel, and at most 2 MB")
+    elif frame["format"] in (None, "jpeg"):
+        jpeg_size(data)
+    else:
+        raise InputError("format is jpeg or rgb")
+    return frame
+
+
+def _is_number(value: object, limit: int) -> TypeGuard[int]:
+    """Whether a value of JSON is an integer from 0 to below ``limit``."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit

@@ -1,0 +1,66 @@
+"""An engine of sessions without a network, as a program: poses count frames, and each third frame revises the first."""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.api.session_engine import serve_sessions
+from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
+from stream_recon.configs.errors import InputError
+
+SIZE, DEADLY, UNWANTED = (96, 128), (64, 64), (80, 80)
+"""Heights and widths of images: good ones, those that kill the engine, and those that it refuses."""
+SLOW_SECONDS = 0.3
+"""Duration of a step with ``mapping`` off."""
+
+
+def moved(x: float) -> NDArray[np.float64]:
+    pose = np.eye(4)
+    pose[0, 3] = x
+    return pose
+
+
+class FakeStream:
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._count = seconds, 0
+
+    def __enter__(self) -> "FakeStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def push(self, rgb: NDArray[np.uint8], timestamp: float | None = None) -> list[FrameResult | Revision]:
+        if rgb.shape[:2] == DEADLY:
+            os._exit(1)
+        if rgb.shape[:2] == UNWANTED:
+            raise InputError("an image of another size")
+        time.sleep(self._seconds)
+        index, self._count = self._count, self._count + 1
+        depth = np.full((4, 6), 2.0, np.float32)
+        transform = ImageTransform((rgb.shape[1], rgb.shape[0]), (0, 0, rgb.shape[1], rgb.shape[0]), (6, 4))
+        camera = Intrinsics(100, 100, 64, 48)
+        small = np.zeros((4, 6, 3), np.uint8)
+        at = index / 30 if timestamp is None else timestamp
+        result = FrameResult(
+            index, at, moved(index), camera, depth, depth, small, transform, index == 0, health=0.9 if index else None
+        )
+        return [result, *([self._revision()] if index % 3 == 2 else [])]
+
+    def finish(self) -> list[FrameResult | Revision]:
+        return [self._revision()]
+
+    def _revision(self) -> Revision:
+        return Revision((FrameRevision(0, moved(-self._count), 1.5),))
+
+
+class FakeModel:
+    def stream(self, camera: Any, mapping: Any) -> FakeStream:
+        return FakeStream(SLOW_SECONDS if mapping == "off" else 0.0)
+
+
+if __name__ == "__main__":
+    serve_sessions(FakeModel)
