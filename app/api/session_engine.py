@@ -10,11 +10,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -27,6 +26,10 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.publishing.tracking_state import TrackingState
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 
+if TYPE_CHECKING:
+    from stream_recon.app.api.model import Model
+    from stream_recon.app.api.stream import Stream
+
 Message = dict[str, Any]
 PRESET = "small"
 """The network with weights of its own."""
@@ -35,24 +38,10 @@ INCLUDED = ("depth", "confidence")
 """Arrays that a session may ask for."""
 
 
-class SessionStream(Protocol):
-    """What a session needs of a `Stream`."""
-
-    def push(self, rgb: NDArray[np.uint8], timestamp: float | None = None) -> list[FrameResult | Revision]: ...
-
-    def finish(self) -> list[FrameResult | Revision]: ...
-
-
-class SessionModel(Protocol):
-    """What sessions need of a `Model`."""
-
-    def stream(self, camera: Camera | None, mapping: Any) -> AbstractContextManager[SessionStream]: ...
-
-
 class EngineSession:
     """One session in a thread of its own."""
 
-    def __init__(self, number: str, model: SessionModel, say: Callable[[Message], None]) -> None:
+    def __init__(self, number: str, model: "Model", say: Callable[[Message], None]) -> None:
         self._model, self._include = model, list[str]()
         self._say: Callable[[Message], None] = lambda message: say({**message, "session": number})
         self._state = TrackingState()
@@ -84,7 +73,7 @@ class EngineSession:
                 traceback.print_exc()
             self._say({"type": "error", "code": code, "message": str(error) if is_known else type(error).__name__})
 
-    def _begun(self, config: Message) -> AbstractContextManager[SessionStream]:
+    def _begun(self, config: Message) -> "Stream":
         """The stream of a session's configuration. Raises ConfigError."""
         if unknown := sorted(config.keys() - {"type", *CONFIG}):
             raise ConfigError(f"session.config has {', '.join(unknown)[:200]}: use {', '.join(CONFIG)}")
@@ -100,7 +89,7 @@ class EngineSession:
             raise ConfigError(f"a camera has {', '.join(Camera.__annotations__)}") from error
         return self._model.stream(camera, config.get("mapping", "stream"))
 
-    def _frame(self, stream: SessionStream, message: Message) -> None:
+    def _frame(self, stream: "Stream", message: Message) -> None:
         number = message["frame"]
         try:
             items = stream.push(_image(message), message.get("time"))
@@ -160,7 +149,7 @@ def _image(message: Message) -> NDArray[np.uint8]:
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def serve_sessions(load: Callable[[], SessionModel]) -> None:
+def serve_sessions(load: Callable[[], "Model"]) -> None:
     """Carry out the messages of stdin until it ends; ``load`` gives the network."""
     # What libraries print must not come between the messages.
     out = os.fdopen(os.dup(1), "wb")

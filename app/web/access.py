@@ -14,7 +14,7 @@ from websockets.http11 import Request
 
 from stream_recon.app.viewer.guard import SECURITY_HEADERS, RequestGuard, own_sockets
 from stream_recon.app.web.limits import RETRY
-from stream_recon.app.web.monitoring import Metrics
+from stream_recon.app.web.monitoring import ServerMetrics
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -65,7 +65,7 @@ class AccessPolicy:
 class Access:
     """ASGI middleware that admits or refuses each request and web socket."""
 
-    def __init__(self, app: Any, policy: AccessPolicy, max_sockets: int, metrics: Metrics) -> None:
+    def __init__(self, app: Any, policy: AccessPolicy, max_sockets: int, metrics: ServerMetrics) -> None:
         self._max_sockets, self._metrics = max_sockets, metrics
         self._app, self._token, self._secure, self._prefix = app, policy.token, policy.secure, policy.prefix
         self._guard = RequestGuard(policy.host, "", policy.token, policy.public)

@@ -18,7 +18,7 @@ from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.engine_process import ENGINE
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
-from stream_recon.app.web.monitoring import Metrics
+from stream_recon.app.web.monitoring import ServerMetrics
 from stream_recon.app.web.operations import Health, operations
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
@@ -50,7 +50,7 @@ def make_app(
     viewers = Viewers(runner, data, limits)
     runner.on_ended = viewers.note_end
     routes, proxy = Routes(data, store, runner, viewers, limits), ViewerProxy(viewers)
-    scans, metrics = ScanRoutes(routes.scans, runner), Metrics()
+    scans, metrics = ScanRoutes(routes.scans, runner), ServerMetrics()
     sessions = Sessions(engine, metrics, limits)
     health = Health(routes, sessions, metrics, limits)
 

@@ -28,7 +28,7 @@ HELP = {
 Labels = tuple[tuple[str, str], ...]
 
 
-class Metrics:
+class ServerMetrics:
     """Counts and delays since the server's start."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from stream_recon.app.web.access import SAFE_METHODS
 from stream_recon.app.web.limits import RETRY, WebLimits
-from stream_recon.app.web.monitoring import Labels, Metrics, resident_bytes
+from stream_recon.app.web.monitoring import Labels, ServerMetrics, resident_bytes
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.sessions import Sessions
@@ -46,7 +46,7 @@ class Operation:
 class Health:
     """Endpoints for those who run the server."""
 
-    def __init__(self, routes: Routes, sessions: Sessions, metrics: Metrics, limits: WebLimits) -> None:
+    def __init__(self, routes: Routes, sessions: Sessions, metrics: ServerMetrics, limits: WebLimits) -> None:
         self._routes, self._sessions, self._metrics, self._limits = routes, sessions, metrics, limits
 
     async def alive(self, _: Request) -> Response:

@@ -22,7 +22,7 @@ from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.viewer.guard import RateLimiter
 from stream_recon.app.web.engine_process import EngineProcess, Message
 from stream_recon.app.web.limits import RETRY, WebLimits
-from stream_recon.app.web.monitoring import Metrics
+from stream_recon.app.web.monitoring import ServerMetrics
 from stream_recon.app.web.scans import MAX_FRAME_BYTES, MAX_SIDE, MIN_SIDE, jpeg_size
 from stream_recon.configs.errors import InputError, StreamReconError
 
@@ -86,7 +86,7 @@ class StreamSession:
 class Sessions:
     """All sessions of the server. Used from its event loop."""
 
-    def __init__(self, program: Sequence[str], metrics: Metrics, limits: WebLimits) -> None:
+    def __init__(self, program: Sequence[str], metrics: ServerMetrics, limits: WebLimits) -> None:
         """``program``: the command of the engine."""
         self._metrics, self._limits = metrics, limits
         self._sessions: dict[str, StreamSession] = {}
@@ -184,7 +184,7 @@ class Sessions:
         if "received" in message:
             session.confirm(message["received"])
         if message["type"] == "video.frame":
-            if len(session.told) > self._limits.unread or session.told_bytes > self._limits.unread_bytes:
+            if self._is_full(session):
                 raise ProtocolError("unread", "too many messages are not confirmed: say what was received")
             self._take_frame(session, message)
         elif message["type"] == "video.done":
@@ -213,7 +213,7 @@ class Sessions:
 
     def _feed(self, session: StreamSession) -> None:
         """Give the engine what waits, if it asks for it and the client reads."""
-        if not session.is_engine_ready or len(session.told) > self._limits.unread:
+        if not session.is_engine_ready or self._is_full(session):
             return
         if session.waiting is not None:
             frame, session.waiting = session.waiting, None
@@ -224,6 +224,10 @@ class Sessions:
         else:
             return
         session.is_engine_ready = False
+
+    def _is_full(self, session: StreamSession) -> bool:
+        """Whether its client has not confirmed what it was told for too long."""
+        return len(session.told) > self._limits.unread or session.told_bytes > self._limits.unread_bytes
 
     def _acknowledge(self, session: StreamSession, number: int, state: str) -> None:
         session.tell({"type": "video.ack", "frame": number, "state": state})

@@ -25,6 +25,7 @@ BENCHMARKS = {
     "memory": "host memory of the whole command up to 2,000 frames",
     "soak": "resources of a run of 100,000 frames without a network",
     "publishing": "CPU time of publishing, without peers and with one",
+    "sessions": "delay of acknowledgements and memory of one server with 64 streams of frames",
     "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",

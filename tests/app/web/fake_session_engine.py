@@ -51,7 +51,7 @@ class FakeStream:
         return [result, *([self._revision()] if index % 3 == 2 else [])]
 
     def finish(self) -> list[FrameResult | Revision]:
-        return [self._revision()]
+        return [self._revision()] if self._count else []
 
     def _revision(self) -> Revision:
         return Revision((FrameRevision(0, moved(-self._count), 1.5),))
@@ -63,4 +63,4 @@ class FakeModel:
 
 
 if __name__ == "__main__":
-    serve_sessions(FakeModel)
+    serve_sessions(FakeModel)  # type: ignore[arg-type]

@@ -159,7 +159,7 @@ def test_scans_that_are_not_open_are_refused(tmp_path: Path) -> None:
         assert client.post("/api/scans/../frames", content=jpeg()).status_code in (400, 404, 405)
         for _ in range(DEFAULT_LIMITS.scans):
             begin(client)
-        assert client.post("/api/scans", json={}).status_code == 400
+        assert client.post("/api/scans", json={}).status_code == 429
 
 
 def test_a_run_that_ends_is_told_to_the_phone(tmp_path: Path) -> None:
