@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count
 
 from stream_recon.configs.schema import NetworkConfig
@@ -135,22 +134,39 @@ def _cast(values: Iterable[Any], dtype: torch.dtype) -> list[Any]:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations create or read, until they are freed."""
+    """Counts the bytes of all storages that operations create or read, until they are freed.
+
+    What an operation makes of the same shapes again is made anew by the first one's layout: torch's own computation of
+    it takes most of a trace.
+    """
 
     def __init__(self, ignored: Iterable[Tensor]) -> None:
         """``ignored``: tensors that are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in ignored)
+        self._layouts: dict[Any, tuple[Any, ...]] = {}
+        """Size, stride and type of results that share no storage with an argument."""
         self._bytes = 0
         self.peak = 0
         self.convolution_flops = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result: Any = function(*args, **(kwargs or {}))
+        tensors: list[Tensor] = []
+        key = function, _layout(args, tensors), _layout(tuple((kwargs or {}).items()), tensors)
+        known = self._layouts.get(key)
+        if known is not None:
+            result: Any = torch.empty_strided(known[0], known[1], dtype=known[2], device=META)
+        else:
+            result = function(*args, **(kwargs or {}))
+            is_new = isinstance(result, Tensor) and result.untyped_storage() not in [
+                x.untyped_storage() for x in tensors
+            ]
+            if is_new and result.device == META:
+                self._layouts[key] = result.size(), result.stride(), result.dtype
+        _layout(result, tensors)
         # Arguments too: position tables that an earlier step has cached.
-        for leaf in tree_leaves((args, result)):
-            if isinstance(leaf, Tensor):
-                self.hold(leaf)
+        for tensor in tensors:
+            self.hold(tensor)
         if function is torch.ops.aten.convolution.default:
             x, weight, transposed = args[0], args[1], args[6]
             self.convolution_flops += conv_flop_count(x.shape, weight.shape, result.shape, transposed)
@@ -171,3 +187,13 @@ class _LiveBytes(TorchDispatchMode):
 
     def _release(self, size: int) -> None:
         self._bytes -= size
+
+
+def _layout(value: Any, tensors: list[Tensor]) -> Any:
+    """The value with the layout of each tensor in place of it; ``tensors`` takes them."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return value.size(), value.stride(), value.dtype, value.device
+    if isinstance(value, list | tuple):
+        return tuple(_layout(part, tensors) for part in value)
+    return type(value), value
