@@ -7,6 +7,7 @@ sure that it is better. Errors of the tracks that were fitted would always favou
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -134,7 +135,6 @@ class _CameraModelSelection:
 
     def best(self) -> CameraModelFit:
         plain = self._start.scene.camera_model
-        fisheye = replace(plain, fisheye=True)
         coarse = self._coarse(plain)
         best = self._fitted(coarse, plain)
         one = self._fitted(best.state.scene, plain, terms=1)
@@ -143,7 +143,7 @@ class _CameraModelSelection:
             one = self._fitted(coarse, plain, terms=1)
         if not one.is_better(best):
             # One term of a plain lens is too far from a fish-eye lens where the motion follows the lens, as in turns.
-            one = self._fitted(self._coarse(fisheye), fisheye, terms=1)
+            one = self._fisheye
         if not one.is_better(best):
             return best
         # The simpler lens, too, may fit better from there.
@@ -151,15 +151,19 @@ class _CameraModelSelection:
         best = again if again.losses.mean() < best.losses.mean() else best
         two = self._fitted(one.state.scene, one.state.scene.camera_model, terms=2)
         wide = min(one, two, key=_mean_loss).state.scene
-        fisheye_fits = [
-            self._fitted(scene, replace(fisheye, focal=scene.camera_model.focal), terms=1)
-            for scene in (wide, self._coarse(fisheye))
-        ]
+        fisheye = replace(plain, fisheye=True, focal=wide.camera_model.focal)
+        fisheye_fits = self._fitted(wide, fisheye, terms=1), self._fisheye
         # Two terms come last: a fish-eye lens with one explains as much with less.
         for other in (one, min(fisheye_fits, key=_mean_loss), two):
             if other.state.scene.camera_model.is_invertible(self._size) and other.is_better(best):
                 best = other
         return best
+
+    @cached_property
+    def _fisheye(self) -> CameraModelFit:
+        """The fit of a fish-eye lens with one term from the start."""
+        fisheye = replace(self._start.scene.camera_model, fisheye=True)
+        return self._fitted(self._coarse(fisheye), fisheye, terms=1)
 
     def _coarse(self, camera_model: CameraModel) -> BAScene:
         """The scene adjusted with a fixed camera model."""

@@ -82,11 +82,13 @@ def picture(T: FloatArray, draw: int = 0, room: Room = ROOM) -> tuple[NDArray[np
     hit = T[:3, 3] + depth[..., None] * rays
     grey = np.zeros(depth.shape, np.float32)
     for k in range(3):
-        a, b = (hit[..., m] for m in range(3) if m != k)
         for side in (0, 1):
-            place = ((a + 4) * 120).astype(np.float32), ((b + 4) * 120).astype(np.float32)
-            seen = cv2.remap(room.textures[2 * k + side], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
-            grey = np.where((axis == k) & ((rays[..., k] > 0) == bool(side)), seen, grey)
+            shown = (axis == k) & ((rays[..., k] > 0) == bool(side))
+            if shown.any():
+                a, b = (hit[..., m] for m in range(3) if m != k)
+                place = ((a + 4) * 120).astype(np.float32), ((b + 4) * 120).astype(np.float32)
+                seen = cv2.remap(room.textures[2 * k + side], *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+                grey = np.where(shown, seen, grey)
     # By the pose and the draw alone, so that a test sees the same whatever ran before it.
     noise = np.random.default_rng([draw, *np.frombuffer(np.ascontiguousarray(T, np.float64).tobytes(), np.uint32)])
     grey = np.clip(grey + noise.normal(0, 1.5, grey.shape), 0, 255).astype(np.uint8)
