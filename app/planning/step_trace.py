@@ -5,9 +5,9 @@ This needs no GPU and no weights, and the figures follow the network's code.
 
 import dataclasses
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -134,35 +134,27 @@ def _cast(values: Iterable[Any], dtype: torch.dtype) -> list[Any]:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations create or read, until they are freed.
-
-    What an operation makes of the same shapes again is made anew by the first one's layout: torch's own computation of
-    it takes most of a trace.
-    """
+    """Counts the bytes of all storages that operations create or read, until they are freed."""
 
     def __init__(self, ignored: Iterable[Tensor]) -> None:
         """``ignored``: tensors that are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in ignored)
-        self._layouts: dict[Any, tuple[Any, ...]] = {}
-        """Size, stride and type of results that share no storage with an argument."""
+        self._known_results: dict[Any, Callable[[], Tensor]] = {}
         self._bytes = 0
         self.peak = 0
         self.convolution_flops = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors: list[Tensor] = []
-        key = function, _layout(args, tensors), _layout(tuple((kwargs or {}).items()), tensors)
-        known = self._layouts.get(key)
-        if known is not None:
-            result: Any = torch.empty_strided(known[0], known[1], dtype=known[2], device=META)
-        else:
-            result = function(*args, **(kwargs or {}))
-            is_new = isinstance(result, Tensor) and result.untyped_storage() not in [
-                x.untyped_storage() for x in tensors
-            ]
-            if is_new and result.device == META:
-                self._layouts[key] = result.size(), result.stride(), result.dtype
+        key = function, _layout([args, list((kwargs or {}).items())], tensors)
+        # Again on the same shapes: torch's own computation of a result's shape takes most of a trace.
+        known = self._known_results.get(key)
+        result: Any = function(*args, **(kwargs or {})) if known is None else known()
+        if known is None and isinstance(result, Tensor) and result.device == META:
+            size, stride, dtype, device = _layout(result, [])
+            if result.untyped_storage() not in [x.untyped_storage() for x in tensors]:
+                self._known_results[key] = partial(torch.empty_strided, size, stride, dtype=dtype, device=device)
         _layout(result, tensors)
         # Arguments too: position tables that an earlier step has cached.
         for tensor in tensors:
@@ -190,10 +182,8 @@ class _LiveBytes(TorchDispatchMode):
 
 
 def _layout(value: Any, tensors: list[Tensor]) -> Any:
-    """The value with the layout of each tensor in place of it; ``tensors`` takes them."""
+    """The value with size, stride and type in place of each tensor; ``tensors`` takes them."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return value.size(), value.stride(), value.dtype, value.device
-    if isinstance(value, list | tuple):
-        return tuple(_layout(part, tensors) for part in value)
-    return type(value), value
+    return tuple(_layout(part, tensors) for part in value) if isinstance(value, list | tuple) else (type(value), value)

@@ -1,10 +1,14 @@
 """Small videos and image folders for tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from stream_recon.configs.schema import load_preset, preset_to_toml
+from stream_recon.models.embedded import EMBEDDED_PRESET
 
 
 def numbered_image(number: int, size: tuple[int, int] = (64, 48)) -> NDArray[np.uint8]:
@@ -24,6 +28,14 @@ def write_video(path: Path, frames: int = 30, fps: float = 10.0, size: tuple[int
         writer.write(numbered_image(number % 31, size))
     writer.release()
     return path
+
+
+def quick_preset(folder: Path) -> str:
+    """A preset file of the embedded network for images of half the side, which take a quarter of the time."""
+    preset = load_preset(EMBEDDED_PRESET)
+    path = folder / "quick.toml"
+    path.write_text(preset_to_toml(replace(preset, image=replace(preset.image, max_side=112))))
+    return str(path)
 
 
 def write_broken_avi(path: Path, frames: int = 30, size: tuple[int, int] = (64, 48)) -> Path:

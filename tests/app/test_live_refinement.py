@@ -13,6 +13,7 @@ import cv2
 import pytest
 
 from stream_recon.app.result.folder import read_result
+from tests.app.media import quick_preset
 
 SAMPLE = Path(__file__).parents[2] / "app" / "sample" / "walkthrough.mp4"
 
@@ -57,7 +58,8 @@ def address() -> Iterator[str]:
 @pytest.mark.slow
 def test_a_stream_is_refined_when_it_has_ended(tmp_path: Path, address: str) -> None:
     out = tmp_path / "out"
-    choice = ["--max-frames", "10", "--device", "cpu", "--no-viewer", "--no-mesh", "--dense", "off"]
+    quick = ["--preset", quick_preset(tmp_path), "--device", "cpu", "--dense", "off"]
+    choice = [*quick, "--max-frames", "10", "--no-viewer", "--no-mesh"]
     command = [sys.executable, "-m", "stream_recon", address, "-o", str(out), *choice]
     program = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert program.returncode == 0, program.stderr

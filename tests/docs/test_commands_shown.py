@@ -11,6 +11,7 @@ import typer
 
 import stream_recon as sr
 from stream_recon.app.cli.main import COMMANDS, DEFAULT, app
+from tests.app.media import quick_preset
 from tests.app.program import exit_code
 from tests.docs.documents import ROOT, Shown, command_lines, documents, inline_code, name_of, shell_lines
 
@@ -84,7 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     shutil.copy(SAMPLE, folder / "video.mp4")
     result = folder / "video-recon"
-    sr.reconstruct(folder / "video.mp4", result, max_frames=8, mapping="off", mesh=False, device="cpu")
+    preset = quick_preset(folder)
+    sr.reconstruct(folder / "video.mp4", result, preset=preset, max_frames=8, mapping="off", mesh=False, device="cpu")
     shutil.copytree(result, folder / "room-recon")
     return folder
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stream_recon as sr
+from tests.app.media import quick_preset
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "app" / "sample" / "walkthrough.mp4"
@@ -46,7 +47,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(images: Path) -> Path:
     """A result of the images."""
     folder = images.with_name("result")
-    sr.reconstruct(images, folder, mapping="off", mesh=False, device="cpu")
+    sr.reconstruct(images, folder, preset=quick_preset(images.parent), mapping="off", mesh=False, device="cpu")
     return folder
 
 

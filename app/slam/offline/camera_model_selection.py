@@ -161,7 +161,6 @@ class _CameraModelSelection:
 
     @cached_property
     def _fisheye(self) -> CameraModelFit:
-        """The fit of a fish-eye lens with one term from the start."""
         fisheye = replace(self._start.scene.camera_model, fisheye=True)
         return self._fitted(self._coarse(fisheye), fisheye, terms=1)
 

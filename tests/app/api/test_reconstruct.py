@@ -8,6 +8,7 @@ import pytest
 import stream_recon as sr
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
+from tests.app.media import quick_preset
 from tests.app.program import exit_code
 
 SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample" / "walkthrough.mp4"
@@ -23,7 +24,8 @@ def test_a_run_is_cancelled_and_resumed(tmp_path: Path) -> None:
         steps.append((step, share))
         cancel.request()
 
-    options = {"stride": 3, "max_frames": 12, "mapping": "off", "mesh": False, "device": "cpu"}
+    preset = quick_preset(tmp_path)
+    options = {"preset": preset, "stride": 3, "max_frames": 12, "mapping": "off", "mesh": False, "device": "cpu"}
     with pytest.raises(sr.Cancelled):
         sr.reconstruct(SAMPLE, folder, on_progress=on_progress, cancel=cancel, **options)  # type: ignore[arg-type]
     interrupted = sr.open_result(folder)
@@ -73,7 +75,9 @@ def test_what_is_wrong_is_said_before_anything_is_written(
 def test_an_iterator_is_read_once_and_refined_as_a_camera_is(tmp_path: Path) -> None:
     with open_source(str(SAMPLE), FrameChoice(stride=4, max_frames=8)) as source:
         images = iter([frame.rgb for frame in source])
-    result = sr.reconstruct(images, tmp_path / "out", mesh=False, keep_map=False, device="cpu")
+    result = sr.reconstruct(
+        images, tmp_path / "out", preset=quick_preset(tmp_path), mesh=False, keep_map=False, device="cpu"
+    )
     assert "small images" in result.run["refinement"]["warning"]
     assert "dense" not in result.run and next(images, None) is None
 
@@ -87,27 +91,17 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
 def test_python_and_the_command_write_the_same_and_either_refines_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_python = sr.reconstruct(
-        SAMPLE, tmp_path / "python", stride=4, max_frames=10, mapping="stream", mesh=False, device="cpu"
-    )
-    arguments = [
-        "--stride",
-        "4",
-        "--max-frames",
-        "10",
-        "--mapping",
-        "stream",
-        "--no-mesh",
-        "--device",
-        "cpu",
-        "--no-viewer",
-    ]
+    preset = quick_preset(tmp_path)
+    options = {"preset": preset, "stride": 4, "max_frames": 10, "mapping": "stream", "mesh": False, "device": "cpu"}
+    by_python = sr.reconstruct(SAMPLE, tmp_path / "python", **options)  # type: ignore[arg-type]
+    arguments = ["--preset", preset, "--stride", "4", "--max-frames", "10", "--mapping", "stream"]
+    arguments += ["--no-mesh", "--device", "cpu", "--no-viewer"]
     assert exit_code(monkeypatch, str(SAMPLE), "-o", str(tmp_path / "command"), *arguments) == 0
     names = ("trajectory.txt", "cameras.json", "points.ply")
     assert all((tmp_path / "python" / n).read_bytes() == (tmp_path / "command" / n).read_bytes() for n in names)
     assert by_python.run["options"] == sr.open_result(tmp_path / "command").run["options"]
-    by_python.refine(mesh=False, device="cpu")
-    assert exit_code(monkeypatch, "refine", str(tmp_path / "command"), "--no-mesh", "--device", "cpu") == 0
+    by_python.refine(mesh=False, dense="off", device="cpu")
+    assert exit_code(monkeypatch, "refine", str(tmp_path / "command"), "--dense", "off", *arguments[-4:-1]) == 0
     assert "refinement" in by_python.run
     assert (by_python.trajectory.poses == sr.open_result(tmp_path / "command").trajectory.poses).all()
     points, colours = (frame := next(by_python.frames())).points(0.5)

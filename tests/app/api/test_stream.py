@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import stream_recon as sr
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import open_source
+from tests.app.media import quick_preset
 
 SAMPLE = Path(__file__).resolve().parents[3] / "app" / "sample" / "walkthrough.mp4"
 FRAMES = 12
@@ -25,8 +26,13 @@ def images() -> Images:
 
 
 @pytest.fixture(scope="module")
-def model() -> sr.Model:
-    return sr.load_model(device="cpu")
+def preset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return quick_preset(tmp_path_factory.mktemp("preset"))
+
+
+@pytest.fixture(scope="module")
+def model(preset: str) -> sr.Model:
+    return sr.load_model(preset, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +178,12 @@ def test_listeners_get_what_push_returns(model: sr.Model, images: Images) -> Non
         stream.push(images[0])
 
 
-def test_cuts_and_dark_pictures_are_what_they_are_in_a_run(model: sr.Model, images: Images, tmp_path: Path) -> None:
+def test_cuts_and_dark_pictures_are_what_they_are_in_a_run(
+    model: sr.Model, images: Images, preset: str, tmp_path: Path
+) -> None:
     dark = np.zeros_like(images[0])
     film = [*images[:9], dark, dark, *(np.ascontiguousarray(rgb[::-1]) for rgb in images[:4])]
-    run = sr.reconstruct(film, tmp_path / "run", mapping="off", mesh=False, device="cpu")
+    run = sr.reconstruct(film, tmp_path / "run", preset=preset, mapping="off", mesh=False, device="cpu")
     with model.stream(mapping="off") as stream:
         items = [item for rgb in film for item in stream.push(rgb)]
         items += stream.finish()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app import cli
+from tests.app.media import quick_preset
 
 SAMPLE = Path(cli.__file__).resolve().parents[1] / "sample" / "walkthrough.mp4"
 
@@ -33,7 +34,8 @@ def test_commands_print_warnings_of_this_program_alone(tmp_path: Path) -> None:
         cv2.imwrite(str(tmp_path / "images" / f"{number:02}.jpg"), image)
     whole = (tmp_path / "images" / "04.jpg").read_bytes()
     (tmp_path / "images" / "04.jpg").write_bytes(whole[: len(whole) // 2])
-    output, errors = printed(tmp_path, "images", "-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off")
+    quick = ("--preset", quick_preset(tmp_path))
+    output, errors = printed(tmp_path, "images", *quick, "-o", "out", "--no-viewer", "--no-mesh", "--mapping", "off")
     assert all(word not in output for word in ("Warning", "WARN", "ERROR", "[ "))
     for words in (("export", "out", "--format", "colmap"), ("plan", str(SAMPLE), "--memory", "8GB")):
         errors += printed(tmp_path, *words)[1]

@@ -12,6 +12,7 @@ from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.pipeline import RunSetup, reconstruct
 from stream_recon.app.slam.mode import make_back_end
 from stream_recon.app.sources.source import open_source
+from tests.app.media import quick_preset
 from tests.app.program import exit_code
 from tests.app.slam.room import picture, walk
 
@@ -34,9 +35,11 @@ def written(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (str(images), "--no-viewer", "--mapping", "off", "--no-mesh", "-o", str(tmp_path / "off"))
+    preset = quick_preset(tmp_path)
+    choice = ("--preset", preset, "--no-viewer", "--mapping", "off", "--no-mesh")
+    arguments = (str(images), *choice, "-o", str(tmp_path / "off"))
     assert exit_code(monkeypatch, *arguments) == 0
-    engine = ModelChoice().load()
+    engine = ModelChoice(preset).load()
     writer = ResultWriter(tmp_path / "plain", RunInfo.from_engine(engine, "", {}))
     with open_source(str(images)) as source:
         results = [result for frame in source for result in engine.push(engine.prepare(frame))]
@@ -57,7 +60,7 @@ def test_mapping_off_is_the_network_bit_for_bit(images: Path, tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_geometry_keeps_its_figures_in_the_record(images: Path, tmp_path: Path) -> None:
-    engine = ModelChoice().load()
+    engine = ModelChoice(quick_preset(tmp_path)).load()
     writer = ResultWriter(tmp_path / "out", RunInfo.from_engine(engine, "", {}))
     with open_source(str(images)) as source:
         back_end = make_back_end("stream", engine.preset.stream.scale_frames)
