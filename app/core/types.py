@@ -26,6 +26,9 @@ class Frame:
     """Number of the part of the video between two discontinuities, such as gaps of a live source."""
     mask: NDArray[np.bool_] | None = None
     """[H, W], pixels excluded from depth and points; None: none."""
+    turn: NDArray[np.float64] | None = None
+    """[3, 3], rotation from the axes of a segment's first frame to those of the run's first one, which both were taken
+    from the same place; None: unknown."""
 
 
 def reduced_size(size: tuple[int, int], side: int, least: int = 1) -> tuple[int, int]:
@@ -61,6 +64,8 @@ class PreparedFrame:
     """[H', W'], grey image for tracking, see `grey_image`; None without a back end."""
     segment: int = 0
     """Segment number, see `Frame`."""
+    turn: NDArray[np.float64] | None = None
+    """See `Frame`."""
 
 
 @dataclass(frozen=True)

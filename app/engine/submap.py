@@ -49,6 +49,7 @@ class SubmapManager:
         self._recent: deque[Pair] = deque(maxlen=frames)
         self._to_map: Similarity | None = None
         """From the submap's world to the first submap's; None is the identity."""
+        self._first_pose: NDArray[np.float64] | None = None
         self._last_pose: NDArray[np.float64] | None = None
         self._after_gap = False
         self._begin([])
@@ -81,13 +82,17 @@ class SubmapManager:
             self._count += len(results)
         if self._after_gap:
             assert self._last_pose is not None
-            first_pose = np.array([results[0].T_world_camera])
-            self._to_map = align_poses(first_pose, self._last_pose[None], self._scale)
+            start, turn = self._last_pose, frames[0].turn
+            if turn is not None and self._first_pose is not None:
+                start = self._first_pose.copy()
+                start[:3, :3] = start[:3, :3] @ turn
+            self._to_map = align_poses(np.array([results[0].T_world_camera]), start[None], self._scale)
             self._after_gap = False
         aligned = (
             list(results) if self._to_map is None else [transform_result(result, self._to_map) for result in results]
         )
         self._last_pose = aligned[-1].T_world_camera
+        self._first_pose = aligned[0].T_world_camera if self._first_pose is None else self._first_pose
         if not self._overlap:
             return aligned
         for frame, result, in_map in zip(frames, results, aligned, strict=True):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.depth_correction import Field, validated_field
 from stream_recon.app.core.disk_table import AscendingColumn
 from stream_recon.app.core.input_file import open_regular, parse_json
+from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.transforms import Similarity, is_rigid, quaternion_xyzw
 from stream_recon.app.core.types import FrameResult, FrameRevision, Intrinsics, NetworkEstimate, Revision
 from stream_recon.app.result.commit import FolderChange
@@ -254,14 +255,15 @@ class CameraFiles:
         lines = (_line(row, camera) for row, camera in enumerate(known))
         self._cameras = GrowingFile.replacing(folder / CAMERAS_NAME, _head(revisions), lines, _TAIL)
         self._trajectory = GrowingFile.replacing(
-            folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in known)
+            folder / TRAJECTORY_NAME, _TRAJECTORY_HEAD, (camera.to_tum().encode() for camera in of_bodies(known))
         )
 
     def append(self, camera: FrameCamera) -> None:
         """Add the next frame to both files. Raises OutputError."""
         self._cameras.append(_line(len(self._indices), camera))
         self._indices.append(camera.index)
-        self._trajectory.append(camera.to_tum().encode())
+        for body in of_bodies([camera]):
+            self._trajectory.append(body.to_tum().encode())
 
     def revise(self, frames: Mapping[int, FrameRevision], revisions: int) -> None:
         """Apply revisions of frames, by index: first to ``cameras.json``, then to the trajectory, each in one step.
@@ -271,7 +273,8 @@ class CameraFiles:
         rows = ((self._indices.position(index), new) for index, new in frames.items())
         cameras = {row: self._camera(row).revised(new) for row, new in rows}
         self._cameras.rewrite(_head(revisions), {row: _line(row, camera) for row, camera in cameras.items()})
-        lines = {row: camera.to_tum().encode() for row, camera in cameras.items()}
+        # The frames of view 0 come first, so that rows of both files are the same.
+        lines = {row: camera.to_tum().encode() for row, camera in cameras.items() if not view_of(camera.index)}
         self._trajectory.rewrite(_TRAJECTORY_HEAD, lines)
 
     def close(self) -> None:
@@ -286,8 +289,13 @@ def change_cameras(change: FolderChange, cameras: Sequence[FrameCamera], revisio
     """Replace both files of a finished result as part of a change. Raises OutputError."""
     lines = [_line(row, camera) for row, camera in enumerate(cameras)]
     change.replace(CAMERAS_NAME, lambda file: file.writelines([_head(revisions), *lines, _TAIL]))
-    trajectory = [camera.to_tum().encode() for camera in cameras]
+    trajectory = [camera.to_tum().encode() for camera in of_bodies(cameras)]
     change.replace(TRAJECTORY_NAME, lambda file: file.writelines([_TRAJECTORY_HEAD, *trajectory]))
+
+
+def of_bodies(cameras: Iterable[FrameCamera]) -> Iterator[FrameCamera]:
+    """One camera a frame: of a rig that of view 0, whose pose is the body's."""
+    return (camera for camera in cameras if not view_of(camera.index))
 
 
 def revision_since_causal(cameras: Iterable[FrameCamera], scale: float = 1.0) -> Revision:

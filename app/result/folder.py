@@ -10,6 +10,7 @@ from typing import Any
 
 from stream_recon.app.core.depth_correction import correct_depth
 from stream_recon.app.core.input_file import parse_json, read_file
+from stream_recon.app.core.rig import Rig
 from stream_recon.app.core.types import FrameResult, Revision
 from stream_recon.app.result.cameras import CAMERAS_NAME, FrameCamera, iterate_cameras, revision_since_causal
 from stream_recon.app.result.commit import is_changing
@@ -17,7 +18,7 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS
+from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RIG, RUN_NAME, SPLATS
 from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -56,6 +57,21 @@ class ResultFolder:
     def metric_scale(self) -> MetricScale | None:
         """None where the result is in the reconstruction's own unit. Raises OutputError."""
         return metric_scale_of(self.run)
+
+    @property
+    def rig(self) -> Rig | None:
+        """The rig whose views the frames are; None: one camera. Raises OutputError where it is damaged."""
+        record = self.run.get("options", {}).get(RIG)
+        try:
+            return None if record is None else Rig.from_json(record)
+        except (KeyError, TypeError, ValueError) as error:
+            raise OutputError(f"{self.folder / RUN_NAME} has a damaged rig") from error
+
+    @property
+    def has_known_camera(self) -> bool:
+        """Whether the camera was given, or follows from the kind of images."""
+        options = self.run.get("options", {})
+        return bool(options.get("camera") or options.get(RIG))
 
     @property
     def revision_since_causal(self) -> Revision:

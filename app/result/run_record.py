@@ -27,6 +27,8 @@ CHANGES_NAME = "changes.ply"
 """Points that differ from the result in whose world it was put."""
 PARTS = "parts"
 """Key of the merged results among the options of a merged one."""
+RIG = "rig"
+"""Key of a rig's views in the options, and of what brought them into one world."""
 VERDICT = "verdict"
 """Key of the judgement of the result."""
 

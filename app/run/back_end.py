@@ -21,13 +21,20 @@ PROCESS_CORES = 4
 
 
 def run_back_end(
-    options: RunOptions, engine: FrameEngine, partial: PartialResult | None, *, live: bool, process_allowed: bool
+    options: RunOptions,
+    engine: FrameEngine,
+    partial: PartialResult | None,
+    *,
+    live: bool,
+    known_intrinsics: bool,
+    process_allowed: bool,
 ) -> "RunBackEnd | None":
     """The back end of a run of ``engine``; None where the options ask for none.
 
     Args:
         partial: the interrupted result that the run continues.
         live: the source does not wait.
+        known_intrinsics: the results' focal length is exact.
         process_allowed: it may run in a separate process, which imports the main module again.
     """
     back_end = make_back_end(
@@ -35,7 +42,7 @@ def run_back_end(
         # A resumed run gets single results from the start, in the coordinate frame of the earlier ones.
         1 if partial is not None else engine.preset.stream.scale_frames,
         live=live,
-        known_intrinsics=options.known_intrinsics,
+        known_intrinsics=known_intrinsics,
         map_state=_map_state(partial) if partial is not None else None,
         separate_process=process_allowed and engine.device != "cpu" and usable_cores() >= PROCESS_CORES,
     )
@@ -48,7 +55,7 @@ def run_back_end(
         back_end,
         LocalizationMap.open(options.onto),
         live=live,
-        known_intrinsics=options.known_intrinsics,
+        known_intrinsics=known_intrinsics,
         earlier=() if partial is None else partial.cameras,
     )
 

@@ -88,7 +88,14 @@ class Session(ExitStack):
         try:
             if partial is not None:
                 self._continue(partial, open_again)
-            self.back_end = run_back_end(options, engine, partial, live=source.live, process_allowed=process_allowed)
+            self.back_end = run_back_end(
+                options,
+                engine,
+                partial,
+                live=source.live,
+                known_intrinsics=options.known_intrinsics or source.rig is not None,
+                process_allowed=process_allowed,
+            )
         except BaseException:
             self.close()
             if self._writer is not None:

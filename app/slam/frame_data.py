@@ -5,7 +5,7 @@ covers [0, 1) x [0, 1).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -180,6 +180,10 @@ class FrameData:
     """Number of the segment, as in `FrameResult`; poses of different segments are related only by a guess."""
     extent: tuple[float, float, float, float] | None = None
     """Left, top, width and height of the depth map in the working image; None: all of it."""
+
+    def moved(self, T_world_camera: FloatArray, scale: float) -> "FrameData":
+        """The frame with another pose, and its depth multiplied by ``scale``."""
+        return replace(self, T_world_camera=T_world_camera, grid=self.grid.scaled(scale))
 
     @classmethod
     def from_result(cls, result: FrameResult, scale: Scale) -> "FrameData":

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import numpy as np
+
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
-from stream_recon.app.sources.containers import VideoTrack, film
+from stream_recon.app.sources.containers import ROUND, VideoTrack, film
 from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
-from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, readable_suffixes
+from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, read_image, readable_suffixes
 from stream_recon.app.sources.image_files import (
     WEB_PAGES,
     files_of_pattern,
@@ -22,7 +25,7 @@ from stream_recon.app.sources.image_files import (
     unreadable_images,
 )
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
-from stream_recon.app.sources.panorama import kind_by_file, refusal
+from stream_recon.app.sources.panorama import CONTENT, is_equirectangular, kind_by_file, refusal
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
@@ -39,10 +42,47 @@ _SECRET = re.compile(
 """Pattern of a parameter that gives access, in the path or query of an address."""
 
 
+FIRST_FRAMES = 60
+"""Frames of a film among which one is looked for that shows something: films begin with black."""
+
+
+def shows_panorama(spec: str) -> bool:
+    """Whether a film, photograph or folder of photographs is equirectangular, by its metadata or its first picture."""
+    path = Path(spec).expanduser()
+    with suppress(OSError, InputError):
+        if path.is_dir() and not is_recording(path) and not is_scan(str(path)):
+            images = images_below(path)[1]
+            return bool(images) and _is_panorama(images[0])
+        return path.is_file() and not is_recording(path) and _is_panorama(path)
+    return False
+
+
+def _is_panorama(path: Path) -> bool:
+    if kind := kind_by_file(path):
+        return kind == ROUND
+    if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
+        rgb = read_image(path)
+        return rgb is not None and is_equirectangular(rgb)
+    tracks = film(path).tracks
+    if not tracks or tracks[0].refused or abs(tracks[0].size[0] - 2 * tracks[0].size[1]) > 2:
+        return bool(tracks) and tracks[0].refused == ROUND
+    capture = open_capture(path, path.name)
+    frames = (capture.read()[1] for _ in range(FIRST_FRAMES))
+    first = next((frame for frame in frames if frame is not None and frame.std() > CONTENT), None)
+    capture.release()
+    return first is not None and is_equirectangular(np.asarray(first, np.uint8))
+
+
 def open_reader(
-    spec: str, fps: float | None, reconnect: float, topic: str | None, limits: LiveLimits = LIVE_LIMITS
+    spec: str,
+    fps: float | None,
+    reconnect: float,
+    topic: str | None,
+    limits: LiveLimits = LIVE_LIMITS,
+    *,
+    is_panorama: bool = False,
 ) -> Reader:
-    """The reader of a source; arguments and errors as of `open_source`."""
+    """The reader of a source; arguments and errors as of `open_source`. ``is_panorama``: such frames are wanted."""
     if ADDRESS.match(spec):
         return _open_address(spec, reconnect, limits)
     if spec.lower().startswith("file://"):
@@ -57,14 +97,14 @@ def open_reader(
             raise InputError(f"{spec} is not a regular file")
         return RecordingReader(path, topic)
     if path.is_dir():
-        return _open_folder(path, fps)
+        return _open_folder(path, fps, is_panorama=is_panorama)
     if path.is_char_device():
         return _open_live(path, str(path), reconnect, limits)
-    if kind := kind_by_file(path):
+    if (kind := kind_by_file(path)) and not (is_panorama and kind == ROUND):
         raise InputError(refusal(path.name, kind))
     if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
         return ImageReader([path], path.name, fps)
-    return _open_video(spec, path)
+    return _open_video(spec, path, is_panorama=is_panorama)
 
 
 def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limits: LiveLimits) -> Reader:
@@ -76,7 +116,7 @@ def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limi
     raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
 
 
-def _open_video(spec: str, path: Path) -> VideoReader:
+def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
     if not path.is_file():
         raise InputError(
             f"{spec} is not a regular file: read a program's output from an address such as tcp:// or udp://"
@@ -88,7 +128,7 @@ def _open_video(spec: str, path: Path) -> VideoReader:
     tracks = stated.tracks
     if stated.container and not tracks and stated.others:
         raise InputError(f"{path.name} has no video track, only {', '.join(stated.others)}")
-    if tracks and tracks[0].refused:
+    if tracks and tracks[0].refused and not (is_panorama and tracks[0].refused == ROUND):
         raise InputError(refusal(path.name, tracks[0].refused))
     if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
         longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
@@ -142,7 +182,7 @@ def _open_address(spec: str, reconnect: float, limits: LiveLimits) -> Reader:
     return LiveReader(capture, name, lambda: open_capture(spec, name, limits.address_s), reconnect, limits)
 
 
-def _open_folder(path: Path, fps: float | None) -> Reader:
+def _open_folder(path: Path, fps: float | None, *, is_panorama: bool) -> Reader:
     with input_errors(path):
         if is_scan(str(path)):
             return ScanReader(path)
@@ -155,15 +195,15 @@ def _open_folder(path: Path, fps: float | None) -> Reader:
         where = f"but in it {others}: give one of these" if others else reason
         raise InputError(f"no images in {path} ({where})")
     photographs, warnings = only_photographs(images)
-    reader = _photographs(photographs, path.resolve().name, fps)
+    reader = _photographs(photographs, path.resolve().name, fps, is_panorama=is_panorama)
     if folder != path:
         warnings.append(f"{path.name} has photographs in {folder.relative_to(path).as_posix()} alone: these are used")
     reader.warnings += [*warnings, *filter(None, [left_out])]
     return reader
 
 
-def _photographs(images: list[Path], name: str, fps: float | None) -> ImageReader:
-    if kind := kind_by_file(images[0]):
+def _photographs(images: list[Path], name: str, fps: float | None, *, is_panorama: bool = False) -> ImageReader:
+    if (kind := kind_by_file(images[0])) and not (is_panorama and kind == ROUND):
         raise InputError(refusal(str(images[0]), kind))
     turns = turns_to_one_size(images)
     reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)

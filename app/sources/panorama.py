@@ -31,6 +31,8 @@ ADVICE = {
 """Filter of FFmpeg that makes perspective images of each kind."""
 MAX_XMP_BYTES = 1 << 18
 """Bytes of a photograph in which XMP is looked for: it stands at the front."""
+CONTENT = 5.0
+"""Standard deviation of grey levels from which a frame shows something: films begin with black."""
 ASPECT = 0.01
 """Relative difference from an aspect ratio such as 2:1 up to which an image may have the layout."""
 ROWS = 256

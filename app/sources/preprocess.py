@@ -58,7 +58,7 @@ def prepare(frame: Frame, transform: ImageTransform) -> PreparedFrame:
     resized: NDArray[np.uint8] = cv2.resize(
         np.ascontiguousarray(used), transform.network_size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
     )
-    return PreparedFrame(frame.index, frame.timestamp, resized, transform, segment=frame.segment)
+    return PreparedFrame(frame.index, frame.timestamp, resized, transform, segment=frame.segment, turn=frame.turn)
 
 
 def grey_image(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:

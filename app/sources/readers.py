@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.rig import Rig
 from stream_recon.app.sources.calibration import TURNED_BY_90, Calibration
 from stream_recon.app.sources.capture import (
     PixelShape,
@@ -70,6 +71,9 @@ class Reader(ABC):
     """Whether frames arrive in real time and are dropped if they are not taken in time."""
     feedback: "ScanFeedback | None" = None
     """Where a run reports to the person who films; None: nobody listens."""
+
+    rig: Rig | None = None
+    """Views that are read one after the other, each a segment; None: the frames are of one camera."""
 
     def __init__(self, name: str, rate: float, frame_hint: int | None = None) -> None:
         self.name = name

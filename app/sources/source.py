@@ -15,13 +15,14 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.rig import Rig, view_of
 from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
 from stream_recon.app.sources.masks import BLACK, MaskFolder
-from stream_recon.app.sources.opening import open_reader
-from stream_recon.app.sources.panorama import kind_of_picture, refusal
+from stream_recon.app.sources.opening import open_reader, shows_panorama
+from stream_recon.app.sources.panorama import CONTENT, kind_of_picture, refusal
 from stream_recon.app.sources.photographs import are_unordered
 from stream_recon.app.sources.readers import FrameRange, ImageReader, Reader
 from stream_recon.app.sources.rosbag import RecordingReader
@@ -31,14 +32,13 @@ from stream_recon.configs.errors import ConfigError, InputError, StreamReconErro
 
 ALL_FRAMES = FrameChoice()
 """Choice of every frame of a source."""
-CONTENT = 5.0
-"""Standard deviation of grey levels from which a frame shows something: films begin with black."""
 
 
 class Source:
     """Chosen frames of one input, in order. An iterator, to be used once, and a context manager."""
 
-    def __init__(self, reader: Reader, choice: FrameChoice = ALL_FRAMES) -> None:
+    def __init__(self, reader: Reader, choice: FrameChoice = ALL_FRAMES, *, is_panorama: bool = False) -> None:
+        """``is_panorama``: its frames are known to be equirectangular, and wanted as they are."""
         self._reader = reader
         self._choice = choice
         self._start = choice.start or 0.0
@@ -51,7 +51,7 @@ class Source:
         self._calibration = known or reader.calibration
         reader.warnings += known.notes if known is not None else ()
         self._undistorter: Undistorter | None = None
-        self._is_checked = False
+        self._is_checked = is_panorama or reader.rig is not None
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
         if self._masks is not None:
             self._masks.check(reader.image_names)
@@ -66,10 +66,17 @@ class Source:
 
     @property
     def camera(self) -> str | None:
-        """Known camera of the images before undistortion, as `Calibration.text`, or `EXIF`."""
+        """Known camera of the images before undistortion, as `Calibration.text`, or `EXIF`; None for a rig's views."""
+        if self._reader.rig is not None:
+            return None
         if self._exif:
             return EXIF
         return self._calibration.text() if self._calibration else None
+
+    @property
+    def rig(self) -> Rig | None:
+        """Views that follow each other, each a segment; None: one camera."""
+        return self._reader.rig
 
     @property
     def name(self) -> str:
@@ -253,7 +260,8 @@ class Source:
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
-        return Frame(index, timestamp, rgb, self._reader.segment, mask)
+        turn = None if self.rig is None else self.rig.R_body_view[view_of(index)]
+        return Frame(index, timestamp, rgb, self._reader.segment, mask, turn)
 
     def _strided_frames(self) -> Iterator[Frame]:
         taken = self._resume_index
@@ -323,10 +331,14 @@ def open_source(
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    if choice.camera is None and shows_panorama(spec):
+        from stream_recon.app.sources.panorama_views import open_views  # it imports this module
+
+        return open_views(spec, choice)
     return source_of(open_reader(spec, choice.fps, reconnect, choice.topic, limits), choice)
 
 
-def source_of(reader: Reader, choice: FrameChoice) -> Source:
+def source_of(reader: Reader, choice: FrameChoice, *, is_panorama: bool = False) -> Source:
     """Chosen frames of a reader. Raises ConfigError: the choice does not fit it; InputError: it states no camera."""
     try:
         if choice.topic is not None and not isinstance(reader, RecordingReader):
@@ -340,4 +352,4 @@ def source_of(reader: Reader, choice: FrameChoice) -> Source:
     except StreamReconError:
         reader.close()
         raise
-    return Source(reader, choice)
+    return Source(reader, choice, is_panorama=is_panorama)

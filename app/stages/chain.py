@@ -17,11 +17,15 @@ from stream_recon.app.stages.dense import DenseStage
 from stream_recon.app.stages.mesh import MeshStage
 from stream_recon.app.stages.place import OntoStage, ScaleStage, UnitStage
 from stream_recon.app.stages.refine import RefineStage
+from stream_recon.app.stages.rig import RigStage
 from stream_recon.app.stages.splats import SplatStage
 from stream_recon.app.stages.stage import Stage, StageContext
 from stream_recon.configs.errors import InputError
 
-STAGES: tuple[type[Stage], ...] = (RefineStage, DenseStage, UnitStage, ScaleStage, OntoStage, MeshStage, SplatStage)
+STAGES: tuple[type[Stage], ...] = (
+    *(RigStage, RefineStage, DenseStage, UnitStage, ScaleStage),
+    *(OntoStage, MeshStage, SplatStage),
+)
 """All stages, in their order."""
 
 

@@ -77,8 +77,7 @@ class MergeInput:
     def has_measured_focal(self) -> bool:
         """Whether the focal length is given, or the refinement measured it."""
         refinement = self.result.run.get(REFINEMENT) or {}
-        given = bool(self.result.run.get("options", {}).get("camera"))
-        return given or refinement.get("field_of_view_measured") is True
+        return self.result.has_known_camera or refinement.get("field_of_view_measured") is True
 
     @property
     def size(self) -> tuple[int, int]:

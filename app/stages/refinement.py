@@ -1,6 +1,7 @@
 """Offline refinement of a finished result folder, with the images of its source."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,7 +18,7 @@ from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import IntermediateState, RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.refinement_input import images_of, read_views, refine_options
+from stream_recon.app.stages.refinement_input import images_of, read_views, refine_options, rig_frames
 from stream_recon.app.stages.refinement_output import (
     for_all_frames,
     frames_of,
@@ -82,6 +83,7 @@ def refine_result(
 
     try:
         options = refine_options(result, images.scale, progress, show_state if view else None)
+        options = replace(options, rig=rig_frames(result, cameras))
         refinement = refine(views, images, images.scale, options, config)
         if refinement.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")

@@ -16,6 +16,7 @@ from stream_recon.app.result.run_record import PARTS, REFINEMENT
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.refine import RefineOptions
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, keeps_stream
+from stream_recon.app.slam.rig_poses import RigFrames
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
 
@@ -117,6 +118,12 @@ def read_views(
     return views
 
 
+def rig_frames(result: ResultFolder, cameras: Sequence[FrameCamera]) -> RigFrames | None:
+    """The views of a rig's frames; None for one camera. Raises OutputError."""
+    rig = result.rig
+    return None if rig is None else RigFrames.of(rig, [camera.index for camera in cameras])
+
+
 def refine_options(
     result: ResultFolder,
     scale: Scale,
@@ -128,7 +135,7 @@ def refine_options(
         workers=min(usable_cores(), MAX_WORKERS),
         initial_poses=_initial_poses(result, scale),
         unordered=result.run.get("unordered") is True,
-        known_intrinsics=bool(result.run.get("options", {}).get("camera")),
+        known_intrinsics=result.has_known_camera,
         refined_before=PARTS in result.run.get("options", {}),
         progress=progress,
         on_state=on_state,

@@ -9,7 +9,7 @@ from functools import partial
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.views import ResultListener, RunView
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import RunInfo, RunSummary, evidence_record
+from stream_recon.app.result.run_record import RIG, RunInfo, RunSummary, evidence_record
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.run.earlier import EarlierRun
 from stream_recon.app.run.listeners import RunObserver
@@ -20,6 +20,7 @@ from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
+from stream_recon.app.stages.rig import RigStage
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import SourceLostError
 
@@ -131,6 +132,9 @@ class SourceRun(ExitStack):
             self.job = dataclasses.replace(self.job, resume=False, overwrite=True)
             self.earlier = EarlierRun()
         self._recorded = self.job.options.recorded(self.job.spec)
+        if self.source.rig is not None:
+            self._recorded[RIG] = self.source.rig.to_json()
+            self.plan = RunPlan.of(self.job.options, RigStage())
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)
 
     def _reconstruct(self, lock: FolderLock) -> RunSummary:

@@ -87,6 +87,17 @@ class RelativePoses:
             *(self.rotation_sigma[chosen], self.translation_sigma[chosen], self.still),
         )
 
+    def joined(self, other: "RelativePoses") -> "RelativePoses":
+        """These and others, which count as long in motion as these."""
+        return RelativePoses(
+            np.concatenate([self.first, other.first]),
+            np.concatenate([self.second, other.second]),
+            np.concatenate([self.T_first_second, other.T_first_second]),
+            np.concatenate([self.rotation_sigma, other.rotation_sigma]),
+            np.concatenate([self.translation_sigma, other.translation_sigma]),
+            self.still,
+        )
+
 
 @dataclass(frozen=True)
 class Priors:

@@ -64,7 +64,7 @@ class Attempt:
         Photographs in no order have few matches between neighbours, or several segments that show one place.
         """
         data, config, candidate = self.data, self.config, self.candidate
-        is_possible = not self.from_images and len(data.keyframes) <= config.max_unordered
+        is_possible = not self.from_images and data.rig is None and len(data.keyframes) <= config.max_unordered
         if not is_possible:
             return False
         is_explained = candidate.share >= config.start.min_explained and candidate.start != "matches"
@@ -83,7 +83,8 @@ class Attempt:
         """Whether another attempt may be better."""
         if self.is_contradicted:
             return True
-        is_final = self.from_images or self.test.refined_before or len(self.data.keyframes) > self.config.max_unordered
+        is_many = len(self.data.keyframes) > self.config.max_unordered
+        is_final = self.from_images or self.test.refined_before or self.data.rig is not None or is_many
         return not is_final and bool(self.judgement.selection.fallback.all())
 
     def is_preferred_to(self, other: "Attempt") -> bool:
@@ -109,7 +110,7 @@ class Attempt:
 
     def with_network_motions(self) -> "Attempt":
         """The attempt, or one that weighs the network's motions by their errors."""
-        if self.test.refined_before:
+        if self.test.refined_before or self.data.rig is not None:
             return self
         candidate, error = with_network_motions(self.candidate, self.initializer, self.test, self.config.motions)
         if candidate is self.candidate:
@@ -164,9 +165,10 @@ class AttemptSource:
             tracks,
             {pair: test.training_matches[pair] for pair in test.matches.loops},
             self.known_intrinsics,
-            data.keyframe_segment.tolist(),
+            (data.keyframe_segment if data.keyframe_rig is None else data.keyframe_rig.view).tolist(),
             online,
             config.start,
+            data.keyframe_rig,
         )
         before_px, best = initializer.before_px, initializer.from_poses()
         if initializer.from_online and best.share < config.doubtful:

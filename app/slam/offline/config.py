@@ -1,6 +1,6 @@
 """Tuned numbers of a refinement; each part's are described where it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stream_recon.app.slam.evidence.judgement import JUDGE, JudgeConfig
 from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
@@ -50,6 +50,11 @@ class RefineConfig:
     scales: ScaleConfig = SCALES
     fields: FieldConfig = FIELDS
     between: BetweenConfig = BETWEEN
+
+    def for_rig(self) -> "RefineConfig":
+        """The same, but all keyframes are adjusted together: views hold each other at all of them."""
+        hierarchy = replace(self.start.hierarchy, min_skeletal=self.start.hierarchy.max_at_once)
+        return replace(self, start=replace(self.start, hierarchy=hierarchy))
 
     def feature_count(self, keyframes: int, unordered: bool) -> int:
         """Features of each keyframe; few photographs in no order show a place from far apart, and need more."""

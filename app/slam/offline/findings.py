@@ -58,16 +58,16 @@ class Findings:
         return self.online is not None and (is_open or (selection is not None and selection.keeps_stream()))
 
     def refinement(
-        self, T_network: FloatArray, camera_model: CameraModel, scale: Scale, report: RefinementReport
+        self, start: VideoData, camera_model: CameraModel, scale: Scale, report: RefinementReport
     ) -> Refinement:
-        """The refinement; the network's poses [N, 4, 4], depth and camera where it did not succeed."""
+        """The refinement; poses and depth of the ``start`` and the network's camera where it did not succeed."""
         data, count = self.data, len(self.data.views)
         if self.unchanged or self.frames is None or self.second is None or self.attempt is None:
-            T, one, none = T_network, np.ones(count), np.zeros((count, GRID, GRID), np.float16)
+            T, factor, none = start.T_network, start.segment_scale, np.zeros((count, GRID, GRID), np.float16)
             if self.online is not None and self.keeps_stream:
-                T, one = self.online.T_world_camera, self.online.depth_scale
+                T, factor = self.online.T_world_camera, factor * self.online.depth_scale
                 camera_model = replace(camera_model, focal=self.online.focal)
-            return Refinement(T, one, camera_model, scale, data.keyframes, None, [], report, none, data.features)
+            return Refinement(T, factor, camera_model, scale, data.keyframes, None, [], report, none, data.features)
         fit, frames = self.second.fit, self.frames
         fields = interpolate_fields(frames.fields.nodes, data.keyframes, data.segment)
         return Refinement(

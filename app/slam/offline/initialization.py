@@ -24,6 +24,7 @@ from stream_recon.app.slam.offline.camera_model_selection import DISTORTION, Dis
 from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
+from stream_recon.app.slam.rig_poses import RigFrames
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class Initializer:
     online: InitialPoses | None = None
     """Online poses of the keyframes, approximately in the network's world and scale."""
     config: StartConfig = START
+    rig: RigFrames | None = None
+    """Of the keyframes."""
 
     @property
     def before_px(self) -> float:
@@ -263,11 +266,12 @@ class Initializer:
         return state if np.median(state.errors) < self.before_px else self._network
 
     def network_motions(self) -> RelativePoses:
-        """The network's motions from keyframe to keyframe, as weak priors."""
-        return replace(
+        """The network's motions from keyframe to keyframe, as weak priors; and what holds the views of a rig."""
+        motions = replace(
             robust_ba.network_motion_priors(self.T_network, self.segment, self.config.adjustment),
             still=self.config.still,
         )
+        return motions if self.rig is None else motions.joined(self.rig.ties(motions.still))
 
     def _adjusted(
         self,

@@ -17,7 +17,9 @@ from stream_recon.app.slam.matching.config import DEFAULT_MATCHING
 from stream_recon.app.slam.matching.features import NO_FEATURES, Features, detect, similarity_matrix
 from stream_recon.app.slam.matching.matching import Matches
 from stream_recon.app.slam.offline import segments
+from stream_recon.app.slam.offline.report import InitialPoses
 from stream_recon.app.slam.offline.segments import SEGMENTS, SegmentConfig
+from stream_recon.app.slam.rig_poses import RigFrames
 
 Grey = NDArray[np.uint8]
 
@@ -42,6 +44,8 @@ class VideoData:
     segment_scale: FloatArray  # [N], of each frame's network lengths, where its segment was aligned with another one
     cross_matches: Mapping[tuple[int, int], Matches] = field(default_factory=dict)
     """Matches between keyframes of different segments that were aligned."""
+    rig: RigFrames | None = None
+    """Of all frames; None: one camera."""
 
     @cached_property
     def T_network(self) -> FloatArray:
@@ -71,6 +75,11 @@ class VideoData:
     def keyframe_segment(self) -> NDArray[np.intp]:
         """Segments [K] of the keyframes."""
         return np.asarray(self.segment[self.keyframes])
+
+    @cached_property
+    def keyframe_rig(self) -> RigFrames | None:
+        """The rig of the keyframes; None: one camera."""
+        return None if self.rig is None else self.rig.take(self.keyframes)
 
     @cached_property
     def median_depths(self) -> FloatArray:
@@ -126,6 +135,17 @@ def align_segments(
     )
     segment = aligned.keyframe_segment
     return replace(aligned, cross_matches={(i, j): matches[i, j] for i, j in edges if segment[i] == segment[j]})
+
+
+def align_rig(data: VideoData, rig: RigFrames, online: InitialPoses | None) -> tuple[VideoData, InitialPoses | None]:
+    """The video, and its online poses, with the views of a rig in one world."""
+    T, scale = rig.aligned(data.T_network)
+    moved = [view.moved(pose, float(s)) for view, pose, s in zip(data.views, T, scale, strict=True)]
+    if online is not None:
+        T, own = rig.aligned(online.T_world_camera)
+        online = InitialPoses(T, online.depth_scale * own / scale, online.focal)
+    numbers = {view.segment for view in moved}
+    return replace(data, views=segments.joined(moved, numbers), segment_scale=scale, rig=rig), online
 
 
 def match_all_keyframes(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.slam.frame_data import FrameData, reproject
+from stream_recon.app.slam.rig_poses import RigFrames
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,19 @@ def choose_keyframes(
         count = max(config.max_keyframes * (end - begin) // max(len(views), 1), 2)
         chosen += [begin + k for k in _of_segment(views[begin:end], size, count, config)]
     return chosen
+
+
+def choose_rig_keyframes(
+    views: Sequence[FrameData], rig: RigFrames, size: tuple[int, int], most: int, config: KeyframeConfig = KEYFRAMES
+) -> list[int]:
+    """Positions of keyframes, ascending: all views at the frames of the view that needs most of them.
+
+    ``most``: number of keyframes.
+    """
+    by_view = [np.flatnonzero(rig.view == view) for view in np.unique(rig.view)]
+    count = max(most // len(rig.rig), 2)
+    chosen = [own[_of_segment([views[int(k)] for k in own], size, count, config)] for own in by_view]
+    return np.flatnonzero(np.isin(rig.body, rig.body[max(chosen, key=len)])).tolist()
 
 
 def _of_segment(views: Sequence[FrameData], size: tuple[int, int], count: int, config: KeyframeConfig) -> list[int]:

@@ -29,13 +29,15 @@ from stream_recon.app.slam.offline.findings import Findings, RefinedFrames, repo
 from stream_recon.app.slam.offline.keyframe_matching import (
     Images,
     VideoData,
+    align_rig,
     align_segments,
     detect_features,
     match_all_keyframes,
 )
-from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes
+from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes, choose_rig_keyframes
 from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, WarmStart
 from stream_recon.app.slam.offline.second_pass import agreeing_depth_scales, corrected_depth, scale_jumps, second_pass
+from stream_recon.app.slam.rig_poses import RigFrames
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class RefineOptions:
     """The frames are photographs in no order."""
     known_intrinsics: bool = False
     """The frames' focal length is exact, and there is no distortion."""
+    rig: RigFrames | None = None
+    """Frames are views of a rig, each in a world of its own; None: one camera."""
     refined_before: bool = False
     """The frames' poses and depth are those of refined parts, which are adjusted together."""
     progress: Progress = lambda share, what: None
@@ -86,13 +90,16 @@ def refine(
     options = options or RefineOptions()
     views = segments.numbered(views)
     camera_model = CameraModel(float(np.median([view.focal for view in views])), scale.size[0] / 2, scale.size[1] / 2)
+    data = VideoData(views, [], [], np.ones(len(views)))
+    if options.rig is not None:
+        data, online = align_rig(data, options.rig, options.initial_poses)
+        options, config = replace(options, initial_poses=online), config.for_rig()
     # With several segments, online poses do not share one world with the aligned segments.
-    online = options.initial_poses if views[-1].segment == 0 else None
+    online = options.initial_poses if data.views[-1].segment == 0 else None
     unordered = options.unordered and len(views) <= config.max_unordered
     progress = _StageProgress(options.progress)
     stages = _Stages(images, scale, camera_model, online, unordered, options, config, progress)
-    findings = Findings(VideoData(views, [], [], np.ones(len(views))), online=options.initial_poses)
-    T_network = findings.data.T_network
+    findings = Findings(data, online=options.initial_poses)
     try:
         for stage in stages.every():
             findings = stage(findings)
@@ -104,7 +111,7 @@ def refine(
         findings = replace(findings, unchanged=f"the refinement failed: {error}")
     max_focal_error = config.start.distortion.max_focal_error
     report = report_on(findings, camera_model, scale, progress.seconds, max_focal_error)
-    return findings.refinement(T_network, camera_model, scale, report)
+    return findings.refinement(data, camera_model, scale, report)
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,9 @@ class _Stages:
         with self.progress.stage("keyframes"):
             if known is not None:
                 keyframes = known.keyframes
+            elif data.rig is not None:
+                most = config.start.hierarchy.max_at_once
+                keyframes = choose_rig_keyframes(data.views, data.rig, self.scale.size, most, config.keyframes)
             elif self.unordered:
                 keyframes = list(range(len(data.views)))
             else:
@@ -141,6 +151,8 @@ class _Stages:
             features = (
                 known.features if known else detect_features(self.images, keyframes, options.workers, advance, count)
             )
+            if data.rig is not None:
+                features = [f.scaled(data.segment_scale[k]) for f, k in zip(features, keyframes, strict=True)]
         few = "too few keyframes" if len(keyframes) < config.min_keyframes else ""
         return replace(findings, data=replace(data, keyframes=keyframes, features=features), unchanged=few)
 
@@ -188,6 +200,8 @@ class _Stages:
             selection, error = findings.attempt.judgement.selection, findings.attempt.path_error()
         if error is not None and error.is_larger:
             selection = Selection(np.ones_like(selection.fallback), error.reason)
+        if findings.data.keyframe_rig is not None:
+            selection = replace(selection, fallback=findings.data.keyframe_rig.together(selection.fallback))
         selection = self._with_online(findings.attempt, selection)
         reason = selection.reason if selection.fallback.all() else ""
         return replace(findings, selection=selection, path_error=error, unchanged=reason)
@@ -229,6 +243,8 @@ class _Stages:
             if len(data.keyframes) < len(data.views):
                 workers, advance = self.options.workers, self.progress.advance
                 T = refine_between(data, fit, T, self.images, workers, advance, config.between)
+            if data.rig is not None:
+                T = data.rig.consistent(T)
             jumps = scale_jumps(data, fit, config)
         return replace(findings, frames=RefinedFrames(T, depth_scale * data.segment_scale, fields, jumps))
 

@@ -147,8 +147,7 @@ def _agrees(first: FloatArray, second: FloatArray, depth: float, config: Segment
 def moved(view: FrameData, alignment: tuple[int, Similarity]) -> FrameData:
     """A view in the world of the segment that its own one is aligned with."""
     segment, similarity = alignment
-    pose, grid = similarity.move_pose(view.T_world_camera), view.grid.scaled(similarity.scale)
-    return replace(view, T_world_camera=pose, grid=grid, segment=segment)
+    return replace(view.moved(similarity.move_pose(view.T_world_camera), similarity.scale), segment=segment)
 
 
 def with_network_layout(

@@ -1,0 +1,125 @@
+"""Poses of the views of a rig: brought into one world, made consistent, and held together in an adjustment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.rig import VIEW_STRIDE, Rig
+from stream_recon.app.core.transforms import FloatArray, Similarity, mean_rotation
+from stream_recon.app.slam.ba.problem import IntArray, RelativePoses
+
+
+@dataclass(frozen=True)
+class RigConfig:
+    """How well views keep together, and how views are weighed against each other."""
+
+    rotation_sigma: float = 3e-5
+    """Rad, of the rotation between two views of a frame in an adjustment: less than the matches' errors."""
+    translation_sigma: float = 0.1
+    """Of the distance of their centres, in units of the length that counts as no motion."""
+    rounds: int = 5
+    """Rounds in which views are weighed by their distance from the mean of all."""
+
+
+RIG = RigConfig()
+
+
+@dataclass(frozen=True)
+class RigFrames:
+    """The views of a rig's frames, in any order."""
+
+    rig: Rig
+    view: IntArray  # [N]
+    body: IntArray  # [N], numbers from 0; those of one have one pose
+
+    @classmethod
+    def of(cls, rig: Rig, index: Sequence[int]) -> "RigFrames":
+        """From the frames' indices [N]."""
+        view, frame = np.divmod(np.asarray(index, np.int64), VIEW_STRIDE)
+        _, body = np.unique(frame, return_inverse=True)
+        return cls(rig, view.astype(np.intp), body.astype(np.intp))
+
+    def take(self, chosen: Sequence[int]) -> "RigFrames":
+        """Some of them, with the bodies' numbers as they are."""
+        return replace(self, view=self.view[chosen], body=self.body[chosen])
+
+    def aligned(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> tuple[FloatArray, FloatArray]:
+        """Consistent poses [N, 4, 4] in the world of view 0, and the scale [N] of each view's lengths in it.
+
+        ``T_world_camera`` [N, 4, 4]: each view's in a world of its own, by a network that saw this view alone.
+        """
+        T, scale = self._of_bodies(T_world_camera), np.ones(len(self.view))
+        target = np.flatnonzero(self.view == 0)
+        for view in range(1, len(self.rig)):
+            own = np.flatnonzero(self.view == view)
+            _, mine, other = np.intersect1d(self.body[own], self.body[target], return_indices=True)
+            if len(mine):
+                S = _similarity(T[own[mine]], T[target[other]])
+                T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], S.scale
+        return self._of_views(self._mean(T, config)), scale
+
+    def consistent(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> FloatArray:
+        """Poses [N, 4, 4] in one world with that of each body's mean."""
+        return self._of_views(self._mean(self._of_bodies(T_world_camera), config))
+
+    def together(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """A mask [N] that is the same for all views of a body: that of the majority."""
+        count = np.bincount(self.body)
+        return np.asarray((np.bincount(self.body, mask) > count / 2)[self.body])
+
+    def ties(self, still: float, config: RigConfig = RIG) -> RelativePoses:
+        """Relative poses of the views of each body to its first one. ``still``: as of `RelativePoses`."""
+        order = np.lexsort((self.view, self.body))
+        is_first = np.r_[True, np.diff(self.body[order]) > 0]
+        first = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]][~is_first]
+        second = order[~is_first]
+        R, T = self.rig.R_body_view, np.tile(np.eye(4), (len(first), 1, 1))
+        T[:, :3, :3] = np.swapaxes(R[self.view[first]], 1, 2) @ R[self.view[second]]
+        one = np.ones(len(first))
+        return RelativePoses(first, second, T, config.rotation_sigma * one, config.translation_sigma * one, still)
+
+    def _of_bodies(self, T_world_camera: FloatArray) -> FloatArray:
+        T = np.array(T_world_camera, np.float64)
+        T[:, :3, :3] = T[:, :3, :3] @ np.swapaxes(self.rig.R_body_view[self.view], 1, 2)
+        return T
+
+    def _of_views(self, T_world_body: FloatArray) -> FloatArray:
+        T = T_world_body.copy()
+        T[:, :3, :3] = T[:, :3, :3] @ self.rig.R_body_view[self.view]
+        return T
+
+    def _mean(self, T: FloatArray, config: RigConfig) -> FloatArray:
+        """Mean [N, 4, 4] over each body of poses [N, 4, 4] in one world; views that are far from it weigh less."""
+        weight = np.ones(len(self.rig))
+        mean = T.copy()
+        for _ in range(config.rounds):
+            w = weight[self.view]
+            total = np.bincount(self.body, w)
+            for axis in range(3):
+                mean[:, axis, 3] = (np.bincount(self.body, w * T[:, axis, 3]) / total)[self.body]
+            sums = [[np.bincount(self.body, w * T[:, i, j]) for j in range(3)] for i in range(3)]
+            rotations = np.moveaxis(np.array(sums), 2, 0)
+            mean[:, :3, :3] = np.array([mean_rotation(R[None]) for R in rotations])[self.body]
+            apart = np.square(T[:, :3, 3] - mean[:, :3, 3]).sum(axis=1)
+            variance = np.array([np.median(apart[self.view == v]) for v in range(len(self.rig)) if v in self.view])
+            weight[np.unique(self.view)] = 1 / np.maximum(variance, 0.01 * variance.max() + 1e-18)
+            weight /= weight.max()
+        return mean
+
+
+def _similarity(source: FloatArray, target: FloatArray) -> Similarity:
+    """Similarity from poses [N, 4, 4] to poses of the same bodies, robust; of scale 1 where they do not move."""
+    R = mean_rotation(target[:, :3, :3] @ np.swapaxes(source[:, :3, :3], 1, 2))
+    turned, wanted = source[:, :3, 3] @ R.T, target[:, :3, 3]
+    scale, offset, weight = 1.0, np.zeros(3), np.ones((len(source), 1))
+    for _ in range(10):
+        a, b = (weight * turned).sum(axis=0) / weight.sum(), (weight * wanted).sum(axis=0) / weight.sum()
+        extent = float((weight * np.square(turned - a)).sum())
+        if extent > 1e-12:
+            scale = max(float((weight * (turned - a) * (wanted - b)).sum()) / extent, 1e-3)
+        offset = b - scale * a
+        error = np.linalg.norm(scale * turned + offset - wanted, axis=1, keepdims=True)
+        weight = 1 / np.maximum(error, float(np.median(error)) + 1e-12)
+    return Similarity(scale, R, offset)
