@@ -13,7 +13,7 @@ from stream_recon.app.api.options import OnProgress, chosen, dense_side_of
 from stream_recon.app.api.trajectory import Trajectory
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.ply import colours, positions
-from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.cameras import FrameCamera, of_bodies
 from stream_recon.app.result.cloud import POINTS_NAME
 from stream_recon.app.result.files import checked_points
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_result
@@ -46,14 +46,14 @@ class Result:
 
     @property
     def trajectory(self) -> Trajectory:
-        """Final poses of all frames."""
-        cameras = self._content.cameras
+        """Final poses of all frames; of a rig, such as a panorama's views, one for each frame."""
+        cameras = list(of_bodies(self._content.cameras))
         poses = [camera.T_world_camera for camera in cameras]
         return Trajectory(np.array([c.timestamp for c in cameras], np.float64), np.reshape(poses, (-1, 4, 4)))
 
     @property
     def cameras(self) -> Sequence[FrameCamera]:
-        """One camera for each frame: poses, intrinsics in pixels of the source image, keyframe or not."""
+        """One camera for each frame, of a rig for each view: poses, intrinsics in pixels of its image, if keyframe."""
         return tuple(self._content.cameras)
 
     @property

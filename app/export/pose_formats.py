@@ -20,6 +20,7 @@ from stream_recon.app.export import depth as depth_maps
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import write_points
 from stream_recon.app.export.source_images import frame_images
+from stream_recon.app.result.cameras import of_bodies
 from stream_recon.configs.errors import OutputError
 
 TRANSFORMS, POINTS = "transforms.json", "points.ply"
@@ -115,8 +116,11 @@ EUROC_HEAD = "#timestamp [ns],p_RS_R_x [m],p_RS_R_y [m],p_RS_R_z [m],q_RS_w [],q
 
 
 def write_trajectory(job: ExportJob, folder: Path) -> ExportReport:
-    """Write poses in the formats of TUM RGB-D, KITTI odometry and EuRoC MAV. Raises StreamReconError or OSError."""
-    cameras = job.cameras("all")
+    """Write poses in the formats of TUM RGB-D, KITTI odometry and EuRoC MAV; of a rig one for each frame.
+
+    Raises StreamReconError or OSError.
+    """
+    cameras = list(of_bodies(job.cameras("all")))
     with (
         new_text(folder / TUM) as tum,
         new_text(folder / KITTI) as kitti,

@@ -13,7 +13,7 @@ from stream_recon.app.publishing.message_source import MessageSource
 from stream_recon.app.publishing.messages import BASE, CAMERA, LATCHED, MAP, ODOM, Message, Topic
 from stream_recon.app.publishing.publisher import Clock
 from stream_recon.app.publishing.sink import Sink
-from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.cameras import FrameCamera, of_bodies
 from stream_recon.configs.errors import OutputError
 
 FOREVER = (9_223_372_036, 854_775_807)
@@ -54,8 +54,8 @@ def _notes(job: ExportJob) -> list[str]:
 
 
 def _write(job: ExportJob, sink: Sink) -> int:
-    """Write the chosen frames with their final poses; returns their number."""
-    cameras, failures = job.cameras("all"), list[Exception]()
+    """Write the chosen frames with their final poses, of a rig those of view 0; returns their number."""
+    cameras, failures = list(of_bodies(job.cameras("all"))), list[Exception]()
     clock = Clock(0)
     source = MessageSource([sink], job.points, camera_on_base(), live=False, errors=_errors(job))
     source.on_failure = lambda _, error: failures.append(error)

@@ -5,8 +5,9 @@ edit lists, mirrored pictures and panoramas.
 """
 
 import math
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ SPHERICAL = bytes.fromhex("ffcc8263f8554a938814587a02521fdd")
 """Id of the box of Spherical Video V1, by Google."""
 ROUND = "a panorama of 360 degrees"
 """Name of equirectangular pictures."""
+PART = "a part of a panorama of 360 degrees"
 PROJECTIONS = {
     b"equi": ROUND,
     b"cbmp": "a cube map of 360 degrees",
@@ -43,6 +45,7 @@ PROJECTIONS = {
     b"prim": "an immersive picture for a headset",
     b"rect": "",
     b"prhd": "",
+    b"equi part": PART,
 }
 """Kinds of pictures by their box in Spherical Video V2, or name in Apple's ``proj``; empty: a pinhole camera's."""
 LAYOUTS = ("", "two views one above the other", "two views side by side", "two views", "two views side by side")
@@ -188,9 +191,10 @@ def _film(path: Path, _size: int, _changed: int) -> Film:
                 notes.extend(_odd_boxes(boxes, b"") if boxes.table(b"moov") else ())
             if found.container in ("Matroska", "WebM"):
                 said = matroska_tracks(file, boxes.end)
-                kinds = ("", *list(PROJECTIONS.values())[:3], "of an unknown projection")
+                kinds = {0: "", -1: PART, **dict(enumerate(list(PROJECTIONS.values())[:3], start=1))}
+                unknown = "of an unknown projection"
                 tracks = [
-                    replace(track, refused=kinds[min(number, 4)] or track.refused, notes=(*track.notes, *notes))
+                    replace(track, refused=track.refused or kinds.get(number, unknown), notes=(*track.notes, *notes))
                     for track, (number, notes) in zip(found.tracks, said, strict=False)
                 ]
             return replace(found, tracks=tuple(tracks) or found.tracks, notes=tuple(dict.fromkeys(notes)))
@@ -294,11 +298,11 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
         return stated
     entries = [entry for table in tables.inside(b"stsd") for entry in table.inside(b"", skip=8)]
     kind = next(filter(None, map(_kind, entries)), "")
-    if any(mark.content[:16] == SPHERICAL for mark in box.inside(b"uuid")):
-        kind = ROUND
+    marks = (mark.content for mark in box.inside(b"uuid") if mark.content[:16] == SPHERICAL)
+    kind = kind or next((_kind_in_xml(mark[16:]) for mark in marks), "")
     orientation, notes = _turn(_matrix(box.table(b"tkhd")[-44:-8]) @ turn)
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
-    track = replace(stated, samples=samples, orientation=orientation, refused=kind or stated.refused)
+    track = replace(stated, samples=samples, orientation=orientation, refused=stated.refused or kind)
     notes += (*stated.notes, *_entry_notes(entries))
     flags = box.table(b"tkhd")[3:4]
     if not flags or not flags[0] & 1:
@@ -325,7 +329,7 @@ def _kind(entry: FileBox) -> str:
     for box in entry.inside(b"", skip=78):
         if box.name == b"st3d" and (number := box.content[4]):
             return LAYOUTS[number] if number < len(LAYOUTS) else LAYOUTS[3]
-        shapes = [shape.name for shape in box.inside(b"proj", b"")] if box.name == b"sv3d" else []
+        shapes = [_shape(shape) for shape in box.inside(b"proj", b"")] if box.name == b"sv3d" else []
         shapes += [shape.content[4:8] for shape in box.inside(b"proj", b"prji")] if box.name == b"vexu" else []
         for name in shapes:
             if kind := PROJECTIONS.get(name, f"of projection {name.decode('latin-1')}"):
@@ -333,6 +337,28 @@ def _kind(entry: FileBox) -> str:
         if box.name == b"vexu" and any(True for _ in box.inside(b"pack")):
             return LAYOUTS[2]
     return ""
+
+
+def _shape(box: FileBox) -> bytes:
+    """Name of a projection of Spherical Video V2; ``equi part`` where the bounds of `equi` leave out a part."""
+    return b"equi part" if box.name == b"equi" and any(box.content[4:20]) else box.name
+
+
+def _kind_in_xml(xml: bytes) -> str:
+    """What frames are by the metadata of Spherical Video V1."""
+    tags = dict(re.findall(rb"<GSpherical:(\w+)>\s*([\w.-]+)", xml))
+    stereo, projection = tags.get(b"StereoMode", b"mono"), tags.get(b"ProjectionType", b"equirectangular")
+    if stereo != b"mono":
+        return LAYOUTS[{b"top-bottom": 1, b"left-right": 2}.get(stereo, 3)]
+    if projection != b"equirectangular":
+        return f"of projection {projection.decode('latin-1')}"
+    return PART if is_cropped(tags) else ROUND
+
+
+def is_cropped(tags: Mapping[bytes, bytes]) -> bool:
+    """Whether an equirectangular picture is a part of the sphere, by tags of Spherical Video V1 or Photo Sphere."""
+    pairs = ((b"CroppedAreaImage%sPixels" % side, b"FullPano%sPixels" % side) for side in (b"Width", b"Height"))
+    return any(tags.get(own) != tags.get(whole) for own, whole in pairs if own in tags or whole in tags)
 
 
 def _entry_notes(entries: list[FileBox]) -> Iterator[str]:

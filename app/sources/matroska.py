@@ -30,28 +30,35 @@ VALUES = {
     **{0x537F: ("TrackOffset", 0), 0xE2: ("TrackOperation", 0), 0x45DD: ("EditionFlagOrdered", 0)},
 }
 """Elements that are not applied, and the value with which they change nothing."""
-CLUSTER, TRACK, TRACK_TYPE, PROJECTION_TYPE = 0x1F43B675, 0xAE, 0x83, 0x7671
-"""Elements of frames, of a track, of its kind (1: video), and of its projection."""
+CLUSTER, TRACK, TRACK_TYPE, PROJECTION_TYPE, BOUNDS = 0x1F43B675, 0xAE, 0x83, 0x7671, 0x7672
+"""Elements of frames, of a track, of its kind (1: video), of its projection, and of what a panorama leaves out."""
+MAX_VALUE_BYTES = 20
+"""Bytes of an element that count: version, flags and four bounds."""
 
 
 def matroska_tracks(file: BinaryIO, end: int) -> list[tuple[int, list[str]]]:
-    """Number of the projection of each video track (0: a pinhole camera's), and what is not applied in it or its film.
+    """Number of the projection of each video track (0: a pinhole camera's; -1: a part of a panorama), and what is not
+    applied in it or its film.
 
     ``end``: bytes of the file.
     """
     of_film, found = list[str](), list[tuple[list[int], list[str]]]()
     for level, number, value in _elements(file, 0, 0, end):
         if number == TRACK:
-            found.append(([0, 0], []))
-        kind, notes = found[-1] if found and level in (TRACK, 0xE0, 0x7670) else ([0, 0], of_film)
+            found.append(([0, 0, 0], []))
+        kind, notes = found[-1] if found and level in (TRACK, 0xE0, 0x7670) else ([0, 0, 0], of_film)
         name, harmless = VALUES.get(number, ("", value))
-        if number in (TRACK_TYPE, PROJECTION_TYPE):
-            kind[number == PROJECTION_TYPE] = value
+        if number in (TRACK_TYPE, PROJECTION_TYPE, BOUNDS):
+            kind[(TRACK_TYPE, PROJECTION_TYPE, BOUNDS).index(number)] = value
         elif value != harmless:
             notes.append(f"its {name} {value} is not applied")
         elif not name and number not in LEVELS[level][1]:
             notes.append(f"its element {number:X} in {LEVELS[level][0]} is unknown and not applied")
-    return [(projection, of_film + notes) for (kind, projection), notes in found if kind == 1]
+    return [
+        (-1 if projection == 1 and bounds else projection, of_film + notes)
+        for (kind, projection, bounds), notes in found
+        if kind == 1
+    ]
 
 
 def _elements(file: BinaryIO, level: int, at: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -69,7 +76,7 @@ def _elements(file: BinaryIO, level: int, at: int, end: int) -> Iterator[tuple[i
         size = int.from_bytes(head[first : first + length], "big") & most
         last = end if size == most else min(end, at + size)
         file.seek(at)
-        yield level, number, int.from_bytes(file.read(min(8, max(0, last - at))), "big")
+        yield level, number, int.from_bytes(file.read(min(MAX_VALUE_BYTES, max(0, last - at))), "big")
         if number in LEVELS and number in LEVELS[level][1]:
             yield from _elements(file, number, at, last)
         at = last

@@ -100,8 +100,7 @@ def open_reader(
         return _open_folder(path, fps, is_panorama=is_panorama)
     if path.is_char_device():
         return _open_live(path, str(path), reconnect, limits)
-    if (kind := kind_by_file(path)) and not (is_panorama and kind == ROUND):
-        raise InputError(refusal(path.name, kind))
+    _check_kind(path.name, kind_by_file(path), is_panorama=is_panorama)
     if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
         return ImageReader([path], path.name, fps)
     return _open_video(spec, path, is_panorama=is_panorama)
@@ -116,6 +115,12 @@ def _open_pattern_or_camera(spec: str, fps: float | None, reconnect: float, limi
     raise InputError(f"no such file or folder: {without_password(spec)}{hint_for_missing(spec)}")
 
 
+def _check_kind(name: str, kind: str, *, is_panorama: bool) -> None:
+    """Refuse frames of a kind that no pinhole camera shows; panoramas where they are not wanted. Raises InputError."""
+    if kind and not (is_panorama and kind == ROUND):
+        raise InputError(refusal(name, kind))
+
+
 def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
     if not path.is_file():
         raise InputError(
@@ -128,8 +133,7 @@ def _open_video(spec: str, path: Path, *, is_panorama: bool) -> VideoReader:
     tracks = stated.tracks
     if stated.container and not tracks and stated.others:
         raise InputError(f"{path.name} has no video track, only {', '.join(stated.others)}")
-    if tracks and tracks[0].refused and not (is_panorama and tracks[0].refused == ROUND):
-        raise InputError(refusal(path.name, tracks[0].refused))
+    _check_kind(path.name, next((track.refused for track in tracks), ""), is_panorama=is_panorama)
     if tracks and tracks[0].samples <= 1 < max(track.samples for track in tracks):
         longest = max(range(len(tracks)), key=lambda number: tracks[number].samples)
         raise InputError(
@@ -203,8 +207,7 @@ def _open_folder(path: Path, fps: float | None, *, is_panorama: bool) -> Reader:
 
 
 def _photographs(images: list[Path], name: str, fps: float | None, *, is_panorama: bool = False) -> ImageReader:
-    if (kind := kind_by_file(images[0])) and not (is_panorama and kind == ROUND):
-        raise InputError(refusal(str(images[0]), kind))
+    _check_kind(str(images[0]), kind_by_file(images[0]), is_panorama=is_panorama)
     turns = turns_to_one_size(images)
     reader = ImageReader(images, name, fps, as_stored=turns.as_stored, by_90=turns.by_90)
     if turns.as_stored:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.sources.containers import LAYOUTS, ROUND
+from stream_recon.app.sources.containers import LAYOUTS, PART, ROUND, is_cropped
 
 ABOVE, BESIDE = LAYOUTS[1:3]
 CUBE, FISHEYES, FISHEYE = "a cube map of 360 degrees", "two fish-eye pictures", "a round picture of a fish-eye lens"
@@ -61,7 +61,9 @@ def kind_by_file(path: Path) -> str:
     words = {word.decode() for word in re.findall(prefix + rb":ProjectionType\s*(?:=\s*[\"']|>)\s*(\w+)", head)}
     if not words and re.search(prefix + rb":\w+\s*(?:=\s*[\"']|>)", head):
         return "a panorama whose XMP (GPano) has no ProjectionType"
-    kinds = {"equirectangular": ROUND, "cubemap": CUBE, "rectilinear": "", "perspective": ""}
+    tags = dict(re.findall(prefix + rb":(\w+)\s*(?:=\s*[\"']|>)\s*(\w+)", head))
+    whole = PART if is_cropped(tags) else ROUND
+    kinds = {"equirectangular": whole, "cubemap": CUBE, "rectilinear": "", "perspective": ""}
     return max((kinds.get(word, f"a {word} panorama") for word in words), default="")
 
 

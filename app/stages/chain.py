@@ -5,7 +5,7 @@ A new stage is a file with a `Stage`, and a place in `STAGES`.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stream_recon.app.core.cancel import Cancelled, cancel_on_signals
@@ -22,11 +22,8 @@ from stream_recon.app.stages.splats import SplatStage
 from stream_recon.app.stages.stage import Stage, StageContext
 from stream_recon.configs.errors import InputError
 
-STAGES: tuple[type[Stage], ...] = (
-    *(RigStage, RefineStage, DenseStage, UnitStage, ScaleStage),
-    *(OntoStage, MeshStage, SplatStage),
-)
-"""All stages, in their order."""
+STAGES: tuple[type[Stage], ...] = (RefineStage, DenseStage, UnitStage, ScaleStage, OntoStage, MeshStage, SplatStage)
+"""All stages that are asked for, in their order; `RigStage` comes before them."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +80,8 @@ def run_stages(plan: RunPlan, context: StageContext) -> ChainEnd:
     """
     observer, failed, ran, is_complete = context.observer, dict[str, InputError](), False, True
     verdict: Verdict | None = None
+    if (rig := RigStage.of_result(context)) is not None:
+        plan = replace(plan, stages=(rig, *plan.stages))
     lock = nullcontext() if context.lock is not None else FolderLock(context.folder)
     with cancel_on_signals(context.cancel), memory_errors(), lock:
         for number, stage in enumerate(plan.stages, 1 + context.follows_frames):

@@ -34,6 +34,7 @@ from stream_recon.app.result.run_record import (
 )
 from stream_recon.app.run.health import HealthMonitor, recorded_pictures
 from stream_recon.app.sources.joined import CameraChange
+from stream_recon.configs.errors import InputError
 
 MAX_FOCAL_CHANGE = 0.15
 """Difference of log focal lengths, by each result's own refinement, above which there are two cameras: a walk straight
@@ -55,6 +56,8 @@ class MergeInput:
         """Raises OutputError, and InputError where the result has no map."""
         result = read_result(folder)
         result.check_frames("merge")
+        if result.rig is not None:
+            raise InputError(f"{folder} has the views of a rig, which are not merged: merge results of single cameras")
         LocalizationMap.open(folder)
         return MergeInput(result)
 

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.localization.build import build_map
-from stream_recon.app.result.cameras import FrameCamera
+from stream_recon.app.result.cameras import FrameCamera, of_bodies
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
@@ -147,8 +148,8 @@ def _sparse_tracks(refinement: Refinement, cameras: Sequence[FrameCamera]) -> Sp
 
 def _difference(cameras: Sequence[FrameCamera], moved: Revision) -> float | None:
     """RMS distance of the network's positions from the refined ones after Sim(3) alignment, over the path's length."""
-    network = np.array([camera.T_world_camera for camera in cameras])
-    refined = np.array([frame.T_world_camera for frame in moved.frames])
+    network = np.array([camera.T_world_camera for camera in of_bodies(cameras)])
+    refined = np.array([frame.T_world_camera for frame in moved.frames if not view_of(frame.index)])
     share = pose_errors(network, refined, np.zeros(len(network) - 1, bool)).ate_over_path
     return None if share is None else round(share, 5)
 

@@ -24,6 +24,12 @@ class RigStage(Stage):
     def of(cls, options: RunOptions) -> None:
         return None
 
+    @classmethod
+    def of_result(cls, context: StageContext) -> "RigStage | None":
+        """The stage where a result needs it. Raises OutputError."""
+        stage = cls()
+        return None if context.result.rig is None or stage.is_done(context) else stage
+
     def is_done(self, context: StageContext) -> bool:
         return RIG in context.result.run
 

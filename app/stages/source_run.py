@@ -20,9 +20,8 @@ from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
-from stream_recon.app.stages.rig import RigStage
 from stream_recon.app.stages.stage import StageContext
-from stream_recon.configs.errors import SourceLostError
+from stream_recon.configs.errors import ConfigError, SourceLostError
 
 
 class SourceRun(ExitStack):
@@ -132,9 +131,11 @@ class SourceRun(ExitStack):
             self.job = dataclasses.replace(self.job, resume=False, overwrite=True)
             self.earlier = EarlierRun()
         self._recorded = self.job.options.recorded(self.job.spec)
-        if self.source.rig is not None:
-            self._recorded[RIG] = self.source.rig.to_json()
-            self.plan = RunPlan.of(self.job.options, RigStage())
+        if (rig := self.source.rig) is not None:
+            if self.job.options.publish:
+                raise ConfigError(f"--publish is for one camera, and {self.source.name} is read as {len(rig)} views")
+            self._recorded[RIG] = rig.to_json()
+            self.observer.on_message(f"{self.source.name}: read as {len(rig)} views ({', '.join(rig.names)}), in turn")
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)
 
     def _reconstruct(self, lock: FolderLock) -> RunSummary:

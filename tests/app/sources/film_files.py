@@ -85,11 +85,11 @@ def box(name: bytes, *content: bytes) -> bytes:
     return struct.pack(">I", 8 + len(inner)) + name + inner
 
 
-def spherical(path: Path) -> Path:
-    """A video that is marked as a panorama."""
+def spherical(path: Path, xml: bytes = b"") -> Path:
+    """A video that is marked as a panorama, by Spherical Video V1."""
     write_video(path)
-    box = struct.pack(">I4s16s", 24, b"uuid", bytes.fromhex("ffcc8263f8554a938814587a02521fdd"))
-    path.write_bytes(insert_box(path.read_bytes(), [b"moov", b"trak"], box))
+    head = struct.pack(">I4s16s", 24 + len(xml), b"uuid", bytes.fromhex("ffcc8263f8554a938814587a02521fdd"))
+    path.write_bytes(insert_box(path.read_bytes(), [b"moov", b"trak"], head + xml))
     return path
 
 

@@ -191,7 +191,14 @@ def full(name: bytes, *content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("inner", "message"),
     [
-        (box(b"sv3d", full(b"svhd"), box(b"proj", full(b"prhd"), full(b"equi"))), "360 degrees.*v360=e"),
+        (
+            box(b"sv3d", full(b"svhd", b"\0"), box(b"proj", full(b"prhd", bytes(12)), full(b"equi", bytes(16)))),
+            "no complete panorama",
+        ),
+        (
+            box(b"sv3d", full(b"svhd", b"\0"), box(b"proj", full(b"prhd", bytes(12)), full(b"equi", bytes(15), b"\1"))),
+            "a part of a pano",
+        ),
         (box(b"sv3d", box(b"proj", full(b"cbmp"))), "cube map.*v360=c3x2"),
         (box(b"sv3d", box(b"proj", full(b"mshp"))), "VR180"),
         (box(b"sv3d", box(b"proj", full(b"fold"))), "projection fold"),
@@ -244,9 +251,21 @@ def test_an_encrypted_film_is_told(tmp_path: Path) -> None:
         open_source(str(path))
 
 
-def test_panoramas_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="360 degrees"):
-        open_source(str(spherical(tmp_path / "round.mp4")))
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ("", "64x48 is not 2:1"),
+        ("StereoMode:top-bottom", "one above the other"),
+        ("ProjectionType:cubemap", "of projection cubemap"),
+        ("CroppedAreaImageWidthPixels:100 FullPanoWidthPixels:200", "a part of a panorama"),
+        ("CroppedAreaImageWidthPixels:200 FullPanoWidthPixels:200", "64x48 is not 2:1"),
+    ],
+)
+def test_panoramas_that_are_no_whole_sphere_are_refused_by_name(tmp_path: Path, tags: str, message: str) -> None:
+    pairs = [tag.split(":") for tag in tags.split()]
+    xml = "".join(f"<GSpherical:{name}>{value}</GSpherical:{name}>" for name, value in pairs)
+    with pytest.raises(InputError, match=message):
+        open_source(str(spherical(tmp_path / "round.mp4", xml.encode())))
 
 
 @pytest.mark.parametrize("name", ["x%d.avi", "x%03d.avi", "100%.avi"])
@@ -433,7 +452,7 @@ def test_no_change_of_an_element_of_matroska_is_silent(tmp_path: Path) -> None:
     for name, value, word in (("54bb", b"\x08", "PixelCropTop 8"), ("53c0", b"\1", "AlphaMode 1")):
         found, said = read(with_element(name, value))
         assert found == expected and len(said) == 1 and word in said[0]
-    for number, kind in ((1, "360 degrees"), (2, "cube map"), (7, "unknown projection")):
+    for number, kind in ((1, "not 2:1"), (2, "cube map"), (7, "unknown projection")):
         with pytest.raises(InputError, match=kind):
             read(with_element("7670", [("7671", bytes([number]))]))
 

@@ -1,4 +1,4 @@
-"""Panoramas of 360 degrees without a mark: refused where no camera is given; ordinary wide pictures are read."""
+"""Panoramas of 360 degrees without a mark are read as views where no camera is given; other layouts are refused."""
 
 from pathlib import Path
 
@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from stream_recon.app.core.rig import VIEW_STRIDE, view_of
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.panorama import BESIDE, is_equirectangular, is_side_by_side, kind_of_picture
 from stream_recon.app.sources.source import open_source
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import ConfigError, InputError
 
 SAMPLE = Path(__file__).parents[3] / "app" / "sample" / "walkthrough.mp4"
 
@@ -159,13 +160,39 @@ def test_wide_pictures_of_the_sample_do_not_close() -> None:
             assert not is_equirectangular(framed), "borders of one colour fit each other"
 
 
-def test_a_panorama_is_refused_unless_its_camera_is_given(tmp_path: Path) -> None:
+def test_a_panorama_is_read_as_views_of_a_rig(tmp_path: Path) -> None:
+    for number in range(2):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), around(256, seed=number)[..., ::-1])
+    with open_source(str(tmp_path)) as source:
+        frames, rig, k = list(source), source.rig, source.intrinsics
+    assert rig is not None and k is not None and source.camera is None
+    assert [(view_of(f.index), f.index % VIEW_STRIDE, f.segment) for f in frames] == [
+        (view, number, view) for view in range(4) for number in range(2)
+    ]
+    for frame in frames:
+        height, width = frame.rgb.shape[:2]
+        x, y = np.meshgrid((np.arange(width) + 0.5 - k.cx) / k.fx, (np.arange(height) + 0.5 - k.cy) / k.fy)
+        rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ rig.R_body_view[view_of(frame.index)].T
+        # The middle of the picture of `around` looks to -z.
+        wanted = seen(rays / np.linalg.norm(rays, axis=-1, keepdims=True) * (-1, 1, -1), frame.index % VIEW_STRIDE)
+        assert np.abs(frame.rgb.astype(float) - wanted).mean() < 3
+        assert np.array_equal(frame.turn, rig.R_body_view[view_of(frame.index)])
+
+
+def test_a_wide_picture_is_no_panorama_where_its_camera_is_given(tmp_path: Path) -> None:
     for number in range(2):
         cv2.imwrite(str(tmp_path / f"{number}.png"), around()[..., ::-1])
-    with pytest.raises(InputError, match=r"360 degrees.*v360.*--intrinsics"), open_source(str(tmp_path)) as source:
-        list(source)
     with open_source(str(tmp_path), FrameChoice(camera="200,200,128,64")) as source:
-        assert len(list(source)) == 2
+        assert len(list(source)) == 2 and source.rig is None
+
+
+def test_the_choice_of_frames_is_that_of_each_view(tmp_path: Path) -> None:
+    for number in range(7):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), around(seed=number)[..., ::-1])
+    with open_source(str(tmp_path), FrameChoice(stride=2, max_frames=3)) as source:
+        assert [frame.index % VIEW_STRIDE for frame in source] == 4 * [0, 2, 4]
+    with pytest.raises(ConfigError, match="--masks is not for panoramas"):
+        open_source(str(tmp_path), FrameChoice(masks=str(tmp_path)))
 
 
 def test_two_views_side_by_side_are_refused_unless_the_camera_is_given(tmp_path: Path) -> None:
@@ -188,8 +215,9 @@ def test_two_views_side_by_side_are_refused_unless_the_camera_is_given(tmp_path:
 @pytest.mark.parametrize(
     ("prefix", "tag", "word", "message"),
     [
-        ("GPano", "ProjectionType", "equirectangular", "360 degrees"),
-        ("other", "ProjectionType", "equirectangular", "360 degrees"),
+        ("GPano", "ProjectionType", "equirectangular", "64x48 is not 2:1"),
+        ("other", "ProjectionType", "equirectangular", "64x48 is not 2:1"),
+        ("GPano", "CroppedAreaImageWidthPixels='9' GPano:ProjectionType", "equirectangular", "a part of a panorama"),
         ("GPano", "ProjectionType", "cylindrical", "a cylindrical panorama"),
         ("GPano", "Projection", "equirectangular", "no ProjectionType"),
         ("GPano", "ProjectionType", "perspective", None),
