@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.app.core.rig import VIEW_STRIDE
 from stream_recon.app.core.types import Frame, FrameResult, Intrinsics, OverlapError, Pair, PreparedFrame
 from stream_recon.app.result.run_record import RunInfo
 from stream_recon.app.sources.preprocess import plan_image, prepare
@@ -46,7 +47,7 @@ def fake_result(frame: PreparedFrame) -> FrameResult:
     return FrameResult(
         index=frame.index,
         timestamp=frame.timestamp,
-        T_world_camera=pose_at(frame.index),
+        T_world_camera=pose_at(frame.index % VIEW_STRIDE),  # each view in a world of its own
         intrinsics=Intrinsics(width / 2, width / 2, width / 2, height / 2),
         depth=2 + columns / 100,
         confidence=1 + rows,

@@ -75,6 +75,19 @@ def test_a_segment_after_a_gap_starts_at_the_last_pose(overlap: float) -> None:
         np.testing.assert_allclose(relative[:3, :3], true[:3, :3], atol=1e-6)
 
 
+def test_a_view_of_a_rig_starts_where_the_run_began_turned() -> None:
+    turn = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]], np.float64)
+    results = [room_result(index) for index in range(2 * SCALE)]
+    manager = SubmapManager(0.0, SCALE)
+    first = manager.align([prepared(result) for result in results[:SCALE]], results[:SCALE])
+    manager.end_segment()
+    turned = [replace(prepared(result), turn=turn) for result in results[SCALE:]]
+    second = manager.align(turned, results[SCALE:])
+    start = second[0].T_world_camera
+    np.testing.assert_allclose(start[:3, :3], first[0].T_world_camera[:3, :3] @ turn, atol=1e-9)
+    np.testing.assert_allclose(start[:3, 3], first[0].T_world_camera[:3, 3], atol=1e-9)
+
+
 def test_a_segment_is_a_new_submap_without_memory_of_the_previous_one() -> None:
     engine = Engine(tiny_network(tiny_preset()), tiny_preset(), "")
     images = list(noise_frames(12))
