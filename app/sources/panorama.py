@@ -15,20 +15,20 @@ ABOVE, BESIDE = LAYOUTS[1:3]
 CUBE, FISHEYES, FISHEYE = "a cube map of 360 degrees", "two fish-eye pictures", "a round picture of a fish-eye lens"
 SUFFIXES = {
     ".360": ("the two lenses of a GoPro MAX", "export it as a film of 360 degrees with GoPro Player"),
-    ".insv": ("the lenses of an Insta360", "export it as a flat film with Insta360 Studio"),
-    ".insp": ("the lenses of an Insta360", "export it as a flat picture with Insta360 Studio"),
-    ".osv": ("the lenses of a DJI Osmo 360", "export it as a flat film with DJI Studio"),
+    ".insv": ("the lenses of an Insta360", "export it as a film of 360 degrees with Insta360 Studio"),
+    ".insp": ("the lenses of an Insta360", "export it as a picture of 360 degrees with Insta360 Studio"),
+    ".osv": ("the lenses of a DJI Osmo 360", "export it as a film of 360 degrees with DJI Studio"),
 }
 """What files of cameras for all directions hold, by suffix, and what to do."""
 ADVICE = {
     ROUND: "v360=e:flat:h_fov=90:v_fov=90:yaw=0",
-    CUBE: "v360=c3x2:flat:h_fov=90:v_fov=90 (or eac, c6x1, c1x6 for c3x2)",
-    FISHEYES: "v360=dfisheye:flat:ih_fov=190:iv_fov=190:h_fov=90:v_fov=90",
+    CUBE: "v360=c3x2:e (or eac, c6x1, c1x6 for c3x2)",
+    FISHEYES: "v360=dfisheye:e:ih_fov=190:iv_fov=190",
     FISHEYE: "v360=fisheye:flat:ih_fov=180:iv_fov=180:h_fov=90:v_fov=90",
     ABOVE: "crop=iw:ih/2:0:0",
     BESIDE: "crop=iw/2:ih:0:0 (of VR180: v360=hequirect:flat:in_stereo=sbs:h_fov=90:v_fov=90)",
 }
-"""Filter of FFmpeg that makes perspective images of each kind."""
+"""Filter of FFmpeg that makes images of each kind that are read: perspective or equirectangular ones."""
 MAX_XMP_BYTES = 1 << 18
 """Bytes of a photograph in which XMP is looked for: it stands at the front."""
 CONTENT = 5.0
@@ -72,10 +72,10 @@ def refusal(name: str, kind: str, *, is_seen: bool = False) -> str:
     if kind == "encrypted":
         return f"{name} is encrypted: it can be played only by whom it was sold to"
     advice = next((advice for what, advice in SUFFIXES.values() if what == kind), "")
-    views = f", such as with ffmpeg -vf {ADVICE[kind]}" if kind in ADVICE else ""
-    shown = f"{advice}, then cut perspective views from it" if advice else f"cut perspective views from it first{views}"
-    if kind in (ABOVE, BESIDE):
-        shown = f"cut one out first{views}"
+    how = f", such as with ffmpeg -vf {ADVICE[kind]}" if kind in ADVICE else ""
+    whole = "make a film of 360 degrees (equirectangular) of it first"
+    first = {ABOVE: "cut one out first", BESIDE: "cut one out first", CUBE: whole, FISHEYES: whole}
+    shown = advice or f"{first.get(kind, 'cut perspective views from it first')}{how}"
     otherwise = "; if it is not so, give the camera with --intrinsics" if is_seen else ""
     return f"{name} shows {kind}, which no pinhole camera does: {shown}{otherwise}"
 
