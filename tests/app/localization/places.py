@@ -31,9 +31,7 @@ def write_refined(folder: Path, truth: FloatArray, draw: int = 0, zoom: float = 
         _zoom(video, zoom)
     images = folder.with_name(folder.name + "-images")
     video.write_images(images)
-    # Of a known camera: that takes half of the time.
-    (width, height), focal = video.results[0].transform.source_size, video.results[0].intrinsics.fx
-    options = {"source": str(images), "camera": f"{focal},{focal},{width / 2 - 0.5},{height / 2 - 0.5}"}
+    options = {"source": str(images), "camera": video.camera_option}
     info = dataclasses.replace(run_info(), options=options, source=images.name)
     writer = ResultWriter(folder, info)
     for result in video.results:

@@ -35,7 +35,7 @@ from stream_recon.app.stages.refinement_input import STORED_IMAGES
 from stream_recon.app.stages.refinement_output import parallax_deg
 from tests.app.fake_engine import run_info
 from tests.app.page import Page
-from tests.app.slam.room import Video, drifting, walk
+from tests.app.slam.room import FOCAL, Video, drifting, walk
 
 FRAMES = 8
 
@@ -55,8 +55,10 @@ def images(video: Video, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(video: Video, tmp_path: Path) -> Path:
+    """A result of a known camera, from the same images."""
     folder = tmp_path / "out"
-    video.write_result(folder)
+    known = Video(video.truth, drifting(video.truth, turn_deg=0.8, move=0.1), focal=FOCAL)
+    known.write_result(folder, known_camera=True)
     return folder
 
 
