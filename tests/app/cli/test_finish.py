@@ -16,7 +16,7 @@ from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.refine import RefineStage
 from stream_recon.app.stages.stage import StageContext
 from tests.app.page import Page
-from tests.app.slam.room import Video, drifting, walk
+from tests.app.slam.room import FOCAL, Video, drifting, walk
 from tests.app.stages.chains import run_stage
 
 FRAMES = 8
@@ -25,9 +25,9 @@ FRAMES = 8
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     truth = walk(16)[:FRAMES]
-    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1), focal=FOCAL)
     video.write_images(tmp_path / "images")
-    video.write_result(tmp_path / "out")
+    video.write_result(tmp_path / "out", known_camera=True)
     return tmp_path / "out"
 
 

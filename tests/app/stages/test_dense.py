@@ -19,7 +19,7 @@ from stream_recon.app.sources.source import open_source
 from stream_recon.app.stages.dense import DenseStage, densify_result, why_not_dense
 from stream_recon.app.stages.refinement import refine_result
 from stream_recon.configs.errors import ConfigError, InputError
-from tests.app.slam.room import Video, drifting, picture, walk
+from tests.app.slam.room import FOCAL, Video, drifting, picture, walk
 from tests.app.stages.chains import run_stage
 
 FRAMES = 8
@@ -31,9 +31,9 @@ def refined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Folders of images and of their refined result."""
     base = tmp_path_factory.mktemp("refined")
     truth = walk(16)[:FRAMES]
-    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1))
+    video = Video(truth, drifting(truth, turn_deg=0.8, move=0.1), focal=FOCAL)
     video.write_images(base / "images")
-    video.write_result(base / "out")
+    video.write_result(base / "out", known_camera=True)
     refine_result(read_result(base / "out"), partial(open_source, str(base / "images")))
     return base / "images", base / "out"
 
