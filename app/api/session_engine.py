@@ -5,7 +5,6 @@ and ``session.close`` forgets one.
 """
 
 import base64
-import json
 import os
 import sys
 import traceback
@@ -16,6 +15,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import cv2
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -24,6 +24,7 @@ from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.depth_points import confidence_levels
 from stream_recon.app.core.types import FrameResult, FrameRevision, Revision
 from stream_recon.app.publishing.tracking_state import TrackingState
+from stream_recon.app.web.scans import jpeg_size
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 
 if TYPE_CHECKING:
@@ -140,10 +141,17 @@ def _array(values: ArrayLike) -> Message:
 
 def _image(message: Message) -> NDArray[np.uint8]:
     """A frame's image, [H, W, 3]. Raises InputError."""
-    data = np.frombuffer(base64.b64decode(message["data"]), np.uint8)
-    if message.get("format") == "rgb":
-        return data.reshape(message["height"], message["width"], 3)
-    bgr = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    try:
+        data = base64.b64decode(message["data"], validate=True)
+        pixels, form = np.frombuffer(data, np.uint8), message.get("format", "jpeg")
+        if form == "rgb":
+            return pixels.reshape(message["height"], message["width"], 3)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError("a frame has data in base64, and a raw one width, height and 3 bytes a pixel") from error
+    if form != "jpeg":
+        raise InputError("format is jpeg or rgb")
+    jpeg_size(data)
+    bgr = cv2.imdecode(pixels, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if bgr is None:
         raise InputError("the picture cannot be decoded")
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
@@ -158,7 +166,7 @@ def serve_sessions(load: Callable[[], "Model"]) -> None:
 
     def say(message: Message) -> None:
         with lock:
-            out.write(json.dumps(message).encode() + b"\n")
+            out.write(msgspec.json.encode(message) + b"\n")
             out.flush()
 
     try:
@@ -167,7 +175,7 @@ def serve_sessions(load: Callable[[], "Model"]) -> None:
         say({"type": "error", "message": str(error)})
         return
     for line in sys.stdin.buffer:
-        message = json.loads(line)
+        message = msgspec.json.decode(line)
         number = message.pop("session")
         if number not in sessions:
             sessions[number] = EngineSession(number, model, say)

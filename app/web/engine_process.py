@@ -1,12 +1,13 @@
 """The process that computes streams of frames, for all sessions: see `stream_recon.app.api.session_engine`."""
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from stream_recon.app.core.platform import child_options
 
@@ -51,7 +52,7 @@ class EngineProcess:
         """Pass a message on. What waits is bounded by the sessions: each has one frame under way."""
         self._used = time.monotonic()
         if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     async def close_idle(self, limit_s: float) -> None:
         """End it if it got no message for ``limit_s``."""
@@ -68,9 +69,9 @@ class EngineProcess:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         reason = FAILED
-        with suppress(ValueError):  # no message, or too long a one
+        with suppress(ValueError, msgspec.MsgspecError):  # no message, or too long a one
             while line := await process.stdout.readline():
-                message = json.loads(line)
+                message = msgspec.json.decode(line)
                 if "session" in message:
                     self._hear(message)
                 else:

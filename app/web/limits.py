@@ -17,7 +17,7 @@ class WebLimits:
     resume_s: float = 30.0
     """Time within which a cut session can be resumed."""
     unread: int = 1000
-    """Messages that a session keeps for its client; with more it gets no frames."""
+    """Messages that a session keeps for its client; with more it takes no frames of it."""
     unread_bytes: int = 32_000_000
     waiting_jobs: int = 200
     scans: int = 4

@@ -15,8 +15,11 @@ import cv2
 import numpy as np
 from websockets.asyncio.client import connect
 
+from bench import SAMPLE
 from bench.command import beside, resident_mib
 from bench.table import header, row
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import open_source
 
 SERVER = """
 import asyncio, sys
@@ -97,9 +100,9 @@ def figure(port: int, name: str) -> float:
 
 
 async def bench(port: int, pid: int, options: Namespace) -> None:
-    image = np.random.default_rng(0).integers(0, 255, (45, 80, 3), np.uint8)
-    image = cv2.resize(image, (640, 360), interpolation=cv2.INTER_CUBIC)
-    jpeg = base64.b64encode(cv2.imencode(".jpg", image)[1].tobytes()).decode()
+    with open_source(str(SAMPLE), FrameChoice(max_frames=1)) as source:
+        image = cv2.resize(next(iter(source)).rgb, (640, 360), interpolation=cv2.INTER_AREA)
+    jpeg = base64.b64encode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()).decode()
     seen, memory = Seen(), list[float]()
     address = f"ws://127.0.0.1:{port}/v1/stream"
     clients = [

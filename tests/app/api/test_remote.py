@@ -120,6 +120,7 @@ def test_refusals_are_errors_of_one_line(port: int) -> None:
             stream.push(IMAGE)
         with pytest.raises(sr.InputError, match="JPEG"):
             stream.push(b"GIF89a")
+            stream.push(IMAGE)
         assert stream.push(IMAGE) is not None
         with sr.connect(address), pytest.raises(sr.ResourceError, match="2 sessions are open"):
             sr.connect(address)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.api.session_engine import serve_sessions
 from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransform, Intrinsics, Revision
+from stream_recon.app.sources.images import checked_time
 from stream_recon.configs.errors import InputError
 
 SIZE, DEADLY, UNWANTED = (96, 128), (64, 64), (80, 80)
@@ -34,6 +35,7 @@ class FakeStream:
         pass
 
     def push(self, rgb: NDArray[np.uint8], timestamp: float | None = None) -> list[FrameResult | Revision]:
+        checked_time(timestamp, None)
         if rgb.shape[:2] == DEADLY:
             os._exit(1)
         if rgb.shape[:2] == UNWANTED:

@@ -133,7 +133,16 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[" * 100_000, "[]", "7", '{"type": "video.frame", "frame": true}', '{"type": "x"}']
+    "text",
+    [
+        "",
+        '{"type": "video.frame", "frame": 0, "time": NaN}',
+        "[" * 100_000,
+        "[]",
+        "7",
+        '{"type": "video.frame", "frame": true}',
+        '{"type": "x"}',
+    ],
 )
 def test_messages_that_are_none_end_the_connection_in_a_line(tmp_path: Path, text: str) -> None:
     with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as socket:
@@ -150,7 +159,7 @@ def test_a_bad_frame_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
         {"data": picture((32, 32))},
         {"data": picture(UNWANTED)},
         {"time": "soon"},
-        {"time": float("nan")},
+        {"time": True},
         {"format": "png"},
         {"format": "rgb", "width": 64, "height": 64, "data": base64.b64encode(bytes(100)).decode()},
         {"format": "rgb", "width": 64, "height": True},
@@ -159,7 +168,8 @@ def test_a_bad_frame_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
         begin(socket)
         for number, more in enumerate(cases):
             send(socket, number, **more)
-            assert until(socket, "error")[-1]["code"] == "invalid_frame", more
+            refused = until(socket, "error")[-1]
+            assert (refused["code"], refused["frame"]) == ("invalid_frame", number), more
         send(socket, 99, format="rgb", width=64, height=96, data=base64.b64encode(bytes(64 * 96 * 3)).decode())
         assert until(socket, "result")[-1]["frame"] == 99
 
@@ -205,6 +215,37 @@ def test_an_engine_that_dies_is_told_and_the_next_session_gets_another(tmp_path:
             begin(socket)
             send(socket, 0)
             assert until(socket, "result")
+
+
+def test_a_session_that_nobody_uses_is_closed(tmp_path: Path) -> None:
+    limits = WebLimits(scan_idle_s=0.05, housekeeping_s=0.05)
+    with served(tmp_path / "data", limits=limits) as client, client.websocket_connect(ADDRESS) as socket:
+        begin(socket)
+        assert socket.receive() == {"type": "websocket.close", "code": 1001, "reason": ""}
+        assert figure(client, "sessions") == 0
+
+
+def test_random_messages_are_answered_by_code_and_leave_the_server_as_it_was(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    kinds = ["session.config", "video.frame", "video.done", "session.received", "session.close", "ready"]
+    names = ["frame", "time", "data", "format", "width", "height", "received", "session", "session_id", "camera"]
+    values = [None, True, -1, 0, 7, 1e300, 2**64, "", "jpeg", "rgb", "=" * 5, picture(), [], {}, [[]], {"fx": 1}]
+    with served(tmp_path / "data", limits=WebLimits(sessions=100)) as client:
+        for _ in range(60):
+            with client.websocket_connect(ADDRESS) as socket:
+                begin(socket)
+                message = {"type": kinds[random.integers(len(kinds))]}
+                message |= {names[k]: values[random.integers(len(values))] for k in random.integers(len(names), size=4)}
+                socket.send_json(message)
+                socket.send_json({"type": "session.config"})  # which is refused here
+                answer = until(socket, "error", code="invalid_message")
+                assert {each["type"] for each in answer} <= {"video.ack", "error", "result", "session.done"}, message
+                socket.close(1000)
+        with client.websocket_connect(ADDRESS) as socket:
+            begin(socket)
+            send(socket, 0)
+            assert until(socket, "result")
+        assert figure(client, 'refusals_total{code="engine_failed"}') == 0
 
 
 def test_a_session_that_nobody_resumes_ends(tmp_path: Path) -> None:
