@@ -141,6 +141,10 @@ class AscendingColumn:
         position = bisect_left(self._numbers, number)
         return position < len(self._numbers) and self._numbers[position] == number
 
+    def below(self, number: int) -> int:
+        """How many are below a number."""
+        return bisect_left(self._numbers, number)
+
     def append(self, number: int) -> None:
         assert not self._numbers or number > self._numbers[-1], "frame numbers must ascend"
         self._numbers.append(number)

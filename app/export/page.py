@@ -15,6 +15,7 @@ from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.page_surface import add_surface
 from stream_recon.app.export.points import OrderedPoints, ordered_points
 from stream_recon.app.export.splats import job_splats
+from stream_recon.app.result.cameras import of_bodies
 from stream_recon.app.result.folder import current_splats
 from stream_recon.app.viewer.document import with_page
 from stream_recon.app.viewer.server import start_server, stop_server
@@ -84,7 +85,7 @@ def _fill(server: Any, job: ExportJob, cloud: OrderedPoints) -> str:
     cameras = [cloud.cameras[k] for k in uniform_indices(len(cloud.cameras), MAX_FRUSTA)]
     lines = frusta(cameras, job.view, FRUSTUM_SHARE * cloud.extent).reshape(-1, 2, 3)
     scene.add_line_segments("/cameras", lines, _levels(FRUSTUM_COLOUR), thickness=1.5, thickness_units="screen")
-    path = np.array([camera.T_world_camera[:3, 3] for camera in job.result.cameras])
+    path = np.array([camera.T_world_camera[:3, 3] for camera in of_bodies(job.result.cameras)])
     if len(path) > 1:
         segments = np.stack([path[:-1], path[1:]], axis=1).astype(np.float32)
         scene.add_line_segments("/path", segments, _levels(PATH_COLOUR), thickness=3.0, thickness_units="screen")

@@ -10,6 +10,7 @@ from stream_recon.app.core.output_file import write_new
 from stream_recon.app.export.glb import PATH_COLOUR
 from stream_recon.app.export.job import ExportJob, ExportReport
 from stream_recon.app.export.points import ordered_points
+from stream_recon.app.result.cameras import of_bodies
 from stream_recon.app.result.depth import depth_path, read_depth
 from stream_recon.app.result.run_record import PROGRAM
 from stream_recon.configs.errors import OutputError, missing_library
@@ -28,7 +29,7 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
     # In memory, bounded by the number of points: Rerun's file writer blocks forever on a full disk.
     stream = recording.binary_stream()
     recording.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_DOWN, static=True)
-    line = np.array([camera.T_world_camera[:3, 3] for camera in cloud.cameras])
+    line = np.array([camera.T_world_camera[:3, 3] for camera in of_bodies(cloud.cameras)])
     recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
     (width, height), k = job.view.size, job.view.intrinsics
     starts = [0, *cloud.point_ends.tolist()]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_correction import GRID
 from stream_recon.app.core.disk_table import AscendingColumn, DiskColumn, DiskTable
+from stream_recon.app.core.rig import VIEW_STRIDE
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 
 THUMBNAIL_SIDE = 128
@@ -154,8 +155,8 @@ class Timeline:
         return list(chosen.values())[:count]
 
     def path(self, vertices: int) -> NDArray[np.float32]:
-        """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's."""
-        return _thinned(self.poses, vertices)
+        """Camera centres [m, 3], m <= ``vertices``, with the first and the last frame's; of a rig those of view 0."""
+        return self._thinned(self.poses, vertices)
 
     def spaced_poses(self, count: int) -> NDArray[np.float64]:
         """T_world_camera [m, 4, 4], m <= ``count``, of evenly spaced frames."""
@@ -167,7 +168,7 @@ class Timeline:
 
     def causal_path(self, vertices: int) -> NDArray[np.float32]:
         """`path` by the causal poses."""
-        return _thinned(self.causal_poses, vertices)
+        return self._thinned(self.causal_poses, vertices)
 
     def segments(self, edges: NDArray[np.int64]) -> NDArray[np.float32]:
         """Lines [m, 2, 3] between the cameras of pairs of source frames [E, 2], of those frames that were added."""
@@ -176,9 +177,8 @@ class Timeline:
         ends = self.poses[np.array(known, np.intp).reshape(-1)][:, :3, 3]
         return ends.reshape(-1, 2, 3).astype(np.float32)
 
-
-def _thinned(poses: DiskColumn, vertices: int) -> NDArray[np.float32]:
-    return poses[_spaced(len(poses), vertices)][:, :3, 3].astype(np.float32)
+    def _thinned(self, poses: DiskColumn, vertices: int) -> NDArray[np.float32]:
+        return poses[_spaced(self._indices.below(VIEW_STRIDE), vertices)][:, :3, 3].astype(np.float32)
 
 
 def _spaced(n: int, count: int) -> NDArray[np.intp]:

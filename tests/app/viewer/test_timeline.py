@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stream_recon.app.core.depth_points import frame_points
+from stream_recon.app.core.rig import VIEW_STRIDE
 from stream_recon.app.core.transforms import transform_points
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.viewer.timeline import Timeline, make_view
@@ -32,6 +33,15 @@ def test_views_are_thinned_evenly_and_poses_kept() -> None:
     named = timeline.revise(Revision((FrameRevision(33, walk_pose(0)), FrameRevision(30, np.eye(4)))))
     assert named.tolist() == [11, 10]
     np.testing.assert_array_equal(timeline.poses[10], np.eye(4))
+
+
+def test_the_path_of_a_rig_is_that_of_its_first_view() -> None:
+    timeline, k = Timeline(), room_result(0).intrinsics
+    for view in range(3):
+        for i in range(5):
+            timeline.add_frame(view * VIEW_STRIDE + i, walk_pose(i / 10), k)
+    np.testing.assert_allclose(timeline.path(50), [walk_pose(i / 10)[:3, 3] for i in range(5)], atol=1e-6)
+    assert timeline.causal_path(50).shape == (5, 3) and len(timeline) == 15
 
 
 def test_a_view_keeps_the_cameras_shape() -> None:
