@@ -270,6 +270,18 @@ def test_viewer_pages_that_never_read_are_dropped_and_leave_the_viewer_to_others
 
 
 @pytest.mark.slow
+def test_a_frame_of_ten_megabytes_ends_its_connection_alone(running: ServerProcess) -> None:
+    address = running.url.replace("http", "ws") + "v1/stream"
+    with websockets.sync.client.connect(address) as other, websockets.sync.client.connect(address) as large:
+        with contextlib.suppress(WebSocketException):
+            large.send(json.dumps({"type": "session.config", "camera": "x" * 10_000_000}))
+        with pytest.raises(WebSocketException):
+            large.recv(timeout=20)
+        other.send(json.dumps({"type": "video.done"}))
+        assert json.loads(other.recv(timeout=20))["code"] == "invalid_message"
+    assert json.loads(get(running, "healthz")) == {"status": "ok"}
+
+
 def test_a_client_that_goes_away_in_the_middle_leaves_the_rest_unharmed(running: ServerProcess) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
 
