@@ -53,7 +53,6 @@ class RemoteStream:
 
     def __init__(self, address: str, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
         self._address, self._config, self._tls = address, config, tls
-        self._socket: ClientConnection | None = None
         self._count = self._received = 0
         self._settled = -1
         """Number of the last frame that the server has acknowledged or refused."""
@@ -106,12 +105,11 @@ class RemoteStream:
 
     def _close(self) -> None:
         self._is_over = True
-        if self._socket is not None:
-            self._socket.close()
+        self._socket.close()
 
     def _open(self) -> None:
         """Begin or resume the session. Raises OSError, WebSocketException; ConfigError, ResourceError."""
-        self._socket = connect_socket(
+        self._socket: ClientConnection = connect_socket(
             self._address, ssl=self._tls, max_size=None, compression=None, close_timeout=CLOSE_SECONDS
         )
         self._socket.send(json.dumps(self._config))
@@ -128,13 +126,11 @@ class RemoteStream:
         if self._is_over:
             raise InputError("the stream is finished: connect again")
         self._last = {**message, "received": self._received}
-        assert self._socket is not None
         with suppress(ConnectionClosed, OSError):  # sent again once the next answer is waited for
             self._socket.send(json.dumps(self._last))
 
     def _next(self) -> list[RemoteResult | Revision]:
         """Take the server's next message."""
-        assert self._socket is not None
         try:
             message = json.loads(self._socket.recv())
         except (ConnectionClosed, OSError):
@@ -206,15 +202,14 @@ def _failure(message: dict[str, Any]) -> Exception:
     return kinds.get(message["code"], ResourceError)(f"the server says: {message['message']}")
 
 
-def _array(message: dict[str, Any] | None) -> Any:
-    """An array of a message; None: it has none."""
+def _array(message: dict[str, Any] | None, kind: type[np.floating[Any]]) -> Any:
+    """An array of a message, of a type; None: it has none."""
     if message is None:
         return None
-    return np.frombuffer(base64.b64decode(message["data"]), "<f2").reshape(message["shape"])
+    return np.frombuffer(base64.b64decode(message["data"]), "<f2").reshape(message["shape"]).astype(kind)
 
 
 def _result(message: dict[str, Any]) -> RemoteResult:
-    depth, confidence = (_array(message.get(name)) for name in ("depth", "confidence"))
     return RemoteResult(
         index=message["frame"],
         timestamp=message["time"],
@@ -224,8 +219,8 @@ def _result(message: dict[str, Any]) -> RemoteResult:
         is_keyframe=message["keyframe"],
         health=message["health"],
         state=message["state"],
-        depth=None if depth is None else depth.astype(np.float32),
-        confidence=None if confidence is None else confidence.astype(np.float32),
+        depth=_array(message.get("depth"), np.float32),
+        confidence=_array(message.get("confidence"), np.float32),
     )
 
 
@@ -236,5 +231,5 @@ def _revised(message: dict[str, Any]) -> FrameRevision:
         np.array(message["pose"], np.float64),
         message["depth_scale"],
         None if camera is None else Intrinsics(**camera),
-        _array(message.get("depth_field")),
+        _array(message.get("depth_field"), np.float16),
     )

@@ -122,11 +122,9 @@ class Sessions:
                     json.dumps({"type": "error", "code": code, "message": str(error) or "nothing came", **retry})
                 )
                 await socket.close(1013 if retry else 1008)
-        except WebSocketDisconnect as error:
-            if session is not None and session.socket is socket and error.code == 1000:
+        except (WebSocketDisconnect, RuntimeError) as error:  # RuntimeError: another connection took the session over
+            if session is not None and session.socket is socket and getattr(error, "code", 1006) == 1000:
                 self._end(session, "closed")
-        except RuntimeError:  # another connection took the session over
-            pass
         finally:
             if sender is not None:
                 sender.cancel()
