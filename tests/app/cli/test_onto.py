@@ -20,13 +20,14 @@ from stream_recon.app.result.folder import read_result
 from tests.app.fake_engine import FakeEngine
 from tests.app.localization.places import to_truth, write_refined
 from tests.app.program import exit_code
-from tests.app.slam.room import FOCAL, Video, drifting, network_result, picture, pose, walk
+from tests.app.slam.room import FOCAL, SIZE, Video, drifting, network_result, picture, pose, walk
 
 KNOWN = walk(14)
 TRUTH = walk(40)[10:34]
 OWN = Similarity(1.6, pose((0, 0, 0), 0.7, 0.2)[:3, :3], np.array([2.0, 1.0, 0.0]))
 """From the true world to the new run's."""
-FAST = ("--no-viewer", "--no-mesh", "--dense", "off")
+CAMERA = f"{FOCAL},{FOCAL},{SIZE[0] / 2 - 0.5},{SIZE[1] / 2 - 0.5}"
+FAST = ("--no-viewer", "--no-mesh", "--dense", "off", "--intrinsics", CAMERA)
 
 
 class RoomEngine(FakeEngine):
