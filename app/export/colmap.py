@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.depth_points import sure_pixels
 from stream_recon.app.core.output_file import new_file, write_new
+from stream_recon.app.core.rig import VIEW_STRIDE, Rig, view_of
 from stream_recon.app.core.transforms import invert_pose, quaternion_xyzw
 from stream_recon.app.export.depth import MASKS_NOTE, excluded_pixels, frame_name, has_masks, missing_frames, write_mask
 from stream_recon.app.export.job import ExportJob, ExportReport
@@ -35,9 +36,12 @@ from stream_recon.configs.errors import OutputError
 MODEL = "sparse/0"
 DENSE_POINTS = 100_000
 """Points from depth maps where there are no tracks: trainers are initialised with points, and some fail without."""
-CAMERA_ID = 1
+FIRST_CAMERA, RIG_ID = 1, 1
+CAMERA_SENSOR = 0
+"""Number of the kind of sensor."""
 PINHOLE = 1
 """Number of the camera model; its parameters are fx, fy, cx, cy."""
+ONE_CAMERA, ONE_RIG = "One PINHOLE camera", "A rig of PINHOLE cameras (COLMAP 3.12 and newer)"
 KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 TRACK_ELEMENT = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
 POINT = np.dtype([("number", "<u8"), ("xyz", "<f8", 3), ("rgb", "u1", 3), ("error", "<f8"), ("length", "<u8")])
@@ -76,6 +80,8 @@ def write_colmap(job: ExportJob, folder: Path) -> ExportReport:
     model.mkdir(parents=True)
     errors = observed.errors(cameras, images.view)
     _write_model(model, cameras, images.view, observed, errors)
+    if job.result.rig is not None:
+        _write_rig(model, job.result.rig, cameras)
     report = _report(job, images, len(cameras), observed, errors, sparse)
     if fused:
         report.notes.append(STEREO_NOTE)
@@ -143,11 +149,12 @@ def _write_model(
 ) -> None:
     """Write ``cameras.bin``, ``images.bin`` and ``points3D.bin``. ``errors``: of the observations [O], in pixels.
 
-    An image's keypoints are its observations, so that each has a point. Numbers of images and points begin with 1.
+    An image's keypoints are its observations, so that each has a point. Numbers of images and points begin with 1. Each
+    view of a rig has a camera of its own.
     """
-    k = view.intrinsics
-    camera_row = struct.pack("<QIiQQ4d", 1, CAMERA_ID, PINHOLE, *view.size, k.fx, k.fy, k.cx, k.cy)
-    write_new(model / "cameras.bin", camera_row)
+    k, numbers = view.intrinsics, sorted({_camera_id(camera) for camera in cameras})
+    rows = [struct.pack("<IiQQ4d", number, PINHOLE, *view.size, k.fx, k.fy, k.cx, k.cy) for number in numbers]
+    write_new(model / "cameras.bin", struct.pack("<Q", len(rows)) + b"".join(rows))
     by_image = np.argsort(observed.camera, kind="stable")
     starts = np.searchsorted(observed.camera[by_image], np.arange(len(cameras) + 1))
     keypoint = np.empty(len(by_image), np.int64)
@@ -165,9 +172,45 @@ def _write_poses(path: Path, cameras: Sequence[FrameCamera], keypoints: Sequence
         for number, (camera, own) in enumerate(zip(cameras, keypoints, strict=True), start=1):
             T_camera_world = invert_pose(camera.T_world_camera)
             x, y, z, w = quaternion_xyzw(T_camera_world[:3, :3])
-            file.write(struct.pack("<I7dI", number, w, x, y, z, *T_camera_world[:3, 3], CAMERA_ID))
+            file.write(struct.pack("<I7dI", number, w, x, y, z, *T_camera_world[:3, 3], _camera_id(camera)))
             file.write(f"{frame_name(camera.index)}.jpg\0".encode())
             file.write(struct.pack("<Q", len(own)) + own.tobytes())
+
+
+def _camera_id(camera: FrameCamera) -> int:
+    return FIRST_CAMERA + view_of(camera.index)
+
+
+def _rigid(T: NDArray[np.float64]) -> bytes:
+    """A transform as a quaternion w, x, y, z and a translation."""
+    x, y, z, w = quaternion_xyzw(T[:3, :3])
+    return struct.pack("<7d", w, x, y, z, *T[:3, 3])
+
+
+def _write_rig(model: Path, rig: Rig, cameras: Sequence[FrameCamera]) -> None:
+    """Write ``rigs.bin`` and ``frames.bin``: views with their turns, and which images are of one frame."""
+    views = sorted({view_of(camera.index) for camera in cameras})
+    first = rig.R_body_view[views[0]]
+    head = struct.pack("<QIIiI", 1, RIG_ID, len(views), CAMERA_SENSOR, FIRST_CAMERA + views[0])
+    rows = []
+    for view in views[1:]:
+        T_view_first = np.eye(4)
+        T_view_first[:3, :3] = rig.R_body_view[view].T @ first
+        rows.append(struct.pack("<iIB", CAMERA_SENSOR, FIRST_CAMERA + view, 1) + _rigid(T_view_first))
+    write_new(model / "rigs.bin", head + b"".join(rows))
+    frames: dict[int, list[int]] = {}
+    for number, camera in enumerate(cameras):
+        frames.setdefault(camera.index % VIEW_STRIDE, []).append(number)
+    with new_file(model / "frames.bin") as file:
+        file.write(struct.pack("<Q", len(frames)))
+        for frame, numbers in enumerate(frames.values(), start=1):
+            T_world_first = cameras[numbers[0]].T_world_camera.copy()
+            turn = rig.R_body_view[view_of(cameras[numbers[0]].index)].T @ first
+            T_world_first[:3, :3] = T_world_first[:3, :3] @ turn
+            file.write(struct.pack("<II", frame, RIG_ID) + _rigid(invert_pose(T_world_first)))
+            file.write(struct.pack("<I", len(numbers)))
+            for number in numbers:
+                file.write(struct.pack("<iIQ", CAMERA_SENSOR, _camera_id(cameras[number]), number + 1))
 
 
 def _write_points3d(
@@ -214,7 +257,7 @@ def _report(
         f"{mean_length:.1f} observations each, mean reprojection error {mean_error_px:.2f} px.",
         [
             "Poses in the files are world to camera; camera: x right, y down, z forward. Pixel (0, 0) covers "
-            "[0, 1) x [0, 1). One PINHOLE camera; images are undistorted.",
+            f"[0, 1) x [0, 1). {ONE_CAMERA if job.result.rig is None else ONE_RIG}; images are undistorted.",
             f"{sparse} points were tracked and triangulated: their observations were measured in the images.",
             *([MASKS_NOTE] if has_masks(job) else []),
             *([DENSE_NOTE.format(points - sparse)] if points > sparse else []),

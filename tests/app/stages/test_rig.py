@@ -6,12 +6,15 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pycolmap
 import pytest
 
 from stream_recon.app.api.result import open_result
 from stream_recon.app.core.rig import VIEW_STRIDE, Rig, view_of
-from stream_recon.app.core.transforms import Similarity
+from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.engine.model_choice import ModelChoice
+from stream_recon.app.export.formats import export
+from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.run_record import RIG, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
@@ -69,6 +72,19 @@ def test_a_rig_has_one_pose_a_frame(folder: Path) -> None:
     assert [float(line.split()[0]) for line in lines] == [0.0, 0.1, 0.2, 0.3, 0.4]
     result = open_result(folder)
     assert len(result.trajectory) == 5 and len(result.cameras) == 10
+
+
+def test_colmap_reads_a_rig(folder: Path, tmp_path: Path) -> None:
+    run_stages(RunPlan(()), StageContext(folder))
+    target, _ = export(folder, "colmap", tmp_path / "there", ExportOptions(frames="all", dense=50))
+    model = pycolmap.Reconstruction(target / "sparse/0")
+    (rig,) = model.rigs.values()
+    assert rig.num_sensors() == 2 == len(model.cameras) and len(model.frames) == 5
+    poses = {camera.index: invert_pose(camera.T_world_camera) for camera in read_result(folder).cameras}
+    for image in model.images.values():
+        index = int(image.name.removeprefix("frame_").removesuffix(".jpg"))
+        assert image.camera_id == 1 + view_of(index)
+        assert image.cam_from_world().matrix() == pytest.approx(poses[index][:3], abs=1e-6)
 
 
 def test_what_is_for_one_camera_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
