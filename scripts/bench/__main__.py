@@ -36,6 +36,7 @@ BENCHMARKS = {
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
     "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
     "colmap": "poses of the same frames by COLMAP's structure from motion and by the program",
+    "panorama": "films of 360 degrees beside ordinary ones of the same walks",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "splat": "Gaussian splats trained from our exports and from structure from motion",
     "gpu": "network on a GPU: full-size steps, batched streams, memory budgets",
