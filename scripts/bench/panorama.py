@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bench.command import run_program
 from bench.films import Picture, sample_frames, write_film
-from bench.table import header, row
+from bench.table import header
+from bench.table import row as table_row
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.evaluation.metrics import pose_errors
@@ -71,8 +72,8 @@ class FurnishedRoom:
                 if face.any():
                     u, v = along[..., 2 if k == 0 else 0], along[..., 2 if k == 1 else 1]
                     texture = self.textures[(6 * number + 2 * k + side) % len(self.textures)]
-                    place = (np.resize(each[face], (-(-face.sum() // ROW), ROW)) for each in (u, v))
-                    seen = cv2.remap(texture, *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+                    column, row = (np.resize(each[face], (-(-face.sum() // ROW), ROW)) for each in (u, v))
+                    seen = cv2.remap(texture, column, row, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
                     picture[face] = seen.reshape(-1, 3)[: face.sum()]
         return picture
 
@@ -126,7 +127,7 @@ def run(options: Namespace) -> None:
                     np.array([getattr(c, key) for c in cameras]) for key in ("T_world_camera_causal", "T_world_camera")
                 )
                 errors = (f"{_error(poses, T):.5f}" for poses in (stream, refined))
-                row(seed, name, *errors, done.record["verdict"]["level"], f"{done.seconds:.0f}")
+                table_row(seed, name, *errors, done.record["verdict"]["level"], f"{done.seconds:.0f}")
 
 
 def _noisy(picture: Picture, random: np.random.Generator) -> Picture:
