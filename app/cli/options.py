@@ -40,6 +40,15 @@ ScaleFrom = Annotated[
     str | None, option(f"Convert the result to metres by {SCALE_FORMS}.", panel=MAPPING, metavar="WHAT")
 ]
 
+Poses = Annotated[
+    str | None,
+    option(
+        r"Known poses: a trajectory, COLMAP model or transforms.json as FILE\[@SECONDS], fixed:FILE or scale:FILE.",
+        panel=MAPPING,
+        metavar="POSES",
+    ),
+]
+
 Publish = Annotated[
     list[str] | None,
     option(

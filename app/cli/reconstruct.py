@@ -90,6 +90,7 @@ def reconstruct_command(
     keyframes: shared.Keyframes = None,
     mapping: shared.Mapping = "full",
     scale_from: shared.ScaleFrom = None,
+    poses: shared.Poses = None,
     onto: Annotated[
         Path | None,
         shared.option(
@@ -147,6 +148,7 @@ def reconstruct_command(
         mapping=mapping,
         mask_sky=mask_sky,
         scale_from=scale_from,
+        poses=poses,
         onto=onto,
         reconnect=reconnect,
         publish=tuple(publish or ()),

@@ -133,6 +133,8 @@ class KeptPoses(StrEnum):
     NETWORK = "network"
     STREAM = "stream"
     """Those of the online back end."""
+    GIVEN = "given"
+    """Those that the user knows."""
 
 
 class Certainty(IntEnum):

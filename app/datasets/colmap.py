@@ -230,7 +230,7 @@ MODEL_FOLDERS = ("sparse/[0-9]*", "sparse", "colmap/sparse/[0-9]*", "colmap/spar
 
 
 def is_colmap(path: Path) -> bool:
-    return (path / "images").is_dir() and bool(_models(path))
+    return (path / "images").is_dir() and bool(find_models(path))
 
 
 def colmap_images(path: Path) -> tuple[Path, ...]:
@@ -245,7 +245,7 @@ def colmap_images(path: Path) -> tuple[Path, ...]:
 
 def load_colmap(path: Path) -> Recording:
     """All images with the poses of registered ones, and the model's points as sparse depth."""
-    images, models = colmap_images(path), _models(path)
+    images, models = colmap_images(path), find_models(path)
     sizes = {model: len(read_images(model)) for model in models} if models[1:] else {}
     model = max(models, key=sizes.__getitem__) if sizes else models[0]
     registered, missing = _registered(model, path / "images", images)
@@ -328,16 +328,16 @@ def _choice(sizes: dict[Path, int], chosen: Path) -> str:
     return f"of {len(sizes)} COLMAP models {chosen.name}, of {sizes[chosen]} images, is used, not {others}"
 
 
-def _models(path: Path) -> list[Path]:
+def find_models(path: Path) -> list[Path]:
     """Models of the first place that has any, by their numbers."""
     for pattern in MODEL_FOLDERS:
         folders = sorted(path.glob(pattern), key=lambda folder: natural_key(folder.name))
-        if found := [folder for folder in folders if _is_model(folder)]:
+        if found := [folder for folder in folders if is_model(folder)]:
             return found
     return []
 
 
-def _is_model(folder: Path) -> bool:
+def is_model(folder: Path) -> bool:
     return any(
         all((folder / f"{part}{suffix}").is_file() for part in ("cameras", "images")) for suffix in (".bin", ".txt")
     )

@@ -26,12 +26,24 @@ def is_nerfstudio(path: Path) -> bool:
 
 
 def count_nerfstudio(path: Path) -> int:
-    return len(_frames(path)[1])
+    return len(_frames(path / "transforms.json")[1])
+
+
+def named_poses(file: Path) -> tuple[dict[str, FloatArray], bool]:
+    """Poses of a transforms.json by the names of its images, which need not be there, and whether they are in metres.
+
+    Raises InputError.
+    """
+    frames = _frames(file)[1]
+    # As of `load_nerfstudio`: measured depth comes from a metric sensor.
+    metric = any(isinstance(frame.get("depth_file_path"), str) for frame in frames)
+    return {str(frame["file_path"]): _pose(frame, file) for frame in frames}, metric
 
 
 def load_nerfstudio(path: Path) -> Recording:
     """The images that transforms.json lists, in natural order of their names; without timestamps."""
-    table, frames = _frames(path)
+    file = path / "transforms.json"
+    table, frames = _frames(file)
     images = tuple(_image(path, frame) for frame in frames)
     named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
     depth = {i: listed_file(path, name) for i, name in named if isinstance(name, str)}
@@ -43,7 +55,7 @@ def load_nerfstudio(path: Path) -> Recording:
     units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
     return Recording(
         images=images,
-        poses={i: _pose(frame, path) for i, frame in enumerate(frames)},
+        poses={i: _pose(frame, file) for i, frame in enumerate(frames)},
         camera=common_camera([_camera(t, path, size) for t in tables]),
         calibration=calibration,
         unusable=unusable,
@@ -67,8 +79,7 @@ def _calibrations(tables: list[dict[str, Any]], size: tuple[int, int] | None) ->
         return None, str(error)
 
 
-def _frames(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    file = path / "transforms.json"
+def _frames(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     table = read_json(file)
     frames = table.get("frames") if isinstance(table, dict) else None
     if not isinstance(frames, list) or not frames:
@@ -85,8 +96,8 @@ def _image(path: Path, frame: Mapping[str, Any]) -> Path:
     return listed_file(path, name if Path(name).suffix else f"{name}.png")
 
 
-def _pose(frame: Mapping[str, Any], path: Path) -> FloatArray:
-    where = f"{path / 'transforms.json'}, transform_matrix of {frame['file_path']}"
+def _pose(frame: Mapping[str, Any], file: Path) -> FloatArray:
+    where = f"{file}, transform_matrix of {frame['file_path']}"
     try:
         matrix = np.array(frame.get("transform_matrix"), dtype=np.float64)
     except (TypeError, ValueError) as error:

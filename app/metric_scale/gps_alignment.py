@@ -133,19 +133,39 @@ def _synchronized(
     """Pairs of positions at the same times, and a note on the clocks for the record."""
     assert source.positions.times is not None, "positions by frame need no clock"
     track = TimedPath(source.positions.times, source.positions.metres)
+    seconds, note = clock_shift(path, track, source.begins, f"--scale-from {text}", recorded, config)
+    return _pairs(path.shifted(seconds), track, config), note
+
+
+def clock_shift(
+    path: TimedPath,
+    track: TimedPath,
+    begins: float | None,
+    given: str,
+    recorded: float | None = None,
+    config: TrackConfig = DEFAULT_SCALE.track,
+) -> tuple[float, str]:
+    """Seconds to add to the trajectory's times so that they are the track's, and a note on the clocks for the record.
+
+    Args:
+        begins: see `GpsTrack`.
+        given: the option in the user's words, for messages.
+
+    Raises InputError: the times do not overlap, and no offset, or more than one, fits.
+    """
     min_common = config.min_overlap * min(path.span, track.span)
-    if source.begins is not None:
-        return _pairs(path.shifted(track.times[0] + source.begins), track, config), ""
+    first, delay = float(track.times[0]), float(path.times[0] - track.times[0])
+    if begins is not None:
+        return first + begins, ""
 
     def misfit(offset: float) -> float:
         pairs = _pairs(path.shifted(offset), track, config)
         return _misfit(pairs, config) if path.span and len(pairs.path) else float("inf")
 
     best = find_offset(path, track, misfit, min_common, config.offset) if min_common > 0 else None
-    first, delay = float(track.times[0]), path.times[0] - track.times[0]
     if common_time(path, track) >= max(min_common, 1e-9):
-        _check_clock(best, misfit(0.0), first, delay, text, config)
-        return _pairs(path, track, config), ""
+        _check_clock(best, misfit(0.0), first, delay, given, config)
+        return 0.0, ""
     # The clocks differ, such as by the time of day: the offset of the best fit.
     how = "found by the fit"
     if recorded is not None and (best is None or best.ambiguous(config.offset)):
@@ -156,23 +176,23 @@ def _synchronized(
             how = "by the video's time"
     if best is None:
         raise InputError(
-            f"--scale-from {text}: the track does not fit the camera's trajectory at any time: give the second of the "
-            "track at which the source begins, as track:FILE@SECONDS"
+            f"{given}: the track does not fit the camera's trajectory at any time (it is of {first:.2f} to "
+            f"{track.times[-1]:.2f} s, the camera's of {path.times[0]:.2f} to {path.times[-1]:.2f} s): give the second "
+            "of the track at which the source begins, as FILE@SECONDS"
         )
     begin = best.seconds + delay
     if best.ambiguous(config.offset):
         assert best.other is not None, "an ambiguous offset has another one"
         raise InputError(
-            f"--scale-from {text}: the track fits about as well from {begin:.1f} s as from "
+            f"{given}: the track fits about as well from {begin:.1f} s as from "
             f"{best.other + delay:.1f} s on: give the second of the track at which the source "
-            "begins, as track:FILE@SECONDS"
+            "begins, as FILE@SECONDS"
         )
-    clock = f"; the source begins {begin:.1f} s after the track ({how})"
-    return _pairs(path.shifted(best.seconds), track, config), clock
+    return best.seconds, f"; the source begins {begin:.1f} s after the track ({how})"
 
 
 def _check_clock(
-    best: ClockOffset | None, misfit: float, first: float, begins: float, text: str, config: TrackConfig
+    best: ClockOffset | None, misfit: float, first: float, begins: float, given: str, config: TrackConfig
 ) -> None:
     """Raises InputError where times may agree by chance: the track fits better, or about as well, at another time.
 
@@ -188,9 +208,9 @@ def _check_clock(
     far_better = not fits_as_well(misfit, best.misfit, config.offset)
     if another is not None and (far_better or first < SINCE_1970):
         raise InputError(
-            f"--scale-from {text}: by its times the source begins {begins:.1f} s after the track, but the track fits "
+            f"{given}: by its times the source begins {begins:.1f} s after the track, but the track fits "
             f"{'better' if far_better else 'about as well'} from {begins + another:.1f} s on: give the second of the "
-            "track at which the source begins, as track:FILE@SECONDS"
+            "track at which the source begins, as FILE@SECONDS"
         )
 
 

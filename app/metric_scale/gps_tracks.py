@@ -185,7 +185,7 @@ def _tum(lines: list[str]) -> Positions:
         raise ValueError("its lines are not 'seconds x y z ..'") from error
     if rows.ndim != 2 or rows.shape[1] != 4:
         raise ValueError("its lines are not 'seconds x y z ..'")
-    return _cartesian_positions(rows[:, 1:], rows[:, 0] * epoch_unit(rows[:, 0]), None)
+    return cartesian_positions(rows[:, 1:], rows[:, 0] * epoch_unit(rows[:, 0]), None)
 
 
 def _csv(lines: list[str]) -> Positions:
@@ -214,7 +214,7 @@ def _csv(lines: list[str]) -> Positions:
         if x is None or y is None or z is None:
             raise ValueError(f"it has neither latitude and longitude nor x, y and z, but {titles}")
         metres = np.stack([x.numbers(LENGTHS), y.numbers(LENGTHS), z.numbers(LENGTHS)], axis=1)
-        positions = _cartesian_positions(metres, times, frames)
+        positions = cartesian_positions(metres, times, frames)
     return replace(positions, left_out=positions.left_out + left_out)
 
 
@@ -227,7 +227,8 @@ def _signs(columns: list[Column], angle: Column, positive: str, negative: str) -
     return np.array([-1.0 if word[:1] == negative else 1.0 for word in words])
 
 
-def _cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:
+def cartesian_positions(metres: FloatArray, times: FloatArray | None, frames: FloatArray | None) -> Positions:
+    """Positions from coordinates [N, 3] in metres, relative to an origin where they are far from theirs."""
     good = np.asarray(np.isfinite(metres).all(axis=1))
     metres = _at_least_three(metres[good])
     median, origin = np.median(metres, axis=0), None

@@ -1,11 +1,13 @@
 """Sources of metric scale as users write them.
 
-``marker:0.16``, ``frames:12,240,1.85``, ``height:1.6``, ``track:walk.gpx[@12.5]``, ``exif``.
+``marker:0.16``, ``frames:12,240,1.85``, ``height:1.6``, ``track:walk.gpx[@12.5]``, ``exif``; and known poses, see
+`parse_poses`.
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, cast, get_args
 
 from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
 from stream_recon.configs.errors import ConfigError, InputError
@@ -15,6 +17,13 @@ FORMS = (
     "cameras of two frames; height:METRES of the camera above the ground; track:FILE[@SECONDS], positions as GPX, "
     "NMEA, CSV or TUM; "
     "exif, the GPS positions of photographs"
+)
+
+
+PosesUse = Literal["fixed", "prior", "scale"]
+POSES_FORMS = (
+    "FILE[@SECONDS], poses that the refinement corrects; fixed:FILE, poses that stay; scale:FILE, metres alone; where "
+    "FILE is a TUM or EuRoC trajectory, a COLMAP model, transforms.json or a data set's folder"
 )
 
 
@@ -56,10 +65,25 @@ class Photographs:
     """GPS positions in the EXIF data of the source's images."""
 
 
+@dataclass(frozen=True)
+class PosesChoice:
+    """What ``--poses`` says."""
+
+    use: PosesUse
+    path: Path
+    begins: float | None = None
+    """Seconds after the first known pose at which the source begins; None: by the times, or estimated."""
+
+    @property
+    def text(self) -> str:
+        """The value of ``--poses`` with an absolute path."""
+        return f"{self.use}:{self.path}" + ("" if self.begins is None else f"@{self.begins:g}")
+
+
 ScaleSource = Marker | Distance | Height | GpsTrack | Photographs
 
 
-def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
+def parse_scale_source(text: str) -> tuple[ScaleSource | PosesChoice, str]:
     """The source with the content of its files, and its text with absolute paths.
 
     Raises ConfigError: it is of no known form; InputError: a file cannot be read, or has no positions.
@@ -69,6 +93,9 @@ def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
         return Photographs(), "exif"
     if kind == "track" and value:
         return _track(value)
+    if kind == "poses" and value:
+        choice = parse_poses(value)
+        return choice, f"poses:{choice.text}"
     words = value.split(",")
     try:
         if kind == "marker" and len(words) == 1:
@@ -85,7 +112,23 @@ def parse_scale_source(text: str) -> tuple[ScaleSource, str]:
     raise ConfigError(f"--scale-from {text}: use {FORMS}")
 
 
-def _track(text: str) -> tuple[GpsTrack, str]:
+def parse_poses(text: str) -> PosesChoice:
+    """Raises ConfigError: it is of no known form; InputError: there is no such file."""
+    kind, _, name = text.strip().partition(":")
+    use, name = (cast(PosesUse, kind), name) if kind in get_args(PosesUse) else ("prior", text.strip())
+    if not name:
+        raise ConfigError(f"--poses {text}: use {POSES_FORMS}")
+    path, begins = split_seconds(name, f"--poses {text}")
+    if path.exists():
+        return PosesChoice(use, path, begins)
+    if name in ("exif", "arkit"):
+        other = "--scale-from exif" if name == "exif" else "the capture's transforms.json"
+        raise ConfigError(f"--poses {text}: {name} is no file of poses: use {other}")
+    raise InputError(f"--poses {text}: there is no {path}; use {POSES_FORMS}")
+
+
+def split_seconds(text: str, given: str) -> tuple[Path, float | None]:
+    """Absolute path and seconds of ``FILE[@SECONDS]``. Raises ConfigError, which begins with ``given``."""
     name, begins = text, None
     head, at, tail = text.rpartition("@")
     if at and head:
@@ -94,13 +137,17 @@ def _track(text: str) -> tuple[GpsTrack, str]:
         except ValueError:
             name = text
     if begins is not None and not math.isfinite(begins):
-        raise ConfigError(f"--scale-from track:{text}: the seconds after @ must be a finite number")
-    path = Path(name).expanduser().absolute()
+        raise ConfigError(f"{given}: the seconds after @ must be a finite number")
+    return Path(name).expanduser().absolute(), begins
+
+
+def _track(text: str) -> tuple[GpsTrack, str]:
+    path, begins = split_seconds(text, f"--scale-from track:{text}")
     try:
         positions = read_positions(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"--scale-from: {name} cannot be read: {reason}") from error
+        raise InputError(f"--scale-from: {path} cannot be read: {reason}") from error
     return GpsTrack(positions, begins), f"track:{path}" + ("" if begins is None else f"@{begins:g}")
 
 

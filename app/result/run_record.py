@@ -19,6 +19,8 @@ FILE_NAMES = (
 PROGRAM = "stream-recon"
 ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense", "metric_scale"
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
+POSES = "poses"
+"""Key of the known poses from which a result was refined."""
 SPLATS = "splats"
 """Key of the report of the training of Gaussian splats."""
 ONTO = "onto"

@@ -32,6 +32,8 @@ class RunOptions:
     """Longer side of dense depth maps, never more than that of the images; None: none are made."""
     scale_from: str | None = None
     """Source of the metric scale, see `parse_scale_source`."""
+    poses: str | None = None
+    """Poses that are known already, see `parse_poses`."""
     onto: Path | None = None
     """Result of the same place, in whose world the run goes on and in which the result is put."""
     mesh: bool = True
@@ -53,11 +55,16 @@ class RunOptions:
         if self.dense_side is not None and not DENSE_SIDES[0] <= self.dense_side <= DENSE_SIDES[1]:
             low, high = DENSE_SIDES
             raise ConfigError(f"--dense-side is {self.dense_side}: choose {low} to {high} pixels")
+        gives_scale = self.poses is not None and self.poses.strip().startswith("scale:")
+        if gives_scale and self.scale_from is not None:
+            raise ConfigError("use --poses scale: or --scale-from, not both")
+        if self.poses is not None and not gives_scale and self.mapping != "full":
+            raise ConfigError("--poses needs a refinement: leave out --mapping, or use scale:FILE")
         if self.onto is None:
             return
         if not self.keep_map:
             raise ConfigError("--onto needs the map: leave out --no-map")
-        if self.scale_from is not None:
+        if self.scale_from is not None or gives_scale:
             raise ConfigError("use --onto or --scale-from, not both: the other result gives the unit")
         if self.mapping != "full":
             raise ConfigError("--onto needs a refinement: leave out --mapping")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.result.folder import MESH_NAME, read_result
-from stream_recon.app.result.run_record import ONTO
+from stream_recon.app.result.run_record import ONTO, POSES
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.sources.source import Source
 from stream_recon.app.stages.chain import RunPlan
@@ -18,7 +18,9 @@ def plan_refinement(folder: Path, options: RunOptions) -> tuple[RunPlan, Callabl
     Raises StreamReconError.
     """
     result = read_result(folder)
-    unit, earlier = result.metric_scale, result.run.get(ONTO)
+    unit, earlier, poses = result.metric_scale, result.run.get(ONTO), result.run.get(POSES)
+    if isinstance(poses, dict) and isinstance(poses.get("from"), str):
+        options = dataclasses.replace(options, poses=poses["from"])
     if isinstance(earlier, dict) and isinstance(earlier.get("result"), str):
         options = dataclasses.replace(options, onto=Path(earlier["result"]))
     elif unit is not None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from stream_recon.app.core.transforms import align
 from stream_recon.app.core.views import RunView
+from stream_recon.app.datasets.known_poses import read_known_poses
 from stream_recon.app.metric_scale.apply import apply_metric_scale, move_world
-from stream_recon.app.metric_scale.scale_source import parse_scale_source
+from stream_recon.app.metric_scale.scale_source import PosesChoice, parse_scale_source
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own
@@ -29,6 +30,7 @@ class ScaleStage(Stage):
     """Conversion to metres. InputError: ``given`` gives no scale for this result."""
 
     name = "metric scale"
+    absent = "not in metres"
     stopped = "stopped: the result is complete and its unit has not changed; 'stream-recon scale' converts it"
     outlasts_errors = True
     given: str = ""
@@ -36,6 +38,8 @@ class ScaleStage(Stage):
 
     @classmethod
     def of(cls, options: RunOptions) -> "ScaleStage | None":
+        if options.scale_from is None and options.poses is not None and options.onto is None:
+            return ScaleStage(f"poses:{options.poses}")
         return None if options.scale_from is None else ScaleStage(options.scale_from)
 
     def check(self) -> None:
@@ -44,12 +48,21 @@ class ScaleStage(Stage):
     def is_done(self, context: StageContext) -> bool:
         return bool(context.result.run.get(METRIC_SCALE))
 
+    def why_not(self, context: StageContext) -> str | None:
+        source = parse_scale_source(self.given)[0]
+        if not isinstance(source, PosesChoice) or source.use == "scale" or read_known_poses(source.path).metric:
+            return None
+        return f"{source.path} has no unit; --poses scale: takes its lengths for metres"
+
     def run(self, context: StageContext) -> Sequence[str]:
+        from stream_recon.app.metric_scale.known_poses import fit_known_poses
         from stream_recon.app.metric_scale.measure import measure_scale
 
         result = context.result
-        source = parse_scale_source(self.given)
-        change = measure_scale(result, *source, context.open_again, context.progress("markers"))
+        source, text = parse_scale_source(self.given)
+        if isinstance(source, PosesChoice):
+            source = fit_known_poses(result, source).track
+        change = measure_scale(result, source, text, context.open_again, context.progress("markers"))
         apply_metric_scale(result, change, context.progress("points"), context.cancel, context.view)
         return [_described(change.after(T_current_own(result.run)))]
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stream_recon.app.core.types import KeptPoses
+from stream_recon.app.datasets.known_poses import read_known_poses
+from stream_recon.app.metric_scale.known_poses import fit_known_poses
+from stream_recon.app.metric_scale.scale_source import parse_poses
 from stream_recon.app.result.disk_limit import bytes_without
 from stream_recon.app.result.feature_map import MAP_NAME, remove_map
 from stream_recon.app.result.run_record import REFINEMENT
@@ -13,6 +16,14 @@ from stream_recon.app.stages.stage import Stage, StageContext
 
 if TYPE_CHECKING:
     from stream_recon.app.slam.offline.report import RefinementReport
+
+
+OWNERS: Mapping[str, str] = {
+    KeptPoses.NETWORK: "the network's",
+    KeptPoses.STREAM: "the stream's",
+    KeptPoses.GIVEN: "the given",
+}
+"""Whose poses frames keep that are not refined."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +35,16 @@ class RefineStage(Stage):
     stopped = "refinement stopped: the result is complete but not refined; 'stream-recon refine' refines it"
     keep_map: bool = True
     """Leave the features by which the place is recognized."""
+    poses: str | None = None
+    """Known poses, see `parse_poses`."""
 
     @classmethod
     def of(cls, options: RunOptions) -> "RefineStage | None":
-        return RefineStage(options.keep_map) if options.mapping == "full" else None
+        return RefineStage(options.keep_map, options.poses) if options.mapping == "full" else None
+
+    def check(self) -> None:
+        if self.poses is not None:
+            read_known_poses(parse_poses(self.poses).path)
 
     def is_done(self, context: StageContext) -> bool:
         return REFINEMENT in context.result.run
@@ -43,6 +60,10 @@ class RefineStage(Stage):
         from stream_recon.app.stages.refinement import refine_result
         from stream_recon.app.stages.refinement_input import STORED_IMAGES
 
+        known = None
+        if self.poses is not None and (choice := parse_poses(self.poses)).use != "scale":
+            known = fit_known_poses(context.result, choice)
+            context.observer.on_message(known.how)
         report = refine_result(
             context.result,
             context.open_again,
@@ -51,6 +72,7 @@ class RefineStage(Stage):
             context.observer,
             context.cancel,
             keep_map=self.keep_map,
+            known=known,
         )
         _bound_map(context)
         if context.open_again is None:
@@ -106,4 +128,4 @@ def described(report: "RefinementReport") -> list[str]:
 
 
 def _kept(segment: Mapping[str, object]) -> str:
-    return "the stream's poses" if segment.get("kept") == KeptPoses.STREAM else "the network's poses"
+    return f"{OWNERS.get(str(segment.get('kept')), OWNERS[KeptPoses.NETWORK])} poses"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.cancel import Cancelled
 from stream_recon.app.core.views import ResultListener, RunView
+from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.amend import amend
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.run_record import REFINEMENT
@@ -18,7 +19,13 @@ from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import IntermediateState, RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.refinement_input import images_of, read_views, refine_options, rig_frames
+from stream_recon.app.stages.refinement_input import (
+    images_of,
+    read_views,
+    refine_options,
+    rig_frames,
+    with_known_poses,
+)
 from stream_recon.app.stages.refinement_output import (
     for_all_frames,
     frames_of,
@@ -42,6 +49,7 @@ def refine_result(
     cancelled: Callable[[], bool] = lambda: False,
     *,
     keep_map: bool = True,
+    known: FittingPoses | None = None,
     config: RefineConfig = REFINE,
 ) -> RefinementReport:
     """Refine a result from the network's estimates, also after earlier refinements, and write it.
@@ -53,6 +61,7 @@ def refine_result(
         view: shows intermediate states and the final one; after an early end, the unchanged result.
         observer: gets the progress.
         keep_map: leave the features by which the place is recognized.
+        known: known poses of its frames; None: it starts from the network's.
 
     Raises:
         Cancelled: ``cancelled`` returned true; the result is unchanged.
@@ -71,6 +80,7 @@ def refine_result(
     if images.change is not None:
         observer.on_message(f"{images.change}: refined with the result's small images", warning=True)
     views = read_views(result, cameras, images.scale, lambda share: report(READING_SHARE * share, "depth"))
+    views, given = with_known_poses(views, cameras, known)
 
     def show_state(state: IntermediateState) -> None:
         assert view is not None
@@ -82,12 +92,12 @@ def refine_result(
         report(READING_SHARE + (1 - READING_SHARE) * share, step)
 
     try:
-        options = refine_options(result, images.scale, progress, show_state if view else None)
+        options = refine_options(result, images.scale, progress, show_state if view else None, given)
         options = replace(options, rig=rig_frames(result, cameras))
         refinement = refine(views, images, images.scale, options, config)
         if refinement.fit is None and REFINEMENT in result.run and read_tracks(result.folder) is not None:
             raise InputError(f"no refinement was found this time; {result.folder} keeps its earlier one")
-        refined = refined_result(result, every, cameras, refinement, images.warning)
+        refined = refined_result(result, every, cameras, refinement, images.warning, known)
         for listener in listeners:
             listener.revise(refined.revision)
         if view:

@@ -1,5 +1,6 @@
 """What the refinement of a result reads: images of its source or its own, depth, poses, and options."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -10,12 +11,14 @@ from numpy.typing import NDArray
 from stream_recon.app.core.cores import usable_cores
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.source_identity import source_change
+from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder, result_of
 from stream_recon.app.result.run_record import PARTS, REFINEMENT
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 from stream_recon.app.slam.offline.refine import RefineOptions
-from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, keeps_stream
+from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses, IntermediateState, keeps_stream
 from stream_recon.app.slam.rig_poses import RigFrames
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError
@@ -124,11 +127,32 @@ def rig_frames(result: ResultFolder, cameras: Sequence[FrameCamera]) -> RigFrame
     return None if rig is None else RigFrames.of(rig, [camera.index for camera in cameras])
 
 
+def with_known_poses(
+    views: list[FrameData], cameras: Sequence[FrameCamera], known: FittingPoses | None
+) -> tuple[list[FrameData], GivenPoses | None]:
+    """The frames with known poses, in the network's world and unit, in place of its own, and which ones are known.
+
+    Frames without one follow the network's motion from those that have it.
+    """
+    if known is None:
+        return views, None
+    rows, T_known = known.placed(cameras)
+    T_network = np.array([view.T_world_camera for view in views])
+    segment = np.zeros(len(views), np.intp)
+    interpolator = PoseInterpolator(np.array(rows), T_network, T_known, np.ones(len(rows)), segment)
+    is_known = np.isin(np.arange(len(views)), rows)
+    T = np.array([interpolator.pose(row) for row in range(len(views))])
+    T[rows] = T_known
+    moved = [dataclasses.replace(view, T_world_camera=pose) for view, pose in zip(views, T, strict=True)]
+    return moved, GivenPoses(is_known, known.choice.use == "fixed")
+
+
 def refine_options(
     result: ResultFolder,
     scale: Scale,
     progress: Callable[[float, str], None],
     on_state: Callable[[IntermediateState], None] | None,
+    given: GivenPoses | None = None,
 ) -> RefineOptions:
     """Options of the solver for a result."""
     return RefineOptions(
@@ -137,6 +161,7 @@ def refine_options(
         unordered=result.run.get("unordered") is True,
         known_intrinsics=result.has_known_camera,
         refined_before=PARTS in result.run.get("options", {}),
+        given=given,
         progress=progress,
         on_state=on_state,
     )

@@ -15,10 +15,11 @@ from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.localization.build import build_map
+from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera, of_bodies
 from stream_recon.app.result.feature_map import remove_map
 from stream_recon.app.result.folder import ResultFolder
-from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, REFINEMENT, VERDICT
+from stream_recon.app.result.run_record import METRIC_SCALE, ONTO, POSES, REFINEMENT, VERDICT
 from stream_recon.app.result.tracks import SparseTracks, lens_numbers
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.slam.ba.robust_ba import BAState
@@ -46,8 +47,12 @@ def refined_result(
     cameras: Sequence[FrameCamera],
     refinement: Refinement,
     warning: str | None,
+    known: FittingPoses | None = None,
 ) -> RefinedResult:
-    """What a refinement of the frames ``cameras``, those with depth, changes in a result with the frames ``every``."""
+    """What a refinement of the frames ``cameras``, those with depth, changes in a result with the frames ``every``.
+
+    ``known``: the known poses that it started from.
+    """
     tracks = _sparse_tracks(refinement, cameras)
     is_changed = refinement.fit is not None or keeps_stream(vars(refinement.report))
     camera_model = refinement.camera_model.scaled(1 / refinement.scale.factor) if is_changed else None
@@ -60,6 +65,8 @@ def refined_result(
     }
     # Refinement starts from the network, so the result is in the reconstruction's own unit again.
     changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
+    if known is not None or POSES in result.run:
+        changes[POSES] = None if known is None else known.to_json()
     changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()
     return RefinedResult(_with_fields(moved, cameras, refinement.depth_fields), tracks, changes)
 

@@ -200,7 +200,8 @@ class SourceRun(ExitStack):
             self.on_complete(is_new=True)
         else:
             self.on_stopped()
-        if self._listeners and (self.job.options.scale_from or self.job.options.onto):
+        options = self.job.options
+        if self._listeners and any((options.scale_from, options.onto, options.poses)):
             revision = context.result.revision_since_causal
             for listener in self._listeners:
                 listener.revise(revision)

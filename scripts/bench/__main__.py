@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The first entry is this folder, whose modules must not be importable by their bare names. Tests hold the fake engine.
 sys.path[:1] = [str(ROOT / "scripts"), str(ROOT)]
 
-MODULES = {"step": "network_step"}
+MODULES = {"step": "network_step", "poses": "known_poses"}
 """Modules whose names differ from those of their benchmarks."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
@@ -29,6 +29,7 @@ BENCHMARKS = {
     "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
+    "poses": "known poses on the sample: errors that refinement corrects, and depth on true ones",
     "localization": "errors of single images in the map of a sequence, and accepted images of other places",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",

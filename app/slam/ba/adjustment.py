@@ -224,7 +224,8 @@ class _Adjustment:
         self.relative: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
             loss = priors.relative_loss_scale
-            self.relative = RelativePosePriors.from_poses(problem.relative_poses, rank, depth, loss, self.free_scales)
+            scaled = self.free_scales and problem.relative_poses.scaled
+            self.relative = RelativePosePriors.from_poses(problem.relative_poses, rank, depth, loss, scaled)
 
     def cost(self, state: ParameterBlocks) -> float:
         cost = sightings_cost(state, self.sightings, self.losses)

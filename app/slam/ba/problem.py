@@ -66,7 +66,7 @@ def rows_by(group: NDArray[np.integer], count: int) -> list[IntArray]:
 class RelativePoses:
     """Relative poses of cameras from another source, with a robust loss.
 
-    Translations are in the unit of the measured depths. Free depth scales scale them as well, by the mean of both
+    Translations are in the unit of the measured depths. Free depth scales may scale them as well, by the mean of both
     cameras' log scales: only the ratio of baseline and depth is assumed known.
     """
 
@@ -79,13 +79,13 @@ class RelativePoses:
     """Relative to the translations' lengths."""
     still: float = 0.01
     """Share of the scene's depth; shorter translations count as this long."""
+    scaled: bool = True
+    """Free depth scales scale the translations; else they are in the scene's unit, and give it its scale."""
 
     def take(self, chosen: IntArray | Mask) -> "RelativePoses":
         """The relative poses at ``chosen`` (indices or a mask)."""
-        return RelativePoses(
-            *(self.first[chosen], self.second[chosen], self.T_first_second[chosen]),
-            *(self.rotation_sigma[chosen], self.translation_sigma[chosen], self.still),
-        )
+        names = ("first", "second", "T_first_second", "rotation_sigma", "translation_sigma")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def joined(self, other: "RelativePoses") -> "RelativePoses":
         """These and others, which count as long in motion as these."""

@@ -22,9 +22,10 @@ from stream_recon.app.slam.offline.held_out_test import HeldOutTest, Judgement
 from stream_recon.app.slam.offline.incremental_sfm import reconstruct
 from stream_recon.app.slam.offline.initialization import InitialCandidate, Initializer, initial_state
 from stream_recon.app.slam.offline.keyframe_matching import VideoData, match_unordered
+from stream_recon.app.slam.offline.known_motions import with_known_motions
 from stream_recon.app.slam.offline.motion_errors import with_network_motions
 from stream_recon.app.slam.offline.path_error import PathError, path_error
-from stream_recon.app.slam.offline.report import InitialPoses
+from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ class Attempt:
         T_network, segment = self.data.T_keyframes, self.data.keyframe_segment
         return path_error(start, self.candidate, T_network, segment, self.config.path)
 
+    def with_known_motions(self, given: GivenPoses) -> "Attempt":
+        """The attempt, or one that weighs the motions that the user knows by their errors."""
+        is_known = given.is_known[self.data.keyframes]
+        return replace(self, candidate=with_known_motions(self.candidate, self.initializer, self.test, is_known))
+
     def with_network_motions(self) -> "Attempt":
         """The attempt, or one that weighs the network's motions by their errors."""
         if self.test.refined_before or self.data.rig is not None:
@@ -134,11 +140,17 @@ class AttemptSource:
     unordered: bool = False
     known_intrinsics: bool = False
     refined_before: bool = False
+    fixed: bool = False
+    """The poses stay as they are."""
     workers: int = 2
     advance: Callable[[float], None] = lambda share: None
 
     def attempts(self) -> Iterator[Attempt]:
         """Attempts, each made when it is asked for."""
+        if self.fixed:
+            given = self.from_fixed(self.test(self.matches))
+            yield from [given] if given is not None else []
+            return
         first = None if self.unordered else self.from_poses(self.test(self.matches))
         if first is not None:
             yield first
@@ -167,8 +179,8 @@ class AttemptSource:
             self.known_intrinsics,
             (data.keyframe_segment if data.keyframe_rig is None else data.keyframe_rig.view).tolist(),
             online,
-            config.start,
-            data.keyframe_rig,
+            config=config.start,
+            rig=data.keyframe_rig,
         )
         before_px, best = initializer.before_px, initializer.from_poses()
         if initializer.from_online and best.share < config.doubtful:
@@ -182,6 +194,19 @@ class AttemptSource:
                 best = other
         best = _with_camera_model(initializer, best, test)
         return Attempt(data, test, initializer, best, before_px, config)
+
+    def from_fixed(self, test: HeldOutTest) -> Attempt | None:
+        """Attempt that leaves the poses as they are; None with too few matches."""
+        data, tracks, config = self.data, training_tracks(test), self.config
+        if len(tracks.track) < config.min_observations:
+            return None
+        initializer = Initializer(
+            *(data.T_keyframes, self.camera_model, data.features, tracks, {}, self.known_intrinsics),
+            fixed=True,
+            config=config.start,
+        )
+        best = _with_camera_model(initializer, initializer.from_poses(), test)
+        return Attempt(data, test, initializer, best, initializer.before_px, config, from_images=True)
 
     def from_images(self, first: Attempt | None) -> Attempt | None:
         """Attempt from structure from motion; None where no pair of images begins it.

@@ -49,6 +49,8 @@ class Findings:
     """Why the poses are not refined; empty where they are."""
     online: InitialPoses | None = None
     """Online poses of all frames."""
+    is_given: bool = False
+    """The frames' poses are known ones in place of the network's."""
 
     @property
     def keeps_stream(self) -> bool:
@@ -167,7 +169,7 @@ def fallback_segments(findings: Findings) -> list[dict[str, object]]:
     views, keyframes, selection = findings.data.views, findings.data.keyframes, findings.selection
 
     def segment(first: int, last: int, why: str, cause: str | None, is_stream: bool) -> dict[str, object]:
-        kept = KeptPoses.STREAM if is_stream else KeptPoses.NETWORK
+        kept = KeptPoses.STREAM if is_stream else KeptPoses.GIVEN if findings.is_given else KeptPoses.NETWORK
         return {"first": views[first].index, "last": views[last].index, "why": why, "cause": cause, "kept": kept}
 
     if findings.unchanged:

@@ -123,7 +123,8 @@ def composed(
         translation.append(np.sqrt(np.square(motions.translation_sigma[rows]).sum()))
     start = np.array(first, np.intp)
     T_first_second = np.array(relative, np.float64).reshape(-1, 4, 4)
-    return RelativePoses(start, start + 1, T_first_second, np.array(rotation), np.array(translation), motions.still)
+    sigmas = np.array(rotation), np.array(translation)
+    return RelativePoses(start, start + 1, T_first_second, *sigmas, motions.still, motions.scaled)
 
 
 def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: HierarchyConfig = HIERARCHY) -> BAState:

@@ -14,6 +14,7 @@ from stream_recon.app.core.transforms import Similarity, invert_pose
 from stream_recon.app.slam.ba import robust_ba
 from stream_recon.app.slam.ba.problem import BAScene, FloatArray, Mask, Observations, Priors, RelativePoses, rows_by
 from stream_recon.app.slam.ba.robust_ba import ADJUSTMENT, AdjustmentConfig, BAState, SolveOptions
+from stream_recon.app.slam.evidence.depth_scales import keyframe_depth_scales
 from stream_recon.app.slam.matching import relative_poses
 from stream_recon.app.slam.matching.features import Features
 from stream_recon.app.slam.matching.matching import Matches, Tracks
@@ -102,6 +103,8 @@ class Initializer:
     """[N], segment of each keyframe; None: one."""
     online: InitialPoses | None = None
     """Online poses of the keyframes, approximately in the network's world and scale."""
+    fixed: bool = False
+    """The poses stay as they are, and depth follows them."""
     config: StartConfig = START
     rig: RigFrames | None = None
     """Of the keyframes."""
@@ -230,6 +233,8 @@ class Initializer:
         priors: Priors,
         options: SolveOptions | None = None,
     ) -> BAState:
+        if self.fixed:
+            return solve_fixed(start, rounds, priors, options)
         return hierarchical_ba.solve(start, motions, rounds, priors, options, self.config.hierarchy)
 
     @property
@@ -297,6 +302,17 @@ class Initializer:
             return False
         error = camera_model_selection.focal_error(fit, priors, self.config.distortion)
         return error is None or error > self.config.sure_focal
+
+
+def solve_fixed(
+    start: BAState, rounds: Sequence[robust_ba.BARound], priors: Priors, options: SolveOptions | None = None
+) -> BAState:
+    """State after rounds that leave all poses as they are; the depth scales follow the points."""
+    count = len(start.scene.T_world_camera)
+    options = replace(options or SolveOptions(), fixed=np.ones(count, bool))
+    fit = robust_ba.solve(robust_ba.retriangulated(start), None, rounds, priors, options)
+    log_scale = np.log(keyframe_depth_scales(fit, count))
+    return replace(fit, scene=replace(fit.scene, log_depth_scale=log_scale))
 
 
 def _part(held_out: camera_model_selection.Held, count: int, config: StartConfig) -> NDArray[np.intp]:

@@ -35,7 +35,7 @@ from stream_recon.app.slam.offline.keyframe_matching import (
     match_all_keyframes,
 )
 from stream_recon.app.slam.offline.keyframe_selection import choose_keyframes, choose_rig_keyframes
-from stream_recon.app.slam.offline.report import InitialPoses, IntermediateState, Refinement, WarmStart
+from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses, IntermediateState, Refinement, WarmStart
 from stream_recon.app.slam.offline.second_pass import agreeing_depth_scales, corrected_depth, scale_jumps, second_pass
 from stream_recon.app.slam.rig_poses import RigFrames
 
@@ -74,9 +74,16 @@ class RefineOptions:
     """Frames are views of a rig, each in a world of its own; None: one camera."""
     refined_before: bool = False
     """The frames' poses and depth are those of refined parts, which are adjusted together."""
+    given: GivenPoses | None = None
+    """The frames' poses are known ones; None: the network's."""
     progress: Progress = lambda share, what: None
     on_state: Callable[[IntermediateState], None] | None = None
     """Called after each pass."""
+
+    @property
+    def keeps_poses(self) -> bool:
+        """Whether the poses are given and stay as they are."""
+        return self.given is not None and self.given.fixed
 
 
 def refine(
@@ -95,11 +102,14 @@ def refine(
         data, online = align_rig(data, options.rig, options.initial_poses)
         options, config = replace(options, initial_poses=online), config.for_rig()
     # With several segments, online poses do not share one world with the aligned segments.
-    online = options.initial_poses if data.views[-1].segment == 0 else None
+    is_one_world = data.views[-1].segment == 0 and not options.keeps_poses
+    online = options.initial_poses if is_one_world else None
     unordered = options.unordered and len(views) <= config.max_unordered
     progress = _StageProgress(options.progress)
     stages = _Stages(images, scale, camera_model, online, unordered, options, config, progress)
     findings = Findings(data, online=options.initial_poses)
+    if options.given is not None:
+        findings = replace(findings, is_given=True, online=online if options.keeps_poses else options.initial_poses)
     try:
         for stage in stages.every():
             findings = stage(findings)
@@ -162,7 +172,7 @@ class _Stages:
         with self.progress.stage("matches"):
             if self.unordered:
                 return replace(findings, matches=PairMatches())
-            if self.options.refined_before:  # they are in one world
+            if self.options.refined_before or self.options.keeps_poses:  # they are in one world
                 data = replace(data, views=segments.joined(data.views, {view.segment for view in data.views}))
             else:
                 data = align_segments(data, self.camera_model, workers, self.config.segments)
@@ -182,6 +192,7 @@ class _Stages:
             self.unordered,
             options.known_intrinsics,
             options.refined_before,
+            options.keeps_poses,
             options.workers,
             self.progress.advance,
         )
@@ -196,6 +207,8 @@ class _Stages:
     def judgement(self, findings: Findings) -> Findings:
         """Where the map falls back to the network, by its evidence and the error of its path."""
         assert findings.attempt is not None
+        if self.options.keeps_poses:
+            return replace(findings, selection=Selection(np.zeros(len(findings.data.keyframes), bool)))
         with self.progress.stage("judgement"):
             selection, error = findings.attempt.judgement.selection, findings.attempt.path_error()
         if error is not None and error.is_larger:
@@ -207,12 +220,12 @@ class _Stages:
         return replace(findings, selection=selection, path_error=error, unchanged=reason)
 
     def motions(self, findings: Findings) -> Findings:
-        """A map that is kept throughout weighs the network's motions by their errors."""
+        """A map that is kept throughout weighs known motions, or else the network's, by their errors."""
         assert findings.attempt is not None and findings.selection is not None
-        attempt = findings.attempt
-        if not findings.selection.fallback.any():
+        attempt, given = findings.attempt, self.options.given
+        if not findings.selection.fallback.any() and not self.options.keeps_poses:
             with self.progress.stage("adjustment again"):
-                attempt = attempt.with_network_motions()
+                attempt = attempt.with_known_motions(given) if given else attempt.with_network_motions()
         selection = findings.selection.with_untied(attempt.candidate.untied)
         return replace(findings, attempt=attempt, selection=self._with_online(attempt, selection))
 
@@ -240,7 +253,9 @@ class _Stages:
             T, depth_scale = interpolate_poses(
                 data, fit, fallback, self.online, scales, config.between, selection.stream
             )
-            if len(data.keyframes) < len(data.views):
+            if self.options.keeps_poses:
+                T = data.T_network
+            elif len(data.keyframes) < len(data.views):
                 workers, advance = self.options.workers, self.progress.advance
                 T = refine_between(data, fit, T, self.images, workers, advance, config.between)
             if data.rig is not None:

@@ -134,6 +134,16 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
+class GivenPoses:
+    """That the frames' poses are known ones in place of the network's, in one world and its unit."""
+
+    is_known: NDArray[np.bool_]  # [N]
+    """Frames whose pose is known; those of others follow the network's motion."""
+    fixed: bool = False
+    """They stay as they are; else the adjustment weighs their motions by their errors."""
+
+
+@dataclass(frozen=True)
 class InitialPoses:
     """Online poses of the frames, in any world and scale."""
 

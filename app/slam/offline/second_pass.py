@@ -20,6 +20,7 @@ from stream_recon.app.slam.offline import (
 from stream_recon.app.slam.offline.attempts import Attempt, triangulated
 from stream_recon.app.slam.offline.config import RefineConfig
 from stream_recon.app.slam.offline.depth_fields import DepthFields
+from stream_recon.app.slam.offline.initialization import solve_fixed
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 
 
@@ -42,9 +43,12 @@ def second_pass(attempt: Attempt, fallback: NDArray[np.bool_]) -> SecondPass:
     start = triangulated(first.fit, data, build_tracks([len(f) for f in data.features], usable))
     priors = robust_ba.second_pass_priors(first.priors, first.fit, config.start.adjustment)
     options, rounds = SolveOptions(free_focal=first.free_focal), robust_ba.SECOND_PASS_ROUNDS
-    fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options, config.start.hierarchy)
-    correction = 1.0
-    tie = scale_consistency.tie(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
+    correction, tie = 1.0, None
+    if attempt.initializer.fixed:
+        fit = solve_fixed(start, rounds, priors, options)
+    else:
+        fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options, config.start.hierarchy)
+        tie = scale_consistency.tie(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
     if tie is not None:
         priors = replace(priors, log_depth_scale_sigma=config.scales.scale_sigma)
         motions = tie.motions(first.motions)

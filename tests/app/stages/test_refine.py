@@ -27,15 +27,20 @@ from stream_recon.app.result.run_record import RUN_NAME, RunSummary
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, read_tracks
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.listeners import RunObserver
+from stream_recon.app.run.options import RunOptions
 from stream_recon.app.slam.offline.report import RefinementReport
 from stream_recon.app.sources.source import open_source
+from stream_recon.app.stages.again import plan_refinement
+from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.evaluate import evaluate_result
 from stream_recon.app.stages.refinement import refine_result
 from stream_recon.app.stages.refinement_input import STORED_IMAGES
 from stream_recon.app.stages.refinement_output import parallax_deg
+from stream_recon.app.stages.stage import StageContext
+from tests.app.datasets.test_known_poses import write_tum
 from tests.app.fake_engine import run_info
 from tests.app.page import Page
-from tests.app.slam.room import FOCAL, Video, drifting, walk
+from tests.app.slam.room import FOCAL, Video, drifting, picture, walk
 
 FRAMES = 8
 
@@ -362,3 +367,20 @@ def test_the_parallax_is_the_angle_under_which_points_are_seen() -> None:
     assert parallax_deg(tracks, poses, [4, 6, 8]) == pytest.approx(2 * np.degrees(np.arctan(0.05)), abs=1e-3)
     turning = np.tile(np.eye(4), (3, 1, 1))
     assert parallax_deg(tracks, turning, [4, 6, 8]) == 0.0
+
+
+def test_fixed_poses_stay_in_their_world_and_depth_follows_them(
+    video: Video, images: Path, folder: Path, tmp_path: Path
+) -> None:
+    options = RunOptions(poses=f"fixed:{write_tum(tmp_path / 'poses.txt', video.truth)}", mesh=False, dense_side=None)
+    again = partial(open_source, str(images))
+    assert run_stages(RunPlan.of(options), StageContext(folder, again)).is_complete
+    result = read_result(folder)
+    assert np.allclose([camera.T_world_camera for camera in result.cameras], video.truth, atol=1e-6)
+    for camera, T, own in zip(result.cameras, video.truth, video.results, strict=True):
+        ratio = camera.depth_scale * np.median(own.depth) / np.median(picture(T)[1])
+        assert ratio == pytest.approx(1, abs=0.04), "metres of the poses"
+    assert result.run["poses"]["use"] == "fixed" and result.metric_scale is not None
+    assert not result.run["refinement"]["fallback_segments"]
+    plan, _ = plan_refinement(folder, RunOptions(mesh=False, dense_side=None))
+    assert plan.stages[0] == RunPlan.of(dataclasses.replace(options, poses=result.run["poses"]["from"])).stages[0]
