@@ -7,6 +7,7 @@ under which it agrees with the reconstruction. Any but the program's own are ref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from pathlib import Path
 
 import numpy as np
 
@@ -29,6 +30,13 @@ SAME_AXES = 0.03
 """Misfit up to which no other axes are thought of: those of a phone's poses."""
 MIN_POSES = 4
 """Fewest frames with a known pose."""
+
+
+def why_no_unit(choice: PosesChoice) -> str | None:
+    """Why a result gets no metres by known poses; None: it does, also where the user takes any lengths for metres."""
+    if choice.use == "scale" or read_known_poses(choice.path).metric:
+        return None
+    return f"{choice.path} has no unit; --poses scale: takes its lengths for metres"
 
 
 @dataclass(frozen=True)
@@ -98,12 +106,23 @@ def _associated(
             raise InputError(f"{given}: none of its images, such as {known.names[0]}, is one of the source's")
     if known.times is None:
         raise InputError(f"{given}: its poses are of images by name, such as {known.names[0]}, and the source has none")
+    return _by_times(cameras, images, known, TimedPath(known.times, known.poses[:, :3, 3]), choice.begins, given)
+
+
+def _by_times(
+    cameras: Sequence[FrameCamera],
+    images: Sequence[Path],
+    known: KnownPoses,
+    track: TimedPath,
+    begins: float | None,
+    given: str,
+) -> tuple[dict[int, FloatArray], str]:
     times, stamps = np.array([camera.timestamp for camera in cameras]), times_in_names(images)
-    if stamps is not None and stamps[0] <= known.times[-1] and known.times[0] <= stamps[-1]:
+    if stamps is not None and stamps[0] <= track.times[-1] and track.times[0] <= stamps[-1]:
         times = stamps
     order = np.argsort(times, kind="stable")
     own = TimedPath(times[order], np.array([camera.T_world_camera[:3, 3] for camera in cameras])[order])
-    shift, note = clock_shift(own, TimedPath(known.times, known.poses[:, :3, 3]), choice.begins, given)
+    shift, note = clock_shift(own, track, begins, given)
     return known.at(times + shift), note
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stream_recon.app.core.transforms import align
 from stream_recon.app.core.views import RunView
-from stream_recon.app.datasets.known_poses import read_known_poses
+from stream_recon.app.metric_scale import known_poses
 from stream_recon.app.metric_scale.apply import apply_metric_scale, move_world
 from stream_recon.app.metric_scale.scale_source import PosesChoice, parse_scale_source
 from stream_recon.app.result.files import replace_json
@@ -50,18 +50,15 @@ class ScaleStage(Stage):
 
     def why_not(self, context: StageContext) -> str | None:
         source = parse_scale_source(self.given)[0]
-        if not isinstance(source, PosesChoice) or source.use == "scale" or read_known_poses(source.path).metric:
-            return None
-        return f"{source.path} has no unit; --poses scale: takes its lengths for metres"
+        return known_poses.why_no_unit(source) if isinstance(source, PosesChoice) else None
 
     def run(self, context: StageContext) -> Sequence[str]:
-        from stream_recon.app.metric_scale.known_poses import fit_known_poses
         from stream_recon.app.metric_scale.measure import measure_scale
 
         result = context.result
         source, text = parse_scale_source(self.given)
         if isinstance(source, PosesChoice):
-            source = fit_known_poses(result, source).track
+            source = known_poses.fit_known_poses(result, source).track
         change = measure_scale(result, source, text, context.open_again, context.progress("markers"))
         apply_metric_scale(result, change, context.progress("points"), context.cancel, context.view)
         return [_described(change.after(T_current_own(result.run)))]
