@@ -132,8 +132,9 @@ class SourceRun(ExitStack):
             self.earlier = EarlierRun()
         self._recorded = self.job.options.recorded(self.job.spec)
         if (rig := self.source.rig) is not None:
-            if self.job.options.publish:
-                raise ConfigError(f"--publish is for one camera, and {self.source.name} is read as {len(rig)} views")
+            for option, is_given in (("--publish", self.job.options.publish), ("--poses", self.job.options.poses)):
+                if is_given:
+                    raise ConfigError(f"{option} is for one camera, and {self.source.name} is read as {len(rig)} views")
             self._recorded[RIG] = rig.to_json()
             self.observer.on_message(f"{self.source.name}: read as {len(rig)} views ({', '.join(rig.names)}), in turn")
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)

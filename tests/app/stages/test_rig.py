@@ -111,7 +111,8 @@ def test_a_film_of_360_degrees_is_run_view_by_view(tmp_path: Path, monkeypatch: 
     assert not result.run["segments"], "a view is no cut"
     again = Noted(job)
     assert again.run() and again.steps == ["was complete"]
-    published = replace(job, options=replace(job.options, publish=("foxglove",)), folder=tmp_path / "other")
-    with pytest.raises(ConfigError, match="--publish is for one camera"):
-        Noted(published).run()
-    assert not (tmp_path / "other").exists()
+    for option in ({"publish": ("foxglove",)}, {"poses": "scale:poses.txt"}):
+        other = replace(job, options=replace(job.options, **option), folder=tmp_path / "other")
+        with pytest.raises(ConfigError, match=f"--{next(iter(option))} is for one camera"):
+            Noted(other).run()
+        assert not (tmp_path / "other").exists()
