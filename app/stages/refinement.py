@@ -19,13 +19,7 @@ from stream_recon.app.slam.offline.config import REFINE, RefineConfig
 from stream_recon.app.slam.offline.refine import refine
 from stream_recon.app.slam.offline.report import IntermediateState, RefinementReport
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.refinement_input import (
-    images_of,
-    read_views,
-    refine_options,
-    rig_frames,
-    with_known_poses,
-)
+from stream_recon.app.stages.refinement_input import images_of, read_views, refine_options, rig_frames, with_known_poses
 from stream_recon.app.stages.refinement_output import (
     for_all_frames,
     frames_of,

@@ -180,7 +180,7 @@ class AttemptSource:
             (data.keyframe_segment if data.keyframe_rig is None else data.keyframe_rig.view).tolist(),
             online,
             config=config.start,
-            rig=data.keyframe_rig,
+            ties=None if data.keyframe_rig is None else data.keyframe_rig.ties(config.start.still),
         )
         before_px, best = initializer.before_px, initializer.from_poses()
         if initializer.from_online and best.share < config.doubtful:

@@ -25,7 +25,6 @@ from stream_recon.app.slam.offline.camera_model_selection import DISTORTION, Dis
 from stream_recon.app.slam.offline.hierarchical_ba import HIERARCHY, HierarchyConfig
 from stream_recon.app.slam.offline.incremental_sfm import Reconstruction
 from stream_recon.app.slam.offline.report import InitialPoses
-from stream_recon.app.slam.rig_poses import RigFrames
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,8 @@ class Initializer:
     fixed: bool = False
     """The poses stay as they are, and depth follows them."""
     config: StartConfig = START
-    rig: RigFrames | None = None
-    """Of the keyframes."""
+    ties: RelativePoses | None = None
+    """What holds the views of a rig together; None: one camera."""
 
     @property
     def before_px(self) -> float:
@@ -276,7 +275,7 @@ class Initializer:
             robust_ba.network_motion_priors(self.T_network, self.segment, self.config.adjustment),
             still=self.config.still,
         )
-        return motions if self.rig is None else motions.joined(self.rig.ties(motions.still))
+        return motions if self.ties is None else motions.joined(self.ties)
 
     def _adjusted(
         self,

@@ -111,7 +111,8 @@ def test_a_film_of_360_degrees_is_run_view_by_view(tmp_path: Path, monkeypatch: 
     assert not result.run["segments"], "a view is no cut"
     again = Noted(job)
     assert again.run() and again.steps == ["was complete"]
-    for option in ({"publish": ("foxglove",)}, {"poses": "scale:poses.txt"}):
+    (tmp_path / "poses.txt").write_text("0 0 0 0 0 0 0 1\n1 1 0 0 0 0 0 1\n")
+    for option in ({"publish": ("foxglove",)}, {"poses": f"scale:{tmp_path / 'poses.txt'}"}):
         other = replace(job, options=replace(job.options, **option), folder=tmp_path / "other")
         with pytest.raises(ConfigError, match=f"--{next(iter(option))} is for one camera"):
             Noted(other).run()
