@@ -53,6 +53,7 @@ def reconstruct(
     max_frames: int | None = None,
     topic: str | None = None,
     masks: str | Path | None = None,
+    rig: str | Path | None = None,
     mask_sky: bool = False,
     overwrite: bool = False,
     resume: bool = False,
@@ -114,8 +115,8 @@ def reconstruct(
         chosen(name, value, choices)
     if isinstance(source, Iterator) and resume:
         raise ConfigError("an iterator cannot be read again to resume: give a list, or overwrite=True")
-    mask_folder = None if masks is None else str(Path(masks).absolute())
-    frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic)
+    mask_folder, rig_file = (None if path is None else str(Path(path).absolute()) for path in (masks, rig))
+    frames = FrameChoice(stride, fps, start, end, max_frames, _camera(intrinsics), mask_folder, topic, rig_file)
     least = None if confidence is None else str(confidence)
     every = None if keyframes is None else str(keyframes)
     file = None if weights is None else Path(weights)

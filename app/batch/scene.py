@@ -22,7 +22,7 @@ from stream_recon.app.core.types import FrameEngine
 from stream_recon.app.evaluation.evaluator import Evaluator
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_run
-from stream_recon.app.result.run_record import RIG, RUN_NAME, RunInfo, RunSummary
+from stream_recon.app.result.run_record import RUN_NAME, VIEWS, RunInfo, RunSummary
 from stream_recon.app.run.session import Output, Session
 from stream_recon.app.sources.source import Source
 from stream_recon.configs.errors import InputError, StreamReconError
@@ -83,7 +83,7 @@ def _reconstruct(
     with store.job_workspace(job.name, job.key) as lock:
         engine.reset()
         with open_job(job) as source:
-            rig = {} if source.rig is None else {RIG: source.rig.to_json()}
+            rig = {} if source.rig is None else {VIEWS: source.rig.to_json()}
             options = {"source": str(job.scene.path), **job.key["options"], **rig}
             info = RunInfo.from_engine(engine, source.name, options)
             previous = read_partial_scene(lock.folder, info, lambda: Evaluator(truth, count))

@@ -51,6 +51,14 @@ def reconstruct_command(
             "Folder of masks named like the images, or by frame number. Black pixels are left out.", panel=shared.INPUT
         ),
     ] = None,
+    rig: Annotated[
+        Path | None,
+        shared.option(
+            "Rig of several cameras: Kalibr's camchain or COLMAP's rig_config.json; the source is the folder of their "
+            "folders or films.",
+            panel=shared.INPUT,
+        ),
+    ] = None,
     mask_sky: shared.MaskSky = False,
     output: Annotated[
         Path | None,
@@ -135,9 +143,9 @@ def reconstruct_command(
     from stream_recon.app.sources.frame_choice import FrameChoice
 
     camera = shared.source_camera(intrinsics)
-    mask_folder = None if masks is None else str(masks.absolute())
+    mask_folder, rig_file = (None if path is None else str(path.absolute()) for path in (masks, rig))
     options = RunOptions(
-        FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic),
+        FrameChoice(stride, fps, start, end, max_frames, camera, mask_folder, topic, rig_file),
         ModelChoice(preset, weights, device, attention, keyframes, cache, confidence, voxel, precision),
         keep_depth=keep_depth,
         max_disk=max_disk,

@@ -190,12 +190,11 @@ def _rigid(T: NDArray[np.float64]) -> bytes:
 def _write_rig(model: Path, rig: Rig, cameras: Sequence[FrameCamera]) -> None:
     """Write ``rigs.bin`` and ``frames.bin``: views with their turns, and which images are of one frame."""
     views = sorted({view_of(camera.index) for camera in cameras})
-    first = rig.R_body_view[views[0]]
+    first = rig.T_body_view[views[0]]
     head = struct.pack("<QIIiI", 1, RIG_ID, len(views), CAMERA_SENSOR, FIRST_CAMERA + views[0])
     rows = []
     for view in views[1:]:
-        T_view_first = np.eye(4)
-        T_view_first[:3, :3] = rig.R_body_view[view].T @ first
+        T_view_first = invert_pose(rig.T_body_view[view]) @ first
         rows.append(struct.pack("<iIB", CAMERA_SENSOR, FIRST_CAMERA + view, 1) + _rigid(T_view_first))
     write_new(model / "rigs.bin", head + b"".join(rows))
     frames: dict[int, list[int]] = {}
@@ -204,9 +203,8 @@ def _write_rig(model: Path, rig: Rig, cameras: Sequence[FrameCamera]) -> None:
     with new_file(model / "frames.bin") as file:
         file.write(struct.pack("<Q", len(frames)))
         for frame, numbers in enumerate(frames.values(), start=1):
-            T_world_first = cameras[numbers[0]].T_world_camera.copy()
-            turn = rig.R_body_view[view_of(cameras[numbers[0]].index)].T @ first
-            T_world_first[:3, :3] = T_world_first[:3, :3] @ turn
+            T_view_first = invert_pose(rig.T_body_view[view_of(cameras[numbers[0]].index)]) @ first
+            T_world_first = cameras[numbers[0]].T_world_camera @ T_view_first
             file.write(struct.pack("<II", frame, RIG_ID) + _rigid(invert_pose(T_world_first)))
             file.write(struct.pack("<I", len(numbers)))
             for number in numbers:

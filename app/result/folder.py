@@ -18,7 +18,7 @@ from stream_recon.app.result.dense import DENSE_FOLDER, DenseMap, dense_path, re
 from stream_recon.app.result.depth import depth_path, read_depth, undistorted
 from stream_recon.app.result.lock import FolderLock
 from stream_recon.app.result.metric_scale import MetricScale, T_current_own, metric_scale_of
-from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RIG, RUN_NAME, SPLATS
+from stream_recon.app.result.run_record import DENSE, PROGRAM, REFINEMENT, RUN_NAME, SPLATS, VIEWS
 from stream_recon.configs.errors import InputError, OutputError
 from stream_recon.configs.schema import PointsConfig, preset_from_tables
 
@@ -61,7 +61,7 @@ class ResultFolder:
     @property
     def rig(self) -> Rig | None:
         """The rig whose views the frames are; None: one camera. Raises OutputError where it is damaged."""
-        record = self.run.get("options", {}).get(RIG)
+        record = self.run.get("options", {}).get(VIEWS)
         try:
             return None if record is None else Rig.from_json(record)
         except (KeyError, TypeError, ValueError) as error:
@@ -71,7 +71,7 @@ class ResultFolder:
     def has_known_camera(self) -> bool:
         """Whether the camera was given, or follows from the kind of images."""
         options = self.run.get("options", {})
-        return bool(options.get("camera") or options.get(RIG))
+        return bool(options.get("camera") or options.get(VIEWS))
 
     @property
     def revision_since_causal(self) -> Revision:

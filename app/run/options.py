@@ -87,7 +87,7 @@ class RunOptions:
 
         # Recorded only where they are used, as in 0.2, so that its results can be resumed.
         frames = dataclasses.asdict(self.frames)
-        for name in ("masks", "topic"):
+        for name in ("masks", "topic", "rig"):
             if frames[name] is None:
                 del frames[name]
         sky = {"mask_sky": True} if self.mask_sky else {}

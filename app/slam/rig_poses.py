@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.rig import VIEW_STRIDE, Rig
-from stream_recon.app.core.transforms import FloatArray, Similarity, mean_rotation
+from stream_recon.app.core.transforms import FloatArray, Similarity, invert_pose, mean_rotation
 from stream_recon.app.slam.ba.problem import IntArray, RelativePoses
 
 
@@ -17,8 +17,10 @@ class RigConfig:
 
     rotation_sigma: float = 3e-5
     """Rad, of the rotation between two views of a frame in an adjustment: less than the matches' errors."""
-    translation_sigma: float = 0.1
-    """Of the distance of their centres, in units of the length that counts as no motion."""
+    translation_sigma: float = 0.002
+    """Of the distance of their centres, as a share of it."""
+    central_sigma: float = 0.1
+    """The same of views with one centre, in units of the length that counts as no motion."""
     rounds: int = 5
     """Rounds in which views are weighed by their distance from the mean of all."""
 
@@ -33,31 +35,40 @@ class RigFrames:
     rig: Rig
     view: IntArray  # [N]
     body: IntArray  # [N], numbers from 0; those of one have one pose
+    scales: tuple[float, ...] | None = None
+    """[V], metres per length of each view's network; None: not measured, as where views have one centre."""
 
     @classmethod
-    def of(cls, rig: Rig, index: Sequence[int]) -> "RigFrames":
+    def of(cls, rig: Rig, index: Sequence[int], scales: tuple[float, ...] | None = None) -> "RigFrames":
         """From the frames' indices [N]."""
         view, frame = np.divmod(np.asarray(index, np.int64), VIEW_STRIDE)
         _, body = np.unique(frame, return_inverse=True)
-        return cls(rig, view.astype(np.intp), body.astype(np.intp))
+        return cls(rig, view.astype(np.intp), body.astype(np.intp), scales)
 
     def take(self, chosen: Sequence[int]) -> "RigFrames":
         """Some of them, with the bodies' numbers as they are."""
         return replace(self, view=self.view[chosen], body=self.body[chosen])
 
-    def aligned(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> tuple[FloatArray, FloatArray]:
+    def aligned(
+        self, T_world_camera: FloatArray, scales: Sequence[float] | None = None, config: RigConfig = RIG
+    ) -> tuple[FloatArray, FloatArray]:
         """Consistent poses [N, 4, 4] in the world of view 0, and the scale [N] of each view's lengths in it.
 
-        ``T_world_camera`` [N, 4, 4]: each view's in a world of its own, by a network that saw this view alone.
+        Args:
+            T_world_camera: [N, 4, 4], each view's in a world of its own, by a network that saw this view alone.
+            scales: [V], of the views' lengths in metres; None: they follow from the paths, in the unit of view 0,
+                which needs views with one centre.
         """
-        T, scale = self._of_bodies(T_world_camera), np.ones(len(self.view))
-        target = np.flatnonzero(self.view == 0)
+        scale = np.ones(len(self.view)) if scales is None else np.asarray(scales, np.float64)[self.view]
+        T = np.array(T_world_camera, np.float64)
+        T[:, :3, 3] *= scale[:, None]
+        T, target = self._of_bodies(T), np.flatnonzero(self.view == 0)
         for view in range(1, len(self.rig)):
             own = np.flatnonzero(self.view == view)
             _, mine, other = np.intersect1d(self.body[own], self.body[target], return_indices=True)
             if len(mine):
-                S = _similarity(T[own[mine]], T[target[other]])
-                T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], S.scale
+                S = _similarity(T[own[mine]], T[target[other]], None if scales is None else 1.0)
+                T[own], scale[own] = [S.move_pose(pose) for pose in T[own]], scale[own] * S.scale
         return self._of_views(self._mean(T, config)), scale
 
     def consistent(self, T_world_camera: FloatArray, config: RigConfig = RIG) -> FloatArray:
@@ -75,20 +86,17 @@ class RigFrames:
         is_first = np.r_[True, np.diff(self.body[order]) > 0]
         first = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]][~is_first]
         second = order[~is_first]
-        R, T = self.rig.R_body_view, np.tile(np.eye(4), (len(first), 1, 1))
-        T[:, :3, :3] = np.swapaxes(R[self.view[first]], 1, 2) @ R[self.view[second]]
-        one = np.ones(len(first))
-        return RelativePoses(first, second, T, config.rotation_sigma * one, config.translation_sigma * one, still)
+        S, one = self.rig.T_body_view, np.ones(len(first))
+        T = invert_pose(S[self.view[first]]) @ S[self.view[second]]
+        away = config.central_sigma if self.rig.is_central else config.translation_sigma
+        sigmas = config.rotation_sigma * one, away * one
+        return RelativePoses(first, second, T, *sigmas, still, in_scene_unit=one > 0)
 
     def _of_bodies(self, T_world_camera: FloatArray) -> FloatArray:
-        T = np.array(T_world_camera, np.float64)
-        T[:, :3, :3] = T[:, :3, :3] @ np.swapaxes(self.rig.R_body_view[self.view], 1, 2)
-        return T
+        return np.asarray(T_world_camera @ invert_pose(self.rig.T_body_view[self.view]))
 
     def _of_views(self, T_world_body: FloatArray) -> FloatArray:
-        T = T_world_body.copy()
-        T[:, :3, :3] = T[:, :3, :3] @ self.rig.R_body_view[self.view]
-        return T
+        return np.asarray(T_world_body @ self.rig.T_body_view[self.view])
 
     def _mean(self, T: FloatArray, config: RigConfig) -> FloatArray:
         """Mean [N, 4, 4] over each body of poses [N, 4, 4] in one world; views that are far from it weigh less."""
@@ -109,15 +117,15 @@ class RigFrames:
         return mean
 
 
-def _similarity(source: FloatArray, target: FloatArray) -> Similarity:
-    """Similarity from poses [N, 4, 4] to poses of the same bodies, robust; of scale 1 where they do not move."""
+def _similarity(source: FloatArray, target: FloatArray, known: float | None) -> Similarity:
+    """Similarity from poses [N, 4, 4] to poses of the same bodies, robust, of ``known`` scale, or 1 where they rest."""
     R = mean_rotation(target[:, :3, :3] @ np.swapaxes(source[:, :3, :3], 1, 2))
     turned, wanted = source[:, :3, 3] @ R.T, target[:, :3, 3]
-    scale, offset, weight = 1.0, np.zeros(3), np.ones((len(source), 1))
+    scale, offset, weight = known or 1.0, np.zeros(3), np.ones((len(source), 1))
     for _ in range(10):
         a, b = (weight * turned).sum(axis=0) / weight.sum(), (weight * wanted).sum(axis=0) / weight.sum()
         extent = float((weight * np.square(turned - a)).sum())
-        if extent > 1e-12:
+        if extent > 1e-12 and known is None:
             scale = max(float((weight * (turned - a) * (wanted - b)).sum()) / extent, 1e-3)
         offset = b - scale * a
         error = np.linalg.norm(scale * turned + offset - wanted, axis=1, keepdims=True)

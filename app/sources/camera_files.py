@@ -198,11 +198,12 @@ def _kalibr(names: Names) -> list[Calibration]:
     """Cameras of a camchain of Kalibr, or of a sensor.yaml of EuRoC."""
     blocks = [key for key in names if re.fullmatch(r"cam\d+", key)]
     if not blocks:
-        return [_kalibr_camera(names)]
-    return [_kalibr_camera(Names(names.take(key), key)) for key in blocks]
+        return [kalibr_camera(names)]
+    return [kalibr_camera(Names(names.take(key), key)) for key in blocks]
 
 
-def _kalibr_camera(names: Names) -> Calibration:
+def kalibr_camera(names: Names) -> Calibration:
+    """A camera of Kalibr. Raises InputError, UnsupportedError."""
     model = names.word("camera_model")
     values = names.numbers("intrinsics")
     if model is None or values is None:

@@ -33,8 +33,8 @@ COLMAP_PARAMETERS = dict(zip(_MODELS, (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16), s
 """Number of parameters of models, in the order of their numbers in files; see https://colmap.github.io/cameras.html."""
 
 
-def colmap_camera(model: str, p: list[float], size: tuple[int, int]) -> Calibration:
-    """Camera of a COLMAP model.
+def colmap_camera(model: str, p: list[float], size: tuple[int, int] | None) -> Calibration:
+    """Camera of a COLMAP model; ``size`` None: that of the images.
 
     Raises UnsupportedError: a model without an equivalent in OpenCV; ValueError: a wrong number of parameters.
     """

@@ -26,9 +26,13 @@ class FrameChoice:
     """Folder of masks, see `MaskFolder`."""
     topic: str | None = None
     """Image topic of a ROS recording; None: the only one."""
+    rig: str | None = None
+    """File of a rig of cameras, whose folders or films the source has; None: one camera."""
 
     def __post_init__(self) -> None:
-        for name, value in (("camera", self.camera), ("masks", self.masks), ("topic", self.topic)):
+        for name, value in (
+            *(("camera", self.camera), ("masks", self.masks), ("topic", self.topic), ("rig", self.rig)),
+        ):
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
         if self.stride < 1:

@@ -1,23 +1,18 @@
-"""Perspective views of equirectangular frames: a rig that looks to all sides.
+"""Perspective views of equirectangular frames: a rig that looks to all sides."""
 
-The views are read one after the other, each as a film of its own, so that the network sees what it was trained on.
-"""
-
-from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain
+from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.rig import VIEW_STRIDE, Rig
+from stream_recon.app.core.rig import Rig
 from stream_recon.app.core.so3 import exp
-from stream_recon.app.core.types import Frame
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.opening import open_reader
-from stream_recon.app.sources.readers import Reader
+from stream_recon.app.sources.rig_views import RigReader
 from stream_recon.app.sources.source import Source, source_of
 from stream_recon.configs.errors import ConfigError, InputError
 
@@ -31,7 +26,7 @@ def panorama_rig() -> Rig:
     """The views, turned about the vertical axis of the camera."""
     turns = np.zeros((len(NAMES), 3))
     turns[:, 1] = 2 * np.pi * np.arange(len(NAMES)) / len(NAMES)
-    return Rig(NAMES, exp(turns))
+    return Rig.of_turns(NAMES, exp(turns))
 
 
 @cache
@@ -48,7 +43,7 @@ def _view_map(width: int, height: int, view: int) -> tuple[NDArray[np.int16], ND
     camera = view_camera(width)
     assert camera.size is not None
     x, y = np.meshgrid(*((np.arange(n) + 0.5 - n / 2) / camera.fx for n in camera.size))
-    rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ panorama_rig().R_body_view[view].T
+    rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ panorama_rig().T_body_view[view, :3, :3].T
     longitude = np.arctan2(rays[..., 0], rays[..., 2])
     latitude = np.arctan2(rays[..., 1], np.hypot(rays[..., 0], rays[..., 2]))
     column = (longitude / (2 * np.pi) + 0.5) * width - 0.5
@@ -65,46 +60,17 @@ def cut_view(rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
     return np.asarray(cv2.remap(rgb, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP), np.uint8)
 
 
-class PanoramaReader(Reader):
-    """Reads the chosen frames of a panorama once for each view; each view is a segment."""
+class PanoramaReader(RigReader):
+    """Views of one panorama, which is read once for each."""
 
-    def __init__(self, open_again: Callable[[], Source]) -> None:
-        """``open_again``: opens the panorama with the choice of frames. Raises InputError."""
-        self._open = open_again
-        self._source = open_again()
-        hint = self._source.frame_hint
-        super().__init__(self._source.name, 1.0, None if hint is None else hint * len(NAMES))
-        self.rig = panorama_rig()
-        self.origin_ns = self._source.origin_ns
-        self._frame = next(self._source)
-        height, width = self._frame.rgb.shape[:2]
+    def view_camera(self, rgb: NDArray[np.uint8]) -> Calibration:
+        height, width = rgb.shape[:2]
         if abs(width - 2 * height) > 2:
             raise InputError(f"{self.name} is no complete panorama: {width}x{height} is not 2:1")
-        self.calibration = view_camera(width)
-        self._pending = self._frames(self._frame)
+        return view_camera(width)
 
-    def _frames(self, first: Frame) -> Iterator[tuple[int, Frame]]:
-        for view in range(len(NAMES)):
-            if view:
-                self._source = self._open()
-            with self._source as source:
-                yield from ((view, frame) for frame in chain([] if view else [first], source))
-                if not view:
-                    self.damaged = source.damaged
-                    self.warnings += source.warnings
-
-    def grab(self) -> tuple[int, float] | None:
-        step = next(self._pending, None)
-        if step is None:
-            return None
-        self.segment, self._frame = step
-        return self.segment * VIEW_STRIDE + self._frame.index, self._frame.timestamp
-
-    def retrieve(self) -> NDArray[np.uint8] | None:
-        return cut_view(self._frame.rgb, self.segment)
-
-    def close(self) -> None:
-        self._source.close()
+    def cut(self, rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
+        return cut_view(rgb, view)
 
 
 def open_views(spec: str, choice: FrameChoice) -> Source:
@@ -116,4 +82,5 @@ def open_views(spec: str, choice: FrameChoice) -> Source:
         reader = open_reader(spec, choice.fps, 0.0, choice.topic, is_panorama=True)
         return source_of(reader, choice, is_panorama=True)
 
-    return Source(PanoramaReader(open_again))
+    rig = panorama_rig()
+    return Source(PanoramaReader(rig, Path(spec).name, [open_again] * len(rig)))

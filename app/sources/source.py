@@ -260,7 +260,7 @@ class Source:
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
-        turn = None if self.rig is None else self.rig.R_body_view[view_of(index)]
+        turn = None if self.rig is None else self.rig.T_body_view[view_of(index), :3, :3]
         return Frame(index, timestamp, rgb, self._reader.segment, mask, turn)
 
     def _strided_frames(self) -> Iterator[Frame]:
@@ -331,6 +331,10 @@ def open_source(
     """
     if not 0 <= reconnect < math.inf:
         raise ConfigError(f"--reconnect must be 0 or more seconds, not {reconnect:g}")
+    if choice.rig is not None:
+        from stream_recon.app.sources.rig_files import open_rig  # it imports this module
+
+        return open_rig(spec, choice)
     if choice.camera is None and shows_panorama(spec):
         from stream_recon.app.sources.panorama_views import open_views  # it imports this module
 

@@ -14,13 +14,14 @@ from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import PARTS, REFINEMENT
+from stream_recon.app.result.run_record import PARTS, REFINEMENT, RIG
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 from stream_recon.app.slam.offline.refine import RefineOptions
 from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses, IntermediateState, keeps_stream
 from stream_recon.app.slam.rig_poses import RigFrames
 from stream_recon.app.sources.source import Source
+from stream_recon.app.stages.rig_scale import scales_of
 from stream_recon.configs.errors import InputError
 
 STORED_IMAGES = "the source's images are gone: refined with the result's small images, which is less accurate"
@@ -123,8 +124,11 @@ def read_views(
 
 def rig_frames(result: ResultFolder, cameras: Sequence[FrameCamera]) -> RigFrames | None:
     """The views of a rig's frames; None for one camera. Raises OutputError."""
-    rig = result.rig
-    return None if rig is None else RigFrames.of(rig, [camera.index for camera in cameras])
+    rig, record = result.rig, result.run.get(RIG)
+    if rig is None:
+        return None
+    scales = scales_of(record) if isinstance(record, dict) and not rig.is_central else None
+    return RigFrames.of(rig, [camera.index for camera in cameras], scales)
 
 
 def with_known_poses(

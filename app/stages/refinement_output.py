@@ -63,8 +63,10 @@ def refined_result(
         "parallax_deg": None if tracks is None else parallax_deg(tracks, T, [camera.index for camera in cameras]),
         "network_difference": _difference(every, moved),
     }
-    # Refinement starts from the network, so the result is in the reconstruction's own unit again.
-    changes = {REFINEMENT: record, **{key: None for key in (METRIC_SCALE, ONTO) if key in result.run}}
+    # Refinement starts from the network, so the result is in the reconstruction's own unit again; a rig gives metres.
+    is_metric = result.rig is not None and not result.rig.is_central
+    lost = [key for key in (METRIC_SCALE, ONTO) if key in result.run and not (is_metric and key == METRIC_SCALE)]
+    changes = {REFINEMENT: record, **dict.fromkeys(lost)}
     if known is not None or POSES in result.run:
         changes[POSES] = None if known is None else known.to_json()
     changes[VERDICT] = judge({**result.run, **changes}, len(result)).to_json()

@@ -1,15 +1,21 @@
 """Views of a rig brought into one world, as a stage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from stream_recon.app.core.camera_model import CameraModel
+from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.result.amend import amend
-from stream_recon.app.result.run_record import RIG
+from stream_recon.app.result.folder import ResultFolder
+from stream_recon.app.result.metric_scale import MetricScale
+from stream_recon.app.result.run_record import METRIC_SCALE, RIG
 from stream_recon.app.run.options import RunOptions
-from stream_recon.app.stages.refinement_input import rig_frames
+from stream_recon.app.stages.refinement_input import images_of, rig_frames
 from stream_recon.app.stages.refinement_output import revision_to
+from stream_recon.app.stages.rig_scale import StereoScale, measure_stereo_scale
 from stream_recon.app.stages.stage import Stage, StageContext
 
 
@@ -37,11 +43,29 @@ class RigStage(Stage):
         result = context.result
         frames = rig_frames(result, result.cameras)
         assert frames is not None
-        T, scale = frames.aligned(np.array([camera.T_world_camera for camera in result.cameras]))
+        lines, record = list[str](), dict[str, Any]()
+        if not frames.rig.is_central:
+            measured = _measured(context, result)
+            frames = replace(frames, scales=measured.scales)
+            how = f"the distance of its cameras, at {measured.moments} moments"
+            given = str(result.run.get("options", {}).get("rig", RIG))
+            unit = MetricScale(Similarity.of_scale(measured.scales[0]), measured.error, given, how)
+            record[METRIC_SCALE] = unit.to_json()
+            lines.append(f"in metres (error about {100 * measured.error:.2g} %), by {how}")
+        T, scale = frames.aligned(np.array([camera.T_world_camera for camera in result.cameras]), frames.scales)
         revision = revision_to(result.cameras, T, scale, None)
         if context.view:
             context.view.revise(revision)
-        scales = [round(float(np.median(scale[frames.view == view])), 4) for view in range(len(frames.rig))]
-        record = {RIG: {"scales": scales}}
+        record[RIG] = {"scales": [float(np.median(scale[frames.view == view])) for view in range(len(frames.rig))]}
         amend(result, revision, record, None, context.progress("points"), context.cancel)
-        return []
+        return lines
+
+
+def _measured(context: StageContext, result: ResultFolder) -> StereoScale:
+    """The scale of a rig whose cameras are apart. Raises InputError."""
+    cameras = result.with_depth(result.cameras)
+    images, frames = images_of(result, cameras, context.open_again), rig_frames(result, cameras)
+    assert frames is not None
+    k, factor = cameras[0].intrinsics, images.scale.factor
+    model = CameraModel(float(np.sqrt(k.fx * k.fy)) * factor, images.scale.size[0] / 2, images.scale.size[1] / 2)
+    return measure_stereo_scale(images, frames, model)

@@ -9,7 +9,7 @@ from functools import partial
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.app.core.views import ResultListener, RunView
 from stream_recon.app.result.lock import FolderLock
-from stream_recon.app.result.run_record import RIG, RunInfo, RunSummary, evidence_record
+from stream_recon.app.result.run_record import VIEWS, RunInfo, RunSummary, evidence_record
 from stream_recon.app.result.verdict import judge
 from stream_recon.app.run.earlier import EarlierRun
 from stream_recon.app.run.listeners import RunObserver
@@ -135,7 +135,7 @@ class SourceRun(ExitStack):
             for option, is_given in (("--publish", self.job.options.publish), ("--poses", self.job.options.poses)):
                 if is_given:
                     raise ConfigError(f"{option} is for one camera, and {self.source.name} is read as {len(rig)} views")
-            self._recorded[RIG] = rig.to_json()
+            self._recorded[VIEWS] = rig.to_json()
             self.observer.on_message(f"{self.source.name}: read as {len(rig)} views ({', '.join(rig.names)}), in turn")
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)
 

@@ -42,8 +42,8 @@ class RelativePosePriors:
     translation: FloatArray  # [E, 3], the second's centre in the first's axes
     inverse_sigma: FloatArray  # [E, 6]
     loss_scale: float
-    scaled: bool
-    """Translations are in the unit of measured depths, whose scales are free."""
+    scaled: FloatArray  # [E]
+    """1 where translations are in the unit of measured depths, whose scales are free; else 0."""
 
     @classmethod
     def from_poses(
@@ -56,7 +56,8 @@ class RelativePosePriors:
         sigma = np.empty((len(T), 6))
         sigma[:, :3] = np.asarray(poses.rotation_sigma)[:, None]
         sigma[:, 3:] = (np.asarray(poses.translation_sigma) * np.maximum(length, least))[:, None]
-        return cls(rank[poses.first], rank[poses.second], T[:, :3, :3], T[:, :3, 3], 1 / sigma, loss_scale, scaled)
+        free = np.where(poses.is_in_scene_unit, 0.0, float(scaled))
+        return cls(rank[poses.first], rank[poses.second], T[:, :3, :3], T[:, :3, 3], 1 / sigma, loss_scale, free)
 
     def cost(self, variables: ParameterBlocks) -> float:
         """Half the sum of the losses."""
@@ -86,8 +87,8 @@ class RelativePosePriors:
         inwards = variables.rotation[self.first].transpose(0, 2, 1) * scale[:, None, None]
         J_second[:, 3:, 3:6], J_first[:, 3:, 3:6] = inwards, -inwards
         J_first[:, 3:, :3] = so3.skew(moved)
-        if self.scaled and size > 6:
-            J_first[:, 3:, 6] = J_second[:, 3:, 6] = -0.5 * moved
+        if size > 6:
+            J_first[:, 3:, 6] = J_second[:, 3:, 6] = -0.5 * self.scaled[:, None] * moved
         factor = (weight * self.inverse_sigma)[:, :, None]
         return residual * weight, J_first * factor, J_second * factor
 
@@ -95,9 +96,8 @@ class RelativePosePriors:
         """Residuals [E, 6] in sigmas; relative rotations, translations in the measured unit, and the scale to it."""
         R_first = variables.rotation[self.first].transpose(0, 2, 1)
         relative = R_first @ variables.rotation[self.second]
-        scale = np.ones(len(self.first))
-        if self.scaled:
-            scale = np.exp(-0.5 * (variables.log_scale[self.first] + variables.log_scale[self.second]))
+        both = variables.log_scale[self.first] + variables.log_scale[self.second]
+        scale = np.exp(-0.5 * self.scaled * both)
         away = variables.centre[self.second] - variables.centre[self.first]
         moved = scale[:, None] * np.einsum("eij,ej->ei", R_first, away)
         rotation = so3.log(self.rotation.transpose(0, 2, 1) @ relative)
@@ -224,8 +224,7 @@ class _Adjustment:
         self.relative: RelativePosePriors | None = None
         if problem.relative_poses is not None and len(problem.relative_poses.first):
             loss = priors.relative_loss_scale
-            scaled = self.free_scales and problem.relative_poses.scaled
-            self.relative = RelativePosePriors.from_poses(problem.relative_poses, rank, depth, loss, scaled)
+            self.relative = RelativePosePriors.from_poses(problem.relative_poses, rank, depth, loss, self.free_scales)
 
     def cost(self, state: ParameterBlocks) -> float:
         cost = sightings_cost(state, self.sightings, self.losses)

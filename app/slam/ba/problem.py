@@ -79,13 +79,21 @@ class RelativePoses:
     """Relative to the translations' lengths."""
     still: float = 0.01
     """Share of the scene's depth; shorter translations count as this long."""
-    scaled: bool = True
-    """Free depth scales scale the translations; else they are in the scene's unit, and give it its scale."""
+    in_scene_unit: Mask | None = None  # [E]
+    """Those whose translations are in the scene's unit, and give it its scale; None: none."""
+
+    @property
+    def is_in_scene_unit(self) -> Mask:
+        """Mask [E]."""
+        return np.zeros(len(self.first), bool) if self.in_scene_unit is None else self.in_scene_unit
 
     def take(self, chosen: IntArray | Mask) -> "RelativePoses":
         """The relative poses at ``chosen`` (indices or a mask)."""
-        names = ("first", "second", "T_first_second", "rotation_sigma", "translation_sigma")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+        return RelativePoses(
+            *(self.first[chosen], self.second[chosen], self.T_first_second[chosen]),
+            *(self.rotation_sigma[chosen], self.translation_sigma[chosen], self.still),
+            self.is_in_scene_unit[chosen],
+        )
 
     def joined(self, other: "RelativePoses") -> "RelativePoses":
         """These and others, which count as long in motion as these."""
@@ -96,6 +104,7 @@ class RelativePoses:
             np.concatenate([self.rotation_sigma, other.rotation_sigma]),
             np.concatenate([self.translation_sigma, other.translation_sigma]),
             self.still,
+            np.concatenate([self.is_in_scene_unit, other.is_in_scene_unit]),
         )
 
 

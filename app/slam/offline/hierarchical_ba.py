@@ -109,7 +109,7 @@ def composed(
         return None
     single = np.flatnonzero(motions.second - motions.first == 1)
     row_of = dict(zip(motions.first[single].tolist(), single.tolist(), strict=True))
-    first, relative, rotation, translation = [], [], [], []
+    first, relative, rotation, translation, unit = [], [], [], [], []
     for k, (a, b) in enumerate(zip(cameras.tolist(), cameras[1:].tolist(), strict=False)):
         rows = [row_of.get(c, -1) for c in range(a, b)] if b - a <= config.max_composed else [-1]
         if min(rows) < 0:
@@ -121,10 +121,11 @@ def composed(
         relative.append(T)
         rotation.append(np.sqrt(np.square(motions.rotation_sigma[rows]).sum()))
         translation.append(np.sqrt(np.square(motions.translation_sigma[rows]).sum()))
+        unit.append(bool(motions.is_in_scene_unit[rows].all()))
     start = np.array(first, np.intp)
     T_first_second = np.array(relative, np.float64).reshape(-1, 4, 4)
     sigmas = np.array(rotation), np.array(translation)
-    return RelativePoses(start, start + 1, T_first_second, *sigmas, motions.still, motions.scaled)
+    return RelativePoses(start, start + 1, T_first_second, *sigmas, motions.still, np.array(unit, bool))
 
 
 def register_remaining(fit: BAState, chosen: IntArray, small: BAState, config: HierarchyConfig = HIERARCHY) -> BAState:

@@ -139,10 +139,11 @@ def align_segments(
 
 def align_rig(data: VideoData, rig: RigFrames, online: InitialPoses | None) -> tuple[VideoData, InitialPoses | None]:
     """The video, and its online poses, with the views of a rig in one world."""
-    T, scale = rig.aligned(data.T_network)
+    T, scale = rig.aligned(data.T_network, rig.scales)
     moved = [view.moved(pose, float(s)) for view, pose, s in zip(data.views, T, scale, strict=True)]
     if online is not None:
-        T, own = rig.aligned(online.T_world_camera)
+        # Online poses are in metres already, where the scale is measured.
+        T, own = rig.aligned(online.T_world_camera, None if rig.scales is None else np.ones(len(rig.rig)))
         online = InitialPoses(T, online.depth_scale * own / scale, online.focal)
     numbers = {view.segment for view in moved}
     return replace(data, views=segments.joined(moved, numbers), segment_scale=scale, rig=rig), online

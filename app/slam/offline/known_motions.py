@@ -50,7 +50,8 @@ def known_motions(known: FloatArray, is_known: Mask, fit: BAState) -> RelativePo
     ]
     rotation, translation = (np.maximum(sigma, 1e-6)[group] for sigma in sigmas)
     translation = translation / np.maximum(length, NO_LENGTH)
-    return RelativePoses(first, second, relative, rotation, translation, NO_LENGTH, scaled=False)
+    every = np.ones(len(first), bool)
+    return RelativePoses(first, second, relative, rotation, translation, NO_LENGTH, every)
 
 
 def with_known_motions(

@@ -102,7 +102,7 @@ class ScaleTie:
             return None
         T = motions.T_first_second.copy()
         mean = 0.5 * (self.log_scale[motions.first] + self.log_scale[motions.second])
-        T[:, :3, 3] *= np.exp(mean)[:, None]
+        T[:, :3, 3] *= np.where(motions.is_in_scene_unit, 1.0, np.exp(mean))[:, None]
         return replace(motions, T_first_second=T)
 
     def restored(self, fit: BAState) -> BAState:

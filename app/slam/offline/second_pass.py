@@ -48,6 +48,7 @@ def second_pass(attempt: Attempt, fallback: NDArray[np.bool_]) -> SecondPass:
         fit = solve_fixed(start, rounds, priors, options)
     else:
         fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options, config.start.hierarchy)
+    if not attempt.initializer.fixed and (data.rig is None or data.rig.rig.is_central):
         tie = scale_consistency.tie(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
     if tie is not None:
         priors = replace(priors, log_depth_scale_sigma=config.scales.scale_sigma)

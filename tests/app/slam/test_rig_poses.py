@@ -15,7 +15,7 @@ from stream_recon.app.slam.rig_poses import RigFrames
 from tests.app.slam.room import FOCAL, Video, drifting, walk
 
 FloatArray = NDArray[np.float64]
-RIG = Rig(("front", "right", "back"), so3.exp(np.array([[0, 0, 0], [0, 2, 0], [0.1, 4, -0.1]])))
+RIG = Rig.of_turns(("front", "right", "back"), so3.exp(np.array([[0, 0, 0], [0, 2, 0], [0.1, 4, -0.1]])))
 
 
 def views_of(T_world_body: FloatArray) -> tuple[RigFrames, FloatArray]:
@@ -23,7 +23,7 @@ def views_of(T_world_body: FloatArray) -> tuple[RigFrames, FloatArray]:
     count = len(T_world_body)
     frames = RigFrames.of(RIG, [v * VIEW_STRIDE + 5 * k for v in range(len(RIG)) for k in range(count)])
     T = T_world_body[frames.body].copy()
-    T[:, :3, :3] = T[:, :3, :3] @ RIG.R_body_view[frames.view]
+    T[:, :3, :3] = T[:, :3, :3] @ RIG.T_body_view[frames.view, :3, :3]
     return frames, T
 
 
@@ -46,6 +46,22 @@ def test_views_in_worlds_of_their_own_are_brought_into_that_of_the_first() -> No
     aligned, factor = frames.take(kept).aligned(moved[kept])
     np.testing.assert_allclose(aligned, T[kept], atol=1e-9)
     np.testing.assert_allclose(factor, 1 / scale[frames.view[kept]], rtol=1e-9)
+
+
+def test_cameras_that_are_apart_are_brought_together_by_known_scales() -> None:
+    S = RIG.T_body_view.copy()
+    S[1:, :3, 3] = [[0.3, 0.1, 0], [-0.2, 0, 0.4]]
+    frames, _ = views_of(walk(9))
+    frames = replace(frames, rig=Rig(RIG.names, S))
+    T = walk(9)[frames.body] @ S[frames.view]
+    moved, scale = in_own_worlds(frames, T)
+    aligned, factor = frames.aligned(moved, 1 / scale)
+    np.testing.assert_allclose(aligned, T, atol=1e-9)
+    np.testing.assert_allclose(factor, 1 / scale[frames.view], rtol=1e-9)
+    ties = frames.ties(0.01)
+    assert ties.is_in_scene_unit.all(), "a rig's lengths are those of the scene"
+    expected = np.linalg.inv(T[ties.first]) @ T[ties.second]
+    np.testing.assert_allclose(ties.T_first_second, expected, atol=1e-9)
 
 
 def test_a_rig_that_does_not_move_keeps_each_views_scale() -> None:
@@ -99,16 +115,9 @@ def test_a_refined_rig_keeps_together_and_beats_one_of_its_views() -> None:
     assert error(found.T_world_camera) < error(alone.T_world_camera) < error(guess)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        [{"name": "a", "R_body_view": np.eye(3).tolist()}],
-        [{"name": "a", "R_body_view": np.eye(3).tolist()}, {"name": "b", "R_body_view": np.diag([1, 1, 2]).tolist()}],
-        [{"name": "a", "R_body_view": np.diag([1, -1, -1]).tolist()}, {"name": "b", "R_body_view": np.eye(3).tolist()}],
-    ],
-)
-def test_a_damaged_rig_is_refused(record: list[dict[str, object]]) -> None:
+@pytest.mark.parametrize("diagonals", [[[1, 1, 1, 1]], [[1, 1, 1, 1], [1, 1, 2, 1]], [[1, -1, -1, 1], [1, 1, 1, 1]]])
+def test_a_damaged_rig_is_refused(diagonals: list[list[int]]) -> None:
     with pytest.raises(ValueError, match="rig"):
-        Rig.from_json(record)
+        Rig.from_json([{"name": "a", "T_body_view": np.diag(each).tolist()} for each in diagonals])
     again = Rig.from_json(RIG.to_json())
-    assert again.names == RIG.names and np.allclose(again.R_body_view, RIG.R_body_view)
+    assert again.names == RIG.names and np.allclose(again.T_body_view, RIG.T_body_view)

@@ -1,13 +1,16 @@
 """Results with the views of a rig: one world, one pose a frame, and what is not done with them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pycolmap
 import pytest
+from numpy.typing import NDArray
 
 from stream_recon.app.api.result import open_result
 from stream_recon.app.core.rig import VIEW_STRIDE, Rig, view_of
@@ -16,15 +19,18 @@ from stream_recon.app.engine.model_choice import ModelChoice
 from stream_recon.app.export.formats import export
 from stream_recon.app.export.job import ExportOptions
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import RIG, RunInfo, RunSummary
+from stream_recon.app.result.run_record import METRIC_SCALE, RIG, VIEWS, RunInfo, RunSummary
 from stream_recon.app.result.writer import ResultWriter
 from stream_recon.app.run.options import RunJob, RunOptions
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.joined_frames import MergeInput
+from stream_recon.app.stages.refine import RefineStage
 from stream_recon.app.stages.stage import StageContext
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 from tests.app.fake_engine import FakeEngine, run_info
-from tests.app.slam.room import Video, walk
+from tests.app.slam.room import FOCAL, SIZE, Video, walk
 from tests.app.sources.test_panorama import around
 from tests.app.stages.test_source_run import Noted
 
@@ -41,9 +47,9 @@ def folder(tmp_path: Path) -> Path:
     turned[:, :3, :3] = turned[:, :3, :3] @ TURN
     S = Similarity(SCALE, T[2, :3, :3], np.array([3.0, -1, 2]))
     video = Video(np.concatenate([T, turned]), np.concatenate([T, [S.move_pose(pose) for pose in turned]]))
-    rig = Rig(("front", "side"), np.array([np.eye(3), TURN]))
+    rig = Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN]))
     info = run_info()
-    info = RunInfo(info.source, info.preset, info.weights_sha256, info.device, {RIG: rig.to_json()})
+    info = RunInfo(info.source, info.preset, info.weights_sha256, info.device, {VIEWS: rig.to_json()})
     writer = ResultWriter(tmp_path / "out", info)
     for k, result in enumerate(video.results):
         view, frame = divmod(k, 5)
@@ -65,6 +71,63 @@ def test_the_views_of_a_result_are_brought_into_one_world(folder: Path) -> None:
     written = (folder / "points.ply").stat().st_mtime_ns
     assert run_stages(RunPlan(()), StageContext(folder)).is_complete
     assert (folder / "points.ply").stat().st_mtime_ns == written, "once is enough"
+
+
+BASELINE = 0.25
+STEREO = np.array([[1, 0, 0, BASELINE], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], np.float64)
+
+
+def stereo_result(tmp_path: Path, frames: int) -> tuple[Path, Callable[[], Source], NDArray[np.float64]]:
+    """A result of two cameras side by side, each in a world and unit of its own; its source; true poses of view 0."""
+    T = walk(2 * frames)[:frames]
+    true = np.concatenate([T, T @ STEREO])
+    scale, S = np.repeat([0.5, 1.7], frames), Similarity(1.7, T[1, :3, :3], np.array([3.0, -1, 2]))
+    worlds = [Similarity.of_scale(0.5)] * frames + [S] * frames
+    video = Video(true, np.array([world.move_pose(pose) for world, pose in zip(worlds, true, strict=True)]), FOCAL)
+    names = {"camera_model": "pinhole", "intrinsics": [FOCAL, FOCAL, 159.5, 119.5], "resolution": list(SIZE)}
+    cameras = {f"cam{k}": {**names, "distortion_model": "none", "distortion_coeffs": []} for k in range(2)}
+    cameras["cam1"]["T_cn_cnm1"] = invert_pose(STEREO).tolist()
+    (tmp_path / "rig.json").write_text(json.dumps(cameras))
+    for k, rgb in enumerate(video.pictures):
+        (tmp_path / f"film/cam{k // frames}").mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"film/cam{k // frames}/{k % frames:03d}.png"), rgb)
+    rig, info = Rig(("cam0", "cam1"), np.array([np.eye(4), STEREO])), run_info()
+    info = RunInfo(info.source, info.preset, info.weights_sha256, info.device, {VIEWS: rig.to_json()})
+    writer = ResultWriter(tmp_path / "out", info)
+    for k, result in enumerate(video.results):
+        view, frame = divmod(k, frames)
+        depth = result.depth * np.float32(scale[k])
+        place = {"index": view * VIEW_STRIDE + frame, "timestamp": frame / 10, "segment": view}
+        writer.add(replace(result, depth=depth, **place))
+    writer.finish(RunSummary(interrupted=False))
+    choice = FrameChoice(rig=str(tmp_path / "rig.json"))
+    return tmp_path / "out", partial(open_source, str(tmp_path / "film"), choice), T
+
+
+def path_length(T: NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(np.diff(T[:, :3, 3], axis=0), axis=1).sum())
+
+
+def test_cameras_that_are_apart_give_metres(tmp_path: Path) -> None:
+    folder, open_again, truth = stereo_result(tmp_path, 6)
+    assert run_stages(RunPlan(()), StageContext(folder, open_again)).is_complete
+    result = read_result(folder)
+    T = np.array([camera.T_world_camera for camera in result.cameras])
+    unit = result.metric_scale
+    assert unit is not None and unit.error is not None and unit.T_metric_own.scale == pytest.approx(2, rel=0.05)
+    assert path_length(T[:6]) == pytest.approx(path_length(truth), rel=max(0.02, 3 * unit.error))
+    np.testing.assert_allclose(np.linalg.inv(T[:6]) @ T[6:], np.tile(STEREO, (6, 1, 1)), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_refined_pair_of_cameras_is_in_metres(tmp_path: Path) -> None:
+    folder, open_again, truth = stereo_result(tmp_path, 12)
+    run_stages(RunPlan((RefineStage(),)), StageContext(folder, open_again)).check()
+    result = read_result(folder)
+    T = np.array([camera.T_world_camera for camera in result.cameras])
+    assert result.run["refinement"]["reprojection_px"] is not None and result.run[METRIC_SCALE]
+    assert path_length(T[:12]) == pytest.approx(path_length(truth), rel=0.01)
+    np.testing.assert_allclose(np.linalg.inv(T[:12]) @ T[12:], np.tile(STEREO, (12, 1, 1)), atol=1e-6)
 
 
 def test_a_rig_has_one_pose_a_frame(folder: Path) -> None:
@@ -91,7 +154,7 @@ def test_what_is_for_one_camera_is_refused_by_name(folder: Path, tmp_path: Path)
     with pytest.raises(InputError, match="views of a rig"):
         MergeInput.open(folder)
     record = json.loads((folder / "run.json").read_text())
-    record["options"][RIG][1]["R_body_view"][0][0] = 2
+    record["options"][VIEWS][1]["T_body_view"][0][0] = 2
     (folder / "run.json").write_text(json.dumps(record))
     with pytest.raises(OutputError, match="damaged rig"):
         run_stages(RunPlan(()), StageContext(folder))

@@ -1,0 +1,161 @@
+"""Rigs of several cameras, from Kalibr's camchain or COLMAP's rig configuration, and the views of their frames."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from stream_recon.app.core.input_file import input_errors, read_file
+from stream_recon.app.core.rig import Rig
+from stream_recon.app.core.transforms import FloatArray, invert_pose, is_rigid, rotation_matrix
+from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.camera_files import kalibr_camera
+from stream_recon.app.sources.camera_models import UnsupportedError, colmap_camera
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.joined import CameraChange
+from stream_recon.app.sources.named_values import Names, parse_trees
+from stream_recon.app.sources.opening import open_reader
+from stream_recon.app.sources.rig_views import RigReader
+from stream_recon.app.sources.source import Source, source_of
+from stream_recon.configs.errors import ConfigError, InputError
+
+FORMS = "Kalibr's camchain.yaml or COLMAP's rig_config.json"
+RIGID = 1e-3
+"""Deviation of a matrix from a rotation up to which it is rounding."""
+
+
+@dataclass(frozen=True)
+class RigCamera:
+    """One camera of a rig."""
+
+    name: str
+    """Folder or film, without its suffix, below the source."""
+    camera: Calibration
+    T_first_camera: FloatArray  # [4, 4] in metres
+
+
+def read_rig(path: Path) -> list[RigCamera]:
+    """Cameras of a rig, that which gives the pose first. Raises InputError, which names what is not understood."""
+    with input_errors(f"--rig {path}"):
+        try:
+            text = read_file(path).decode("utf-8-sig")
+            (tree,) = parse_trees(text)
+            cameras = _colmap(tree) if isinstance(tree, list) else _kalibr(Names(tree))
+        except (InputError, ConfigError, UnsupportedError) as error:
+            raise InputError(f"--rig {path}: {error}") from error
+        except (ValueError, TypeError) as error:
+            raise InputError(f"--rig {path} is none of {FORMS}: {error}") from error
+    names = [camera.name for camera in cameras]
+    if len(cameras) < 2 or len(set(names)) < len(names):
+        raise InputError(f"--rig {path} has {len(cameras)} cameras ({', '.join(names)}): two or more with own names")
+    return cameras
+
+
+def _kalibr(names: Names) -> list[RigCamera]:
+    """Each camera has its pose relative to the one before it: ``T_cn_cnm1`` takes points of that one to it."""
+    blocks = [name for name in names if re.fullmatch(r"cam\d+", name)]
+    cameras, T_first_last = list[RigCamera](), np.eye(4)
+    for block in blocks:
+        table = Names(names.take(block), block)
+        values = table.numbers("T_cn_cnm1", shape=(4, 4))
+        if cameras:
+            if values is None:
+                raise InputError(f"{block} has no T_cn_cnm1")
+            T_first_last = T_first_last @ invert_pose(_rigid(np.reshape(values, (4, 4)), f"{block}: T_cn_cnm1"))
+        cameras.append(RigCamera(block, kalibr_camera(table), T_first_last))
+    names.end("")
+    return cameras
+
+
+def _colmap(tree: list[Any]) -> list[RigCamera]:
+    if len(tree) != 1:
+        raise InputError(f"it has {len(tree)} rigs: give one")
+    rig = Names(tree[0], "the rig")
+    listed = rig.take("cameras")
+    rig.end("")
+    found: list[tuple[bool, RigCamera]] = []
+    for number, table in enumerate(listed if isinstance(listed, list) else []):
+        names = Names(table, f"camera {number}")
+        prefix, model = names.take("image_prefix"), names.take("camera_model_name")
+        parameters = names.numbers("camera_params")
+        if not isinstance(prefix, str) or not isinstance(model, str) or parameters is None:
+            raise InputError(f"{names.name} needs image_prefix, camera_model_name and camera_params")
+        is_first = bool(names.flag("ref_sensor"))
+        quaternion = names.numbers("cam_from_rig_rotation", shape=(1, 4))
+        translation = names.numbers("cam_from_rig_translation", shape=(1, 3))
+        if not is_first and (quaternion is None or translation is None):
+            raise InputError(f"{names.name} needs cam_from_rig_rotation and cam_from_rig_translation")
+        names.end("")
+        T = np.eye(4)
+        if quaternion is not None and translation is not None:
+            w, x, y, z = quaternion
+            T[:3, :3], T[:3, 3] = rotation_matrix(np.array([x, y, z, w])), translation
+        camera = colmap_camera(model, parameters, None)  # sizes are those of the images
+        found.append((is_first, RigCamera(prefix.strip("/"), camera, invert_pose(T))))
+    if [is_first for is_first, _ in found].count(True) != 1:
+        raise InputError("one camera is the ref_sensor")
+    found.sort(key=lambda each: not each[0])
+    T_first_rig = invert_pose(found[0][1].T_first_camera)
+    return [replace(camera, T_first_camera=T_first_rig @ camera.T_first_camera) for _, camera in found]
+
+
+def _rigid(T: FloatArray, name: str) -> FloatArray:
+    if not is_rigid(T, RIGID):
+        raise InputError(f"{name} is no rigid transform")
+    return T
+
+
+class CameraRigReader(RigReader):
+    """Views of several cameras as those of one pinhole camera, that of the first one's undistorted images."""
+
+    def __init__(self, rig: Rig, name: str, parts: list[Callable[[], Source]]) -> None:
+        self._target: Intrinsics | None = None
+        self._size = (0, 0)
+        super().__init__(rig, name, parts)
+
+    def view_camera(self, rgb: NDArray[np.uint8]) -> Calibration:
+        self._target = k = self._source.intrinsics
+        assert k is not None, "each camera of a rig is known"
+        self._size = (rgb.shape[1], rgb.shape[0])
+        return Calibration(k.fx, k.fy, k.cx, k.cy, size=self._size)
+
+    def cut(self, rgb: NDArray[np.uint8], view: int) -> NDArray[np.uint8]:
+        own, target = self._source.intrinsics, self._target
+        assert own is not None and target is not None
+        size = (rgb.shape[1], rgb.shape[0])
+        if size == self._size and own == target:
+            return rgb
+        change = CameraChange(own.camera_model, target, self._size)
+        return np.asarray(change.map(rgb, (float(size[0]), float(size[1])), self._size, cv2.INTER_LINEAR), np.uint8)
+
+
+def open_rig(spec: str, choice: FrameChoice) -> Source:
+    """The views of a rig in folders or films below ``spec``. Raises InputError, ConfigError."""
+    assert choice.rig is not None
+    if choice.masks is not None or choice.camera is not None or choice.topic is not None:
+        raise ConfigError("--rig gives the cameras: leave out --intrinsics, --masks and --topic")
+    cameras, folder = read_rig(Path(choice.rig).expanduser()), Path(spec).expanduser()
+    parts = [partial(_open_camera, folder, camera, choice) for camera in cameras]
+    rig = Rig(tuple(each.name for each in cameras), np.array([each.T_first_camera for each in cameras]))
+    return Source(CameraRigReader(rig, folder.resolve().name, parts))
+
+
+def _open_camera(folder: Path, camera: RigCamera, choice: FrameChoice) -> Source:
+    with input_errors(folder):
+        place = folder / camera.name
+        films = sorted(path for path in place.parent.glob(f"{place.name}.*") if path.is_file())
+        if (place / "data").is_dir():  # EuRoC
+            place /= "data"
+        elif not place.is_dir():
+            if len(films) != 1:
+                raise InputError(f"{folder} has no folder or film {camera.name} of --rig")
+            place = films[0]
+    own = replace(choice, rig=None, camera=camera.camera.text())
+    return source_of(open_reader(str(place), own.fps, 0.0, None), own)

@@ -1,0 +1,124 @@
+"""Rigs of several cameras: their files, and their frames as views of one pinhole camera."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from stream_recon.app.core.rig import VIEW_STRIDE, view_of
+from stream_recon.app.core.transforms import invert_pose
+from stream_recon.app.sources.frame_choice import FrameChoice
+from stream_recon.app.sources.rig_files import read_rig
+from stream_recon.app.sources.source import open_source
+from stream_recon.configs.errors import ConfigError, InputError
+from tests.app.media import write_video
+
+T_SECOND_FIRST = np.array([[0, 0, -1, 0.1], [0, 1, 0, 0.02], [1, 0, 0, -0.3], [0, 0, 0, 1]], np.float64)
+KALIBR = f"""cam0:
+  camera_model: pinhole
+  intrinsics: [90, 90, 63.5, 47.5]
+  distortion_model: radtan
+  distortion_coeffs: [0, 0, 0, 0]
+  resolution: [128, 96]
+  rostopic: /cam0/image_raw
+cam1:
+  T_cn_cnm1: {T_SECOND_FIRST.tolist()}
+  camera_model: pinhole
+  intrinsics: [70, 70, 63.5, 47.5]
+  distortion_model: radtan
+  distortion_coeffs: [0, 0, 0, 0]
+  resolution: [128, 96]
+"""
+
+
+def colmap() -> list[dict[str, Any]]:
+    """The same rig as COLMAP states it, the second camera first."""
+    half = float(np.sqrt(0.5))
+    pose = {"cam_from_rig_rotation": [half, 0, -half, 0], "cam_from_rig_translation": [0.1, 0.02, -0.3]}
+    pinhole = {"camera_model_name": "PINHOLE"}
+    second = {"image_prefix": "cam1/", **pose, **pinhole, "camera_params": [70, 70, 64, 48]}
+    first = {"image_prefix": "cam0/", "ref_sensor": True, **pinhole, "camera_params": [90, 90, 64, 48]}
+    return [{"cameras": [second, first]}]
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "rig.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_files_of_kalibr_and_colmap_give_one_rig(tmp_path: Path) -> None:
+    for content in (KALIBR, colmap()):
+        first, second = read_rig(written(tmp_path, content))
+        assert (first.name, second.name) == ("cam0", "cam1")
+        np.testing.assert_allclose(first.T_first_camera, np.eye(4), atol=1e-12)
+        np.testing.assert_allclose(second.T_first_camera, invert_pose(T_SECOND_FIRST), atol=1e-9)
+        assert (first.camera.fx, first.camera.cx, second.camera.fx) == (90, 64, 70)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (KALIBR.replace("T_cn_cnm1", "T_cn_cnm2"), "no T_cn_cnm1"),
+        (KALIBR.replace("0.02", "0.02, 1"), "T_cn_cnm1"),
+        (KALIBR.replace("[[0.0, 0.0, -1.0", "[[0.0, 0.0, -2.0"), "rigid"),
+        (KALIBR.partition("cam1:")[0], "two or more"),
+        (KALIBR + "unit: mm\n", "'unit'"),
+        (KALIBR.replace("radtan", "bent"), "bent"),
+        ([*colmap(), *colmap()], "2 rigs"),
+        ([{"cameras": colmap()[0]["cameras"], "unit": "mm"}], "'unit'"),
+        ([{"cameras": [each | {"ref_sensor": True} for each in colmap()[0]["cameras"]]}], "ref_sensor"),
+        ([{"cameras": [each | {"turn": 1} for each in colmap()[0]["cameras"]]}], "'turn'"),
+        ([{"cameras": [each | {"camera_model_name": "FOV"} for each in colmap()[0]["cameras"]]}], "FOV"),
+        ([{"cameras": [{"image_prefix": "a"}, {"image_prefix": "b"}]}], "needs image_prefix"),
+        ("nothing", "rig"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, content: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_rig(written(tmp_path, content))
+
+
+def circles(focal: float) -> np.ndarray:
+    """Circles about the middle, by the angle from the axis, as a pinhole camera sees them."""
+    y, x = np.indices((96, 128)) + 0.5
+    angle = np.hypot(x - 64, y - 48) / focal
+    return np.repeat((127 + 100 * np.sin(25 * angle))[..., None], 3, axis=2).astype(np.uint8)
+
+
+def test_images_of_a_rig_are_views_of_one_pinhole_camera(tmp_path: Path) -> None:
+    for name, focal, numbers in (("cam0", 90.0, (1, 2, 3, 5)), ("cam1", 70.0, (0, 2, 3, 4, 5))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            cv2.imwrite(str(tmp_path / name / f"{number:03d}.png"), circles(focal))
+    choice = FrameChoice(rig=str(written(tmp_path, KALIBR)))
+    with open_source(str(tmp_path), choice) as source:
+        frames, rig, k, warnings = list(source), source.rig, source.intrinsics, source.warnings
+    assert [(view_of(frame.index), frame.index % VIEW_STRIDE) for frame in frames] == [
+        *((0, number) for number in range(4)),
+        *((1, number) for number in (1, 2, 3)),
+    ], "images of one moment have one number"
+    assert any("2 images of cam1 have no partner in cam0" in line for line in warnings)
+    assert k is not None and k.fx == 90 and rig is not None and not rig.is_central
+    np.testing.assert_allclose(rig.T_body_view[1], invert_pose(T_SECOND_FIRST), atol=1e-9)
+    for frame in frames:
+        difference = np.abs(frame.rgb.astype(float) - circles(90.0))[12:-12, 16:-16]
+        assert difference.mean() < 3, "both show the same angles"
+
+
+def test_films_of_a_rig_are_matched_by_time(tmp_path: Path) -> None:
+    for name, frames in (("cam0.mp4", 6), ("cam1.mp4", 8)):
+        write_video(tmp_path / name, frames, size=(128, 96))
+    with open_source(str(tmp_path), FrameChoice(rig=str(written(tmp_path, colmap())), stride=2)) as source:
+        assert [frame.index % VIEW_STRIDE for frame in source] == 2 * [0, 2, 4]
+
+
+def test_what_a_rig_lacks_is_said(tmp_path: Path) -> None:
+    rig = str(written(tmp_path, KALIBR))
+    with pytest.raises(InputError, match="no folder or film cam0"):
+        open_source(str(tmp_path), FrameChoice(rig=rig))
+    with pytest.raises(ConfigError, match="leave out --intrinsics"):
+        open_source(str(tmp_path), FrameChoice(rig=rig, camera="1,1,1,1"))
