@@ -288,7 +288,7 @@ def unchecked_scripts() -> Iterator[Place]:
 MEASURES = (
     Measure("README.md, bytes", lambda: bytes_of("README.md"), 12_288),
     Measure("model card, bytes", lambda: bytes_of("models/README.md"), 12_288),
-    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 76_915, 66_500),
+    Measure("lines of Python in the product", lambda: line_counts(*PRODUCT), 77_332, 66_500),
     Measure("lines of Python in scripts", lambda: line_counts("scripts"), 16_082, 15_500),
     Measure("lines of the longest file", lambda: line_counts(*PRODUCT), 413, 400, is_largest=True),
     Measure(f"files of {SMALL} lines or fewer", small_files, 6),
@@ -300,7 +300,7 @@ MEASURES = (
     Measure("class names used twice", repeated_classes, 0),
     Measure("classes called Cancelled", cancelled_classes, 1),
     Measure("constants called MOST_ or LEAST_", unclear_limits, 0),
-    Measure("options of the command line", command_line_options, 103),
+    Measure("options of the command line", command_line_options, 104),
     Measure("tests that patch constants", lambda: tests_with(patches_constant), 10),
     Measure("tests that read private attributes", lambda: tests_with(reads_private), 40),
     Measure("Python scripts that ruff and mypy do not see", unchecked_scripts, 0),
