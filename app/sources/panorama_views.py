@@ -83,4 +83,4 @@ def open_views(spec: str, choice: FrameChoice) -> Source:
         return source_of(reader, choice, is_panorama=True)
 
     rig = panorama_rig()
-    return Source(PanoramaReader(rig, Path(spec).name, [open_again] * len(rig)))
+    return Source(PanoramaReader(rig, Path(spec).expanduser().resolve().name, [open_again] * len(rig)))
