@@ -1,7 +1,7 @@
 """Rigs of several cameras, from Kalibr's camchain or COLMAP's rig configuration, and the views of their frames."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ def _rigid(T: FloatArray, name: str) -> FloatArray:
 class CameraRigReader(RigReader):
     """Views of several cameras as those of one pinhole camera, that of the first one's undistorted images."""
 
-    def __init__(self, rig: Rig, name: str, parts: list[Callable[[], Source]]) -> None:
+    def __init__(self, rig: Rig, name: str, parts: Sequence[Callable[[], Source]]) -> None:
         self._target: Intrinsics | None = None
         self._size = (0, 0)
         super().__init__(rig, name, parts)

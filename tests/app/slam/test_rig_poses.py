@@ -55,7 +55,7 @@ def test_cameras_that_are_apart_are_brought_together_by_known_scales() -> None:
     frames = replace(frames, rig=Rig(RIG.names, S))
     T = walk(9)[frames.body] @ S[frames.view]
     moved, scale = in_own_worlds(frames, T)
-    aligned, factor = frames.aligned(moved, 1 / scale)
+    aligned, factor = frames.aligned(moved, (1 / scale).tolist())
     np.testing.assert_allclose(aligned, T, atol=1e-9)
     np.testing.assert_allclose(factor, 1 / scale[frames.view], rtol=1e-9)
     ties = frames.ties(0.01)
