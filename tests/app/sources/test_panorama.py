@@ -172,11 +172,11 @@ def test_a_panorama_is_read_as_views_of_a_rig(tmp_path: Path) -> None:
     for frame in frames:
         height, width = frame.rgb.shape[:2]
         x, y = np.meshgrid((np.arange(width) + 0.5 - k.cx) / k.fx, (np.arange(height) + 0.5 - k.cy) / k.fy)
-        rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ rig.R_body_view[view_of(frame.index)].T
+        rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ rig.T_body_view[view_of(frame.index), :3, :3].T
         # The middle of the picture of `around` looks to -z.
         wanted = seen(rays / np.linalg.norm(rays, axis=-1, keepdims=True) * (-1, 1, -1), frame.index % VIEW_STRIDE)
         assert np.abs(frame.rgb.astype(float) - wanted).mean() < 3
-        assert np.array_equal(frame.turn, rig.R_body_view[view_of(frame.index)])
+        assert np.array_equal(frame.turn, rig.T_body_view[view_of(frame.index), :3, :3])
 
 
 def test_a_wide_picture_is_no_panorama_where_its_camera_is_given(tmp_path: Path) -> None:
