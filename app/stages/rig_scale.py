@@ -28,8 +28,9 @@ class StereoScaleConfig:
     min_matches: int = 15
     """Fewest matches of a moment, and fewest moments."""
     min_moments: int = 3
-    least_error: float = 0.002
-    """Relative error of the scale that a rig's calibration has at best."""
+    least_error: float = 0.01
+    """Least relative error that is stated: errors that all moments have in common do not show in their spread. On a
+    rendered walk with a baseline of 12 cm the scale was wrong by 1 %."""
 
 
 STEREO_SCALE = StereoScaleConfig()
