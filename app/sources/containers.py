@@ -5,9 +5,8 @@ edit lists, mirrored pictures and panoramas.
 """
 
 import math
-import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
 from stream_recon.app.sources.matroska import matroska_tracks
+from stream_recon.app.sources.spherical import LAYOUTS, PART, ROUND, kind_in_xml
 
 LIBRARY_SECONDS = 20.0
 """Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""
@@ -33,9 +33,6 @@ FIRST_SAMPLES = 64
 """Samples in which the earliest time is looked for: more than a decoder reorders."""
 SPHERICAL = bytes.fromhex("ffcc8263f8554a938814587a02521fdd")
 """Id of the box of Spherical Video V1, by Google."""
-ROUND = "a panorama of 360 degrees"
-"""Name of equirectangular pictures."""
-PART = "a part of a panorama of 360 degrees"
 PROJECTIONS = {
     b"equi": ROUND,
     b"cbmp": "a cube map of 360 degrees",
@@ -48,8 +45,6 @@ PROJECTIONS = {
     b"equi part": PART,
 }
 """Kinds of pictures by their box in Spherical Video V2, or name in Apple's ``proj``; empty: a pinhole camera's."""
-LAYOUTS = ("", "two views one above the other", "two views side by side", "two views", "two views side by side")
-"""Kinds of stereo pictures by their number in Spherical Video V2."""
 TURNS = {(1, 0, 0, 1): 1} | {
     (0, 1 - 2 * y, 1 - 2 * x, 0) if swap else (1 - 2 * x, 0, 0, 1 - 2 * y): number
     for number, (swap, x, y) in ORIENTATIONS.items()
@@ -299,7 +294,7 @@ def _track(box: FileBox, stated: VideoTrack, movie_scale: int, turn: NDArray[np.
     entries = [entry for table in tables.inside(b"stsd") for entry in table.inside(b"", skip=8)]
     kind = next(filter(None, map(_kind, entries)), "")
     marks = (mark.content for mark in box.inside(b"uuid") if mark.content[:16] == SPHERICAL)
-    kind = kind or next((_kind_in_xml(mark[16:]) for mark in marks), "")
+    kind = kind or next((kind_in_xml(mark[16:]) for mark in marks), "")
     orientation, notes = _turn(_matrix(box.table(b"tkhd")[-44:-8]) @ turn)
     (samples,) = struct.unpack_from(">I", tables.table(b"stsz").ljust(12, b"\0"), 8)
     track = replace(stated, samples=samples, orientation=orientation, refused=stated.refused or kind)
@@ -342,23 +337,6 @@ def _kind(entry: FileBox) -> str:
 def _shape(box: FileBox) -> bytes:
     """Name of a projection of Spherical Video V2; ``equi part`` where the bounds of `equi` leave out a part."""
     return b"equi part" if box.name == b"equi" and any(box.content[4:20]) else box.name
-
-
-def _kind_in_xml(xml: bytes) -> str:
-    """What frames are by the metadata of Spherical Video V1."""
-    tags = dict(re.findall(rb"<GSpherical:(\w+)>\s*([\w.-]+)", xml))
-    stereo, projection = tags.get(b"StereoMode", b"mono"), tags.get(b"ProjectionType", b"equirectangular")
-    if stereo != b"mono":
-        return LAYOUTS[{b"top-bottom": 1, b"left-right": 2}.get(stereo, 3)]
-    if projection != b"equirectangular":
-        return f"of projection {projection.decode('latin-1')}"
-    return PART if is_cropped(tags) else ROUND
-
-
-def is_cropped(tags: Mapping[bytes, bytes]) -> bool:
-    """Whether an equirectangular picture is a part of the sphere, by tags of Spherical Video V1 or Photo Sphere."""
-    pairs = ((b"CroppedAreaImage%sPixels" % side, b"FullPano%sPixels" % side) for side in (b"Width", b"Height"))
-    return any(tags.get(own) != tags.get(whole) for own, whole in pairs if own in tags or whole in tags)
 
 
 def _entry_notes(entries: list[FileBox]) -> Iterator[str]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.sources.capture import capture_frame_count, open_capture
-from stream_recon.app.sources.containers import ROUND, VideoTrack, film
+from stream_recon.app.sources.containers import VideoTrack, film
+from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.growing import GrowingVideoReader, is_growing
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, read_image, readable_suffixes
 from stream_recon.app.sources.image_files import (
@@ -25,10 +26,11 @@ from stream_recon.app.sources.image_files import (
     unreadable_images,
 )
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
-from stream_recon.app.sources.panorama import CONTENT, is_equirectangular, kind_by_file, refusal
+from stream_recon.app.sources.panorama import ASPECT, CONTENT, is_equirectangular, kind_by_file, refusal
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
+from stream_recon.app.sources.spherical import ROUND
 from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import InputError
 
@@ -61,16 +63,21 @@ def _is_panorama(path: Path) -> bool:
     if kind := kind_by_file(path):
         return kind == ROUND
     if path.suffix.lower() in IMAGE_SUFFIXES | readable_suffixes():
-        rgb = read_image(path)
+        size = read_exif(path).size  # most photographs need not be decoded
+        rgb = None if size is not None and not _is_two_to_one(max(size), min(size)) else read_image(path)
         return rgb is not None and is_equirectangular(rgb)
     tracks = film(path).tracks
-    if not tracks or tracks[0].refused or abs(tracks[0].size[0] - 2 * tracks[0].size[1]) > 2:
+    if not tracks or tracks[0].refused or not _is_two_to_one(*tracks[0].size):
         return bool(tracks) and tracks[0].refused == ROUND
     capture = open_capture(path, path.name)
     frames = (capture.read()[1] for _ in range(FIRST_FRAMES))
     first = next((frame for frame in frames if frame is not None and frame.std() > CONTENT), None)
     capture.release()
     return first is not None and is_equirectangular(np.asarray(first, np.uint8))
+
+
+def _is_two_to_one(width: int, height: int) -> bool:
+    return abs(width - 2 * height) <= ASPECT * width
 
 
 def open_reader(

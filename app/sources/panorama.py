@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.sources.containers import LAYOUTS, PART, ROUND, is_cropped
+from stream_recon.app.sources.spherical import LAYOUTS, PART, ROUND, is_cropped, xmp_tags
 
 ABOVE, BESIDE = LAYOUTS[1:3]
 CUBE, FISHEYES, FISHEYE = "a cube map of 360 degrees", "two fish-eye pictures", "a round picture of a fish-eye lens"
@@ -58,11 +58,11 @@ def kind_by_file(path: Path) -> str:
         return ""
     named = re.search(rb"xmlns:(\w+)\s*=\s*[\"']http://ns\.google\.com/photos/1\.0/panorama/", head)
     prefix = named[1] if named is not None else b"GPano"
-    words = {word.decode() for word in re.findall(prefix + rb":ProjectionType\s*(?:=\s*[\"']|>)\s*(\w+)", head)}
-    if not words and re.search(prefix + rb":\w+\s*(?:=\s*[\"']|>)", head):
+    tags = xmp_tags(prefix, head)
+    words = {value.decode() for name, value in tags if name == b"ProjectionType" and value}
+    if tags and not words:
         return "a panorama whose XMP (GPano) has no ProjectionType"
-    tags = dict(re.findall(prefix + rb":(\w+)\s*(?:=\s*[\"']|>)\s*(\w+)", head))
-    whole = PART if is_cropped(tags) else ROUND
+    whole = PART if is_cropped({name: value for name, value in tags if value}) else ROUND
     kinds = {"equirectangular": whole, "cubemap": CUBE, "rectilinear": "", "perspective": ""}
     return max((kinds.get(word, f"a {word} panorama") for word in words), default="")
 

@@ -256,6 +256,8 @@ def test_an_encrypted_film_is_told(tmp_path: Path) -> None:
     [
         ("", "64x48 is not 2:1"),
         ("StereoMode:top-bottom", "one above the other"),
+        ("Stitched:false", "not stitched"),
+        ("Spherical:true Stitched:true", "64x48 is not 2:1"),
         ("ProjectionType:cubemap", "of projection cubemap"),
         ("CroppedAreaImageWidthPixels:100 FullPanoWidthPixels:200", "a part of a panorama"),
         ("CroppedAreaImageWidthPixels:200 FullPanoWidthPixels:200", "64x48 is not 2:1"),
