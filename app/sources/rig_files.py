@@ -1,5 +1,6 @@
 """Rigs of several cameras, from Kalibr's camchain or COLMAP's rig configuration, and the views of their frames."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -60,14 +61,17 @@ def read_rig(path: Path) -> list[RigCamera]:
 
 def _kalibr(names: Names) -> list[RigCamera]:
     """Each camera has its pose relative to the one before it: ``T_cn_cnm1`` takes points of that one to it."""
-    blocks = [name for name in names if re.fullmatch(r"cam\d+", name)]
+    found = [name for name in names if re.fullmatch(r"cam\d+", name)]
+    blocks = [f"cam{number}" for number in range(len(found))]
+    if set(blocks) != set(found):
+        raise InputError(f"its cameras are {', '.join(found)}: each is relative to the one before it, from cam0 on")
     cameras, T_first_last = list[RigCamera](), np.eye(4)
     for block in blocks:
         table = Names(names.take(block), block)
         values = table.numbers("T_cn_cnm1", shape=(4, 4))
-        if cameras:
-            if values is None:
-                raise InputError(f"{block} has no T_cn_cnm1")
+        if (values is None) == bool(cameras):
+            raise InputError(f"{block} has {'no' if cameras else 'a'} T_cn_cnm1")
+        if values is not None:
             T_first_last = T_first_last @ invert_pose(_rigid(np.reshape(values, (4, 4)), f"{block}: T_cn_cnm1"))
         cameras.append(RigCamera(block, kalibr_camera(table), T_first_last))
     names.end("")
@@ -80,30 +84,37 @@ def _colmap(tree: list[Any]) -> list[RigCamera]:
     rig = Names(tree[0], "the rig")
     listed = rig.take("cameras")
     rig.end("")
-    found: list[tuple[bool, RigCamera]] = []
-    for number, table in enumerate(listed if isinstance(listed, list) else []):
-        names = Names(table, f"camera {number}")
-        prefix, model = names.take("image_prefix"), names.take("camera_model_name")
-        parameters = names.numbers("camera_params")
-        if not isinstance(prefix, str) or not isinstance(model, str) or parameters is None:
-            raise InputError(f"{names.name} needs image_prefix, camera_model_name and camera_params")
-        is_first = bool(names.flag("ref_sensor"))
-        quaternion = names.numbers("cam_from_rig_rotation", shape=(1, 4))
-        translation = names.numbers("cam_from_rig_translation", shape=(1, 3))
-        if not is_first and (quaternion is None or translation is None):
-            raise InputError(f"{names.name} needs cam_from_rig_rotation and cam_from_rig_translation")
-        names.end("")
-        T = np.eye(4)
-        if quaternion is not None and translation is not None:
-            w, x, y, z = quaternion
-            T[:3, :3], T[:3, 3] = rotation_matrix(np.array([x, y, z, w])), translation
-        camera = colmap_camera(model, parameters, None)  # sizes are those of the images
-        found.append((is_first, RigCamera(prefix.strip("/"), camera, invert_pose(T))))
+    if not isinstance(listed, list):
+        raise InputError("the rig has no list of cameras")
+    found = [_colmap_camera(Names(table, f"camera {number}")) for number, table in enumerate(listed)]
     if [is_first for is_first, _ in found].count(True) != 1:
         raise InputError("one camera is the ref_sensor")
     found.sort(key=lambda each: not each[0])
     T_first_rig = invert_pose(found[0][1].T_first_camera)
     return [replace(camera, T_first_camera=T_first_rig @ camera.T_first_camera) for _, camera in found]
+
+
+def _colmap_camera(names: Names) -> tuple[bool, RigCamera]:
+    """Whether a camera is the rig's reference, and the camera with its pose in the rig's axes."""
+    prefix, model = names.take("image_prefix"), names.take("camera_model_name")
+    parameters = names.numbers("camera_params")
+    if not isinstance(prefix, str) or not isinstance(model, str) or parameters is None:
+        raise InputError(f"{names.name} needs image_prefix, camera_model_name and camera_params")
+    is_first, T = bool(names.flag("ref_sensor")), np.eye(4)
+    quaternion = names.numbers("cam_from_rig_rotation", shape=(1, 4))
+    translation = names.numbers("cam_from_rig_translation", shape=(1, 3))
+    names.end("")
+    if quaternion is not None and translation is not None:
+        w, x, y, z = quaternion
+        if abs(math.hypot(*quaternion) - 1) > RIGID:
+            raise InputError(f"{names.name}: cam_from_rig_rotation is no quaternion of length 1")
+        T[:3, :3], T[:3, 3] = rotation_matrix(np.array([x, y, z, w])), translation
+        _rigid(T, f"{names.name}: cam_from_rig_translation")
+    elif not is_first or quaternion is not None or translation is not None:
+        pose = "cam_from_rig_rotation and cam_from_rig_translation"
+        raise InputError(f"{names.name} needs {pose}, or is the ref_sensor")
+    camera = colmap_camera(model, parameters, None)  # sizes are those of the images
+    return is_first, RigCamera(prefix.strip("/"), camera, invert_pose(T))
 
 
 def _rigid(T: FloatArray, name: str) -> FloatArray:

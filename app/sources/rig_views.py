@@ -1,5 +1,6 @@
 """Views of a rig, read one after the other, each as a film of its own: so the network sees what it was trained on."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -33,8 +34,10 @@ class RigReader(Reader):
         self.rig, self.origin_ns = rig, self._source.origin_ns
         self._frame = next(self._source)
         self._names: dict[str, int] = {}
-        self._times = list[float]()
-        self._numbers = list[int]()
+        """Frame numbers of view 0 by the files' names."""
+        self._times, self._numbers = list[float](), list[int]()
+        """Times of view 0, ascending, and their frame numbers."""
+        self._interval = 0.0
         self._pending = self._frames(self._frame)
         self.calibration = self.view_camera(self._frame.rgb)
 
@@ -47,9 +50,11 @@ class RigReader(Reader):
         raise NotImplementedError
 
     def _frames(self, first: Frame) -> Iterator[tuple[int, Frame]]:
+        first_name = self._source.name
         for view, open_part in enumerate(self._parts):
             if view:
                 self._source = open_part()
+                self._interval = float(np.median(np.diff(self._times))) if len(self._times) > 1 else 0.0
             alone, last = 0, -1
             with self._source as source:
                 for frame in chain([] if view else [first], source):
@@ -62,8 +67,7 @@ class RigReader(Reader):
                 self.damaged += source.damaged
                 self.warnings += [line for line in source.warnings if line not in self.warnings]
             if alone:
-                what = f"{alone} images of {source.name} have no partner in {self.rig.names[0]}" if self.rig else ""
-                self.warnings.append(f"{what}, and are left out")
+                self.warnings.append(f"{alone} images of {source.name} without partner in {first_name} are left out")
 
     def _number(self, view: int, frame: Frame, names: list[str] | None) -> int | None:
         """Number of the frame whose moment an image shows; None: view 0 has none of it."""
@@ -76,9 +80,10 @@ class RigReader(Reader):
             return frame.index
         if stem is not None and self._names:
             return self._names.get(stem)
-        nearest = int(np.abs(np.array(self._times) - frame.timestamp).argmin())
-        interval = float(np.median(np.diff(self._times))) if len(self._times) > 1 else 0.0
-        is_near = abs(self._times[nearest] - frame.timestamp) <= NEAR * interval + 1e-9
+        after = bisect_left(self._times, frame.timestamp)
+        around = range(max(after - 1, 0), min(after + 1, len(self._times)))
+        nearest = min(around, key=lambda k: abs(self._times[k] - frame.timestamp))
+        is_near = abs(self._times[nearest] - frame.timestamp) <= NEAR * self._interval + 1e-9
         return self._numbers[nearest] if is_near else None
 
     def grab(self) -> tuple[int, float] | None:

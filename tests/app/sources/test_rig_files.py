@@ -15,6 +15,7 @@ from stream_recon.app.sources.rig_files import read_rig
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import write_video
+from tests.mutations import of_tree, silently_other
 
 T_SECOND_FIRST = np.array([[0, 0, -1, 0.1], [0, 1, 0, 0.02], [1, 0, 0, -0.3], [0, 0, 0, 1]], np.float64)
 KALIBR = f"""cam0:
@@ -67,6 +68,8 @@ def test_files_of_kalibr_and_colmap_give_one_rig(tmp_path: Path) -> None:
         (KALIBR.replace("[[0.0, 0.0, -1.0", "[[0.0, 0.0, -2.0"), "rigid"),
         (KALIBR.partition("cam1:")[0], "two or more"),
         (KALIBR + "unit: mm\n", "'unit'"),
+        (KALIBR.replace("cam1:", "cam2:"), "cam0, cam2"),
+        (KALIBR.replace("  rostopic", f"  T_cn_cnm1: {np.eye(4).tolist()}\n  rostopic"), "cam0 has a T_cn_cnm1"),
         (KALIBR.replace("radtan", "bent"), "bent"),
         ([*colmap(), *colmap()], "2 rigs"),
         ([{"cameras": colmap()[0]["cameras"], "unit": "mm"}], "'unit'"),
@@ -80,6 +83,24 @@ def test_files_of_kalibr_and_colmap_give_one_rig(tmp_path: Path) -> None:
 def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, content: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_rig(written(tmp_path, content))
+
+
+def reversed_blocks() -> str:
+    first, _, second = KALIBR.partition("cam1:")
+    return f"cam1:{second}{first}"
+
+
+def test_no_change_of_an_element_is_silent(tmp_path: Path) -> None:
+    def read(content: object) -> tuple[object, tuple[str, ...]]:
+        cameras = read_rig(written(tmp_path, content))
+        notes = tuple(note for camera in cameras for note in camera.camera.notes)
+        poses = [camera.T_first_camera.round(9).tolist() for camera in cameras]
+        return ([(c.name, c.camera.fx, c.camera.cx, c.camera.coefficients) for c in cameras], poses), notes
+
+    expected, _ = read(colmap())
+    assert silently_other(read, of_tree(colmap(), lists=False), expected, InputError) == []
+    expected, _ = read(KALIBR)
+    assert read(reversed_blocks())[0] == expected, "cameras are known by their numbers"
 
 
 def circles(focal: float) -> np.ndarray:
@@ -101,7 +122,7 @@ def test_images_of_a_rig_are_views_of_one_pinhole_camera(tmp_path: Path) -> None
         *((0, number) for number in range(4)),
         *((1, number) for number in (1, 2, 3)),
     ], "images of one moment have one number"
-    assert any("2 images of cam1 have no partner in cam0" in line for line in warnings)
+    assert any("2 images of cam1 without partner in cam0" in line for line in warnings)
     assert k is not None and k.fx == 90 and rig is not None and not rig.is_central
     np.testing.assert_allclose(rig.T_body_view[1], invert_pose(T_SECOND_FIRST), atol=1e-9)
     for frame in frames:
