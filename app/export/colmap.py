@@ -170,9 +170,8 @@ def _write_poses(path: Path, cameras: Sequence[FrameCamera], keypoints: Sequence
     with new_file(path) as file:
         file.write(struct.pack("<Q", len(cameras)))
         for number, (camera, own) in enumerate(zip(cameras, keypoints, strict=True), start=1):
-            T_camera_world = invert_pose(camera.T_world_camera)
-            x, y, z, w = quaternion_xyzw(T_camera_world[:3, :3])
-            file.write(struct.pack("<I7dI", number, w, x, y, z, *T_camera_world[:3, 3], _camera_id(camera)))
+            pose = _rigid(invert_pose(camera.T_world_camera))
+            file.write(struct.pack("<I", number) + pose + struct.pack("<I", _camera_id(camera)))
             file.write(f"{frame_name(camera.index)}.jpg\0".encode())
             file.write(struct.pack("<Q", len(own)) + own.tobytes())
 

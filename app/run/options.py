@@ -11,6 +11,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import ConfigError
 
 if TYPE_CHECKING:
+    from stream_recon.app.core.rig import Rig
     from stream_recon.app.result.disk_limit import DiskLimit
 
 DENSE_SIDE = 384
@@ -80,6 +81,17 @@ class RunOptions:
         from stream_recon.app.result.disk_limit import DiskLimit
 
         return DiskLimit.parse(self.keep_depth, self.max_disk)
+
+    def check_rig(self, rig: "Rig", name: str) -> None:
+        """Refuse options that the source ``name``, whose frames are views of a rig, has no use for.
+
+        Raises ConfigError.
+        """
+        for option, is_given in (("--publish", self.publish), ("--poses", self.poses)):
+            if is_given:
+                raise ConfigError(f"{option} is for one camera, and {name} is read as {len(rig)} views")
+        if self.scale_from is not None and not rig.is_central:
+            raise ConfigError("use --rig or --scale-from, not both: the distance of the cameras gives metres")
 
     def recorded(self, source: str) -> dict[str, Any]:
         """Options that change the result of ``source``, for ``run.json``, where an address has no password."""

@@ -100,7 +100,7 @@ class RigFrames:
 
     def _mean(self, T: FloatArray, config: RigConfig) -> FloatArray:
         """Mean [N, 4, 4] over each body of poses [N, 4, 4] in one world; views that are far from it weigh less."""
-        weight = np.ones(len(self.rig))
+        weight, views = np.ones(len(self.rig)), np.unique(self.view)
         mean = T.copy()
         for _ in range(config.rounds):
             w = weight[self.view]
@@ -111,8 +111,8 @@ class RigFrames:
             rotations = np.moveaxis(np.array(sums), 2, 0)
             mean[:, :3, :3] = np.array([mean_rotation(R[None]) for R in rotations])[self.body]
             apart = np.square(T[:, :3, 3] - mean[:, :3, 3]).sum(axis=1)
-            variance = np.array([np.median(apart[self.view == v]) for v in range(len(self.rig)) if v in self.view])
-            weight[np.unique(self.view)] = 1 / np.maximum(variance, 0.01 * variance.max() + 1e-18)
+            variance = np.array([np.median(apart[self.view == view]) for view in views])
+            weight[views] = 1 / np.maximum(variance, 0.01 * variance.max() + 1e-18)
             weight /= weight.max()
         return mean
 

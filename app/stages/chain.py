@@ -80,10 +80,10 @@ def run_stages(plan: RunPlan, context: StageContext) -> ChainEnd:
     """
     observer, failed, ran, is_complete = context.observer, dict[str, InputError](), False, True
     verdict: Verdict | None = None
-    if (rig := RigStage.of_result(context)) is not None:
-        plan = replace(plan, stages=(rig, *plan.stages))
     lock = nullcontext() if context.lock is not None else FolderLock(context.folder)
     with cancel_on_signals(context.cancel), memory_errors(), lock:
+        if (rig := RigStage.of_result(context.result)) is not None:
+            plan = replace(plan, stages=(rig, *plan.stages))
         for number, stage in enumerate(plan.stages, 1 + context.follows_frames):
             if not plan.again and stage.is_done(context):
                 continue

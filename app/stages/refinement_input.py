@@ -1,6 +1,7 @@
 """What the refinement of a result reads: images of its source or its own, depth, poses, and options."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -9,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.cores import usable_cores
+from stream_recon.app.core.rig import view_of
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.datasets.source_identity import source_change
 from stream_recon.app.metric_scale.known_poses import FittingPoses
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.folder import ResultFolder, result_of
-from stream_recon.app.result.run_record import PARTS, REFINEMENT, RIG
+from stream_recon.app.result.run_record import PARTS, REFINEMENT, RIG, RUN_NAME
 from stream_recon.app.slam.frame_data import DepthOf, DepthReader, FrameData, Scale
 from stream_recon.app.slam.offline.all_frames import PoseInterpolator
 from stream_recon.app.slam.offline.refine import RefineOptions
 from stream_recon.app.slam.offline.report import GivenPoses, InitialPoses, IntermediateState, keeps_stream
 from stream_recon.app.slam.rig_poses import RigFrames
 from stream_recon.app.sources.source import Source
-from stream_recon.app.stages.rig_scale import scales_of
-from stream_recon.configs.errors import InputError
+from stream_recon.configs.errors import InputError, OutputError
 
 STORED_IMAGES = "the source's images are gone: refined with the result's small images, which is less accurate"
 MAX_WORKERS = 8
@@ -124,11 +125,21 @@ def read_views(
 
 def rig_frames(result: ResultFolder, cameras: Sequence[FrameCamera]) -> RigFrames | None:
     """The views of a rig's frames; None for one camera. Raises OutputError."""
-    rig, record = result.rig, result.run.get(RIG)
+    rig = result.rig
     if rig is None:
         return None
-    scales = scales_of(record) if isinstance(record, dict) and not rig.is_central else None
-    return RigFrames.of(rig, [camera.index for camera in cameras], scales)
+    index = [camera.index for camera in cameras]
+    if max(map(view_of, index), default=0) >= len(rig):
+        raise OutputError(f"{result.folder} has frames of a view that its rig has not")
+    if rig.is_central or RIG not in result.run:
+        return RigFrames.of(rig, index)
+    try:
+        scales = tuple(float(scale) for scale in result.run[RIG]["scales"])
+        if len(scales) != len(rig) or not all(math.isfinite(scale) and scale > 0 for scale in scales):
+            raise ValueError("a scale is not valid")
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutputError(f"{result.folder / RUN_NAME} has a damaged rig") from error
+    return RigFrames.of(rig, index, scales)
 
 
 def with_known_poses(

@@ -31,10 +31,9 @@ class RigStage(Stage):
         return None
 
     @classmethod
-    def of_result(cls, context: StageContext) -> "RigStage | None":
+    def of_result(cls, result: ResultFolder) -> "RigStage | None":
         """The stage where a result needs it. Raises OutputError."""
-        stage = cls()
-        return None if context.result.rig is None or stage.is_done(context) else stage
+        return None if result.rig is None or RIG in result.run else cls()
 
     def is_done(self, context: StageContext) -> bool:
         return RIG in context.result.run

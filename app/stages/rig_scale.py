@@ -1,6 +1,6 @@
 """Metres of a rig whose cameras are apart: depth by stereo of images of one moment, against the network's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,9 +108,3 @@ def _depths(x: FloatArray, y: FloatArray, t: FloatArray) -> tuple[FloatArray, Fl
         determinant = xx * yy - xy * xy
         xt, yt = x @ t, y @ t
         return (xy * yt - yy * xt) / determinant, (xx * yt - xy * xt) / determinant
-
-
-def scales_of(record: Mapping[str, object]) -> tuple[float, ...] | None:
-    """The scales in the object ``rig`` of ``run.json``; None: there are none."""
-    scales = record.get("scales")
-    return tuple(map(float, scales)) if isinstance(scales, list) else None

@@ -21,7 +21,7 @@ from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.source import Source, open_source
 from stream_recon.app.stages.chain import RunPlan, run_stages
 from stream_recon.app.stages.stage import StageContext
-from stream_recon.configs.errors import ConfigError, SourceLostError
+from stream_recon.configs.errors import SourceLostError
 
 
 class SourceRun(ExitStack):
@@ -132,9 +132,7 @@ class SourceRun(ExitStack):
             self.earlier = EarlierRun()
         self._recorded = self.job.options.recorded(self.job.spec)
         if (rig := self.source.rig) is not None:
-            for option, is_given in (("--publish", self.job.options.publish), ("--poses", self.job.options.poses)):
-                if is_given:
-                    raise ConfigError(f"{option} is for one camera, and {self.source.name} is read as {len(rig)} views")
+            self.job.options.check_rig(rig, self.source.name)
             self._recorded[VIEWS] = rig.to_json()
             self.observer.on_message(f"{self.source.name}: read as {len(rig)} views ({', '.join(rig.names)}), in turn")
         self.earlier.check(self.job.folder, self.source, self._recorded, self._open_again)

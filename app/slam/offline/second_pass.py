@@ -48,8 +48,8 @@ def second_pass(attempt: Attempt, fallback: NDArray[np.bool_]) -> SecondPass:
         fit = solve_fixed(start, rounds, priors, options)
     else:
         fit = hierarchical_ba.solve(start, first.motions, rounds, priors, options, config.start.hierarchy)
-    if not attempt.initializer.fixed and (data.rig is None or data.rig.rig.is_central):
-        tie = scale_consistency.tie(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
+        if data.rig is None or data.rig.rig.is_central:  # else the distance of its cameras gives the scale
+            tie = scale_consistency.tie(fit, data.keyframe_grids, data.keyframe_segment, config.scales)
     if tie is not None:
         priors = replace(priors, log_depth_scale_sigma=config.scales.scale_sigma)
         motions = tie.motions(first.motions)

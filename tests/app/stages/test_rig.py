@@ -160,6 +160,22 @@ def test_what_is_for_one_camera_is_refused_by_name(folder: Path, tmp_path: Path)
         run_stages(RunPlan(()), StageContext(folder))
 
 
+def test_a_rig_that_gives_metres_needs_no_other_scale() -> None:
+    options = RunOptions(scale_from="height:1.5")
+    options.check_rig(Rig.of_turns(("front", "side"), np.array([np.eye(3), TURN])), "film")
+    with pytest.raises(ConfigError, match="use --rig or --scale-from"):
+        options.check_rig(Rig(("cam0", "cam1"), np.array([np.eye(4), STEREO])), "film")
+
+
+@pytest.mark.parametrize("damage", [{"scales": ["a"]}, {"scales": [1.0]}, {"scales": [1.0, float("nan")]}, {}, 3])
+def test_a_damaged_record_of_a_rig_is_refused(tmp_path: Path, damage: object) -> None:
+    folder, open_again, _ = stereo_result(tmp_path, 3)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, RIG: damage}))
+    with pytest.raises(OutputError, match="damaged rig"):
+        run_stages(RunPlan((RefineStage(),)), StageContext(folder, open_again))
+
+
 def test_a_film_of_360_degrees_is_run_view_by_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelChoice, "load", lambda choice: FakeEngine())
     (tmp_path / "film").mkdir()
