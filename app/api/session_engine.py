@@ -64,7 +64,7 @@ class EngineSession:
                 if message["type"] == "session.close":
                     raise Cancelled
                 self._tell(stream.finish())
-            self._say({"type": "session.done", "frames": len(self._numbers)})
+            self._say({"type": "session.done"})
         except Cancelled:
             pass
         except Exception as error:  # noqa: BLE001  # the other sessions go on

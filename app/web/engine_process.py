@@ -22,8 +22,10 @@ FAILED = "the engine has ended, perhaps out of memory"
 class EngineProcess:
     """Starts with the first session, and ends when there has been none for a while."""
 
-    def __init__(self, program: Sequence[str], hear: Callable[[Message], None], lose: Callable[[str], None]) -> None:
-        """``hear`` gets each message; ``lose`` is told in a line why the process has ended."""
+    def __init__(
+        self, program: Sequence[str], hear: Callable[[Message], None], lose: Callable[[str, bool], None]
+    ) -> None:
+        """``hear`` gets each message; ``lose`` is told in a line why the process has ended, and whether it worked."""
         self._program, self._hear, self._lose = program, hear, lose
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
@@ -62,20 +64,26 @@ class EngineProcess:
     async def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _kill(process)
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        reason = FAILED
+        reason, has_worked = FAILED, False
         with suppress(ValueError, msgspec.MsgspecError):  # no message, or too long a one
             while line := await process.stdout.readline():
                 message = msgspec.json.decode(line)
                 if "session" in message:
+                    has_worked = True
                     self._hear(message)
                 else:
                     reason = message["message"]
         if self._process is process:
-            await self.close()
-            self._lose(reason)
+            self._process = None
+            self._lose(reason, has_worked)
+            await _kill(process)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()

@@ -12,6 +12,7 @@ PREFIX = "stream_recon_"
 HELP = {
     "sessions_total": "sessions of /v1/stream that began",
     "session_resumes_total": "connections that resumed a session",
+    "engine_losses_total": "engines of sessions that died",
     "frames_total": "frames of sessions by what became of them",
     "messages_total": "messages that the engine told sessions, by type",
     "refusals_total": "refused requests by status, and refused messages by code",

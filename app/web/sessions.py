@@ -2,6 +2,9 @@
 
 What a session tells has numbers and is kept until the client confirms it. One frame is with the engine and one waits,
 which a newer one replaces: a frame is acknowledged when it goes to the engine, or is dropped.
+
+Where the engine dies, another one is started. It gets the frames without a result again, and sessions go on in a new
+segment. Frames that the dead one was at work on are tried one session at a time: one that kills engines is found.
 """
 
 import asyncio
@@ -13,11 +16,12 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from stream_recon.app.sources.images import NOMINAL_FPS
 from stream_recon.app.viewer.guard import RateLimiter
 from stream_recon.app.web.engine_process import EngineProcess, Message
 from stream_recon.app.web.limits import RETRY, WebLimits
@@ -29,6 +33,10 @@ CONFIG_SECONDS = 15.0
 LARGEST_FRAME = 2**53
 MAX_ARRIVALS = 100
 """Frames whose results are timed: dark ones never have any."""
+MAX_AGAIN = 16
+"""Frames that are kept for another engine; a stream holds fewer back."""
+MAX_SESSION_LOSSES, MAX_LOSSES = 1, 8
+"""Engines that may die at work on a session without a result of it in between, and at all without any result."""
 FRAME = ("type", "frame", "time", "format", "width", "height", "data")
 """Keys of a frame."""
 
@@ -48,15 +56,30 @@ class StreamSession:
     """A session, with or without a connection."""
 
     id: str
+    config: Message
     socket: WebSocket | None = None
     came: float = field(default_factory=time.monotonic)
     """Time of its last message, or of the cut of its connection."""
     last_frame: int = -1
     """Number of the last frame that came."""
     waiting: Message | None = None
-    is_engine_ready: bool = False
+    engine: Literal["", "begun", "ready", "busy"] = ""
+    """What the engine does: it does not know the session, knows it, asks for a message, has one."""
+    taken: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_AGAIN))
+    """Frames that went to the engine, without those before the last result."""
+    again: deque[Message] = field(default_factory=deque)
+    """Frames that go to it once more."""
+    losses: int = 0
+    """Engines that died at work on the session since its last result."""
+    segment: int = -1
+    """Segment of the last result."""
+    first_segment: int = 0
+    """That of the present engine's first one."""
+    last_time: float | None = None
+    next_time: float | None = None
+    """Time of the next frame if it has none."""
     is_finishing: bool = False
-    """No frame follows; the engine does not know yet."""
+    """No frame follows."""
     is_over: bool = False
     """The engine has told the last of it."""
     confirmed: int = 0
@@ -67,6 +90,7 @@ class StreamSession:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     arrivals: dict[int, float] = field(default_factory=dict)
     """Times of frames without a result."""
+    frames: int = 0
     dropped: int = 0
 
     def tell(self, message: Message) -> None:
@@ -75,6 +99,13 @@ class StreamSession:
         self.told.append(text)
         self.told_bytes += len(text)
         self.news.set()
+
+    def rewind(self) -> None:
+        """Make it ready for another engine."""
+        self.again = self.taken + self.again
+        self.taken.clear()
+        self.first_segment = self.segment + 1
+        self.next_time = None if self.last_time is None else self.last_time + 1 / NOMINAL_FPS
 
     def confirm(self, number: object) -> None:
         """Forget the messages that the client has, up to ``number``. Raises ProtocolError."""
@@ -92,6 +123,11 @@ class Sessions:
         """``program``: the command of the engine."""
         self._metrics, self._limits = metrics, limits
         self._sessions: dict[str, StreamSession] = {}
+        self._trials: list[StreamSession] = []
+        """Those that an engine died with. The first one has the new engine to itself."""
+        self._losses = 0
+        """Engines that died since the last result."""
+        self._restart: asyncio.Task[None] | None = None
         self.engine = EngineProcess(program, self._hear, self._lose)
 
     def __len__(self) -> int:
@@ -170,7 +206,7 @@ class Sessions:
     async def _begin(self, config: Message) -> StreamSession:
         if len(self._sessions) >= self._limits.sessions:
             raise ProtocolError("busy", f"{self._limits.sessions} sessions are open")
-        session = StreamSession(secrets.token_hex(16))
+        session = StreamSession(secrets.token_hex(16), config)
         self._sessions[session.id] = session
         try:
             await self.engine.start()
@@ -178,8 +214,14 @@ class Sessions:
             del self._sessions[session.id]
             raise ProtocolError("busy", f"the engine cannot be started: {error.strerror}") from error
         self._metrics.count("sessions_total")
-        self.engine.send({**config, "session": session.id})
+        self._introduce(session)
         return session
+
+    def _introduce(self, session: StreamSession) -> None:
+        """Make a session known to the engine."""
+        if not session.engine and not session.is_over:
+            session.engine = "begun"
+            self.engine.send({**session.config, "session": session.id})
 
     def _take(self, session: StreamSession, message: Message) -> None:
         """Carry out a client's message. Raises ProtocolError."""
@@ -212,17 +254,31 @@ class Sessions:
 
     def _feed(self, session: StreamSession) -> None:
         """Give the engine what waits, if it asks for it."""
-        if not session.is_engine_ready:
+        if session.engine != "ready" or (self._trials and self._trials[0] is not session):
             return
-        if session.waiting is not None:
-            frame, session.waiting = session.waiting, None
-            self._acknowledge(session, frame["frame"], "taken")
-            self.engine.send({**frame, "session": session.id})
+        if session.again:
+            message = session.again.popleft()
+        elif session.waiting is not None:
+            message, session.waiting = session.waiting, None
+            self._acknowledge(session, message["frame"], "taken")
         elif session.is_finishing:
-            self.engine.send({"type": "video.done", "session": session.id})
+            message = {"type": "video.done"}
         else:
             return
-        session.is_engine_ready = False
+        if message["type"] == "video.frame":
+            if message.get("time") is None and session.next_time is not None:
+                message["time"] = session.next_time
+            session.next_time = None
+            session.taken.append(message)
+        session.engine = "busy"
+        self.engine.send({**message, "session": session.id})
+
+    def _end_trial(self, session: StreamSession) -> None:
+        """Go on with the other sessions, if they wait for this one."""
+        if session in self._trials:
+            self._trials.remove(session)
+            for each in self._sessions.values():
+                self._feed(each)
 
     def _acknowledge(self, session: StreamSession, number: int, state: str) -> None:
         session.tell({"type": "video.ack", "frame": number, "state": state})
@@ -231,6 +287,8 @@ class Sessions:
         if state == "dropped":
             session.dropped += 1
             del session.arrivals[number]
+        else:
+            session.frames += 1
 
     def _hear(self, message: Message) -> None:
         """Take what the engine says of a session."""
@@ -238,30 +296,70 @@ class Sessions:
         if session is None or session.is_over:
             return
         if message["type"] == "ready":
-            session.is_engine_ready = True
+            session.engine = "ready"
+            if not session.again:
+                self._end_trial(session)
             self._feed(session)
             return
+        number = message.get("frame", -1)
         if message["type"] == "session.done":
-            message["dropped"] = session.dropped
+            message |= {"frames": session.frames, "dropped": session.dropped}
         elif message["type"] == "error":
             self._metrics.count("refusals_total", code=message["code"])
+            session.frames -= message["code"] == "invalid_frame"
+            session.taken = deque((each for each in session.taken if each["frame"] != number), MAX_AGAIN)
         self._metrics.count("messages_total", type=message["type"])
-        came = session.arrivals.pop(message.get("frame", -1), None)
-        if message["type"] == "result" and came is not None:
-            self._metrics.observe("result_seconds", time.monotonic() - came)
+        came = session.arrivals.pop(number, None)
+        if message["type"] == "result":
+            self._losses = session.losses = 0
+            session.last_time = message["time"]
+            session.segment = message["segment"] = session.first_segment + message["segment"]
+            while session.taken and session.taken[0]["frame"] <= number:
+                session.taken.popleft()
+            if came is not None:
+                self._metrics.observe("result_seconds", time.monotonic() - came)
         session.is_over = message["type"] == "session.done" or message.get("code", "invalid_frame") != "invalid_frame"
         session.tell(message)
+        if session.is_over:
+            self._end_trial(session)
 
-    def _lose(self, reason: str) -> None:
-        """Tell all sessions that the engine has ended."""
+    def _lose(self, reason: str, has_worked: bool) -> None:
+        """Go on with another engine. One that never worked would do so again, and sessions are told."""
         log.error("%s", reason)
-        for session in self._sessions.values():
-            self._hear({"type": "error", "code": "engine_failed", "message": reason, "session": session.id})
+        self._metrics.count("engine_losses_total")
+        self._losses += 1
+        is_hopeless = not has_worked or self._losses > MAX_LOSSES
+        known, suspects = [each for each in self._sessions.values() if each.engine], self._trials
+        self._trials = []
+        for session in known:
+            is_busy, session.engine = session.engine == "busy", ""
+            session.losses += is_busy
+            session.rewind()
+            if is_hopeless or session.losses > MAX_SESSION_LOSSES:
+                self._fail(session, reason)
+            elif (is_busy or session in suspects) and (session.again or session.is_finishing) and not session.is_over:
+                self._trials.append(session)
+        if known and not is_hopeless:
+            self._restart = asyncio.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        try:
+            await self.engine.start()
+        except OSError as error:
+            for session in list(self._sessions.values()):
+                self._fail(session, f"the engine cannot be started: {error.strerror}")
+        for session in list(self._sessions.values()):
+            self._introduce(session)
+
+    def _fail(self, session: StreamSession, reason: str) -> None:
+        self._hear({"type": "error", "code": "engine_failed", "message": reason, "session": session.id})
 
     def _end(self, session: StreamSession, reason: str) -> None:
         log.info("session ended: %s", reason, extra={"session": session.id})
         self._sessions.pop(session.id, None)
-        self.engine.send({"type": "session.close", "session": session.id})
+        self._end_trial(session)
+        if session.engine:
+            self.engine.send({"type": "session.close", "session": session.id})
 
 
 async def _send(session: StreamSession, socket: WebSocket) -> None:

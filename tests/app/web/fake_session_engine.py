@@ -1,4 +1,7 @@
-"""An engine of sessions without a network, as a program: poses count frames, and each third frame revises the first."""
+"""An engine of sessions without a network, as a program: poses count frames, and each third frame revises the first.
+
+The y of a pose is the engine's process id.
+"""
 
 import os
 import time
@@ -20,13 +23,14 @@ SLOW_SECONDS = 0.3
 
 def moved(x: float) -> NDArray[np.float64]:
     pose = np.eye(4)
-    pose[0, 3] = x
+    pose[:2, 3] = x, os.getpid()
     return pose
 
 
 class FakeStream:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._count = seconds, 0
+        self._time: float | None = None
 
     def __enter__(self) -> "FakeStream":
         return self
@@ -35,18 +39,17 @@ class FakeStream:
         pass
 
     def push(self, rgb: NDArray[np.uint8], timestamp: float | None = None) -> list[FrameResult | Revision]:
-        checked_time(timestamp, None)
+        at = checked_time(timestamp, self._time)
         if rgb.shape[:2] == DEADLY:
             os._exit(1)
         if rgb.shape[:2] == UNWANTED:
             raise InputError("an image of another size")
         time.sleep(self._seconds)
-        index, self._count = self._count, self._count + 1
+        index, self._count, self._time = self._count, self._count + 1, at
         depth = np.full((4, 6), 2.0, np.float32)
         transform = ImageTransform((rgb.shape[1], rgb.shape[0]), (0, 0, rgb.shape[1], rgb.shape[0]), (6, 4))
         camera = Intrinsics(100, 100, 64, 48)
         small = np.zeros((4, 6, 3), np.uint8)
-        at = index / 30 if timestamp is None else timestamp
         result = FrameResult(
             index, at, moved(index), camera, depth, depth, small, transform, index == 0, health=0.9 if index else None
         )

@@ -87,10 +87,16 @@ def program(folder: Path) -> tuple[str, ...]:
 
 @contextmanager
 def served(
-    folder: Path, *, jobs: int = 1, reach: AccessPolicy | None = None, limits: WebLimits = DEFAULT_LIMITS, **client: Any
+    folder: Path,
+    *,
+    jobs: int = 1,
+    reach: AccessPolicy | None = None,
+    limits: WebLimits = DEFAULT_LIMITS,
+    engine: Sequence[str] = ENGINE,
+    **client: Any,
 ) -> Iterator[TestClient]:
     """A client of the application of ``folder``, which sends the header of the own page."""
-    app = _app(folder, jobs, reach, limits)
+    app = _app(folder, jobs, reach, limits, engine)
     options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
     with TestClient(app, **options) as found:  # type: ignore[arg-type]
         yield found
@@ -111,9 +117,7 @@ def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS, engine: Sequence
             thread.join()
 
 
-def _app(
-    folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits, engine: Sequence[str] = ENGINE
-) -> Starlette:
+def _app(folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits, engine: Sequence[str]) -> Starlette:
     places = DataFolder(folder)
     places.make()
     return make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits, engine)

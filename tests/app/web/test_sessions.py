@@ -2,6 +2,9 @@
 
 import base64
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,16 +208,85 @@ def test_a_client_that_confirms_nothing_is_cut_and_may_resume(tmp_path: Path) ->
             assert until(socket, "video.ack", frame=20)
 
 
-def test_an_engine_that_dies_is_told_and_the_next_session_gets_another(tmp_path: Path) -> None:
-    with served(tmp_path / "data") as client:
+def test_sessions_go_on_when_their_engine_is_killed(tmp_path: Path) -> None:
+    """One is killed at work, one between two frames: no frame is lost or told twice, and segments are new."""
+    with (
+        served(tmp_path / "data") as client,
+        client.websocket_connect(ADDRESS) as busy,
+        client.websocket_connect(ADDRESS) as idle,
+    ):
+        begin(busy, mapping="off")
+        begin(idle)
+        heard_of: dict[str, list[dict[str, Any]]] = {"busy": [], "idle": []}
+        engines = set()
+        for at in range(0, 9, 3):
+            for number in (at, at + 1):
+                send(idle, number, time=None)
+                heard_of["idle"] += until(idle, "result", frame=number)
+            send(busy, at)
+            heard_of["busy"] += until(busy, "result", frame=at)
+            send(busy, at + 1)
+            heard_of["busy"] += until(busy, "video.ack", frame=at + 1)
+            send(busy, at + 2)  # which waits
+            engines.add(int(heard_of["idle"][-1]["pose"][1][3]))
+            os.kill(int(heard_of["idle"][-1]["pose"][1][3]), signal.SIGKILL)
+            heard_of["busy"] += until(busy, "result", frame=at + 2)
+        for name, socket in (("busy", busy), ("idle", idle)):
+            socket.send_json({"type": "video.done"})
+            heard_of[name] += until(socket, "session.done")
+        assert figure(client, "engine_losses_total") == len(engines) == 3
+    for name, frames in (("busy", list(range(9))), ("idle", [0, 1, 3, 4, 6, 7])):
+        messages = heard_of[name]
+        assert [each["seq"] for each in messages] == list(range(1, len(messages) + 1))
+        assert "error" not in {each["type"] for each in messages}
+        results = [each for each in messages if each["type"] == "result"]
+        assert [each["frame"] for each in results] == frames
+        assert [each["frame"] for each in messages if each["type"] == "video.ack"] == frames
+        engine_of = {each["segment"]: each["pose"][1][3] for each in results}
+        assert list(engine_of) == list(range(len(engine_of)))
+        assert all(each["pose"][1][3] == engine_of[each["segment"]] for each in results)
+        times = [each["time"] for each in results]
+        assert times == sorted(set(times))
+        assert (messages[-1]["frames"], messages[-1]["dropped"]) == (len(frames), 0)
+
+
+def test_a_frame_that_kills_engines_ends_its_session_alone(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as other:
+        begin(other, mapping="off")
+        send(other, 0)
+        until(other, "video.ack")
         with client.websocket_connect(ADDRESS) as socket:
             begin(socket)
             send(socket, 0, data=picture(DEADLY))
             assert until(socket, "error")[-1]["code"] == "engine_failed"
+        send(other, 1)
+        assert [each["frame"] for each in until(other, "result", frame=1) if each["type"] == "result"] == [0, 1]
+        assert figure(client, "engine_losses_total") == 2
+        assert figure(client, "sessions") == 1
+
+
+def test_an_engine_that_cannot_work_is_told(tmp_path: Path) -> None:
+    said = 'print(\'{"message": "no weights"}\')'
+    with served(tmp_path / "data", engine=(sys.executable, "-c", said)) as client:
+        for _ in range(2):
+            with client.websocket_connect(ADDRESS) as socket:
+                begin(socket)
+                failed = until(socket, "error")[-1]
+                assert (failed["code"], failed["message"]) == ("engine_failed", "no weights")
+    with (
+        served(tmp_path / "data", engine=(str(tmp_path / "none"),)) as client,
+        client.websocket_connect(ADDRESS) as socket,
+    ):
+        assert begin(socket)["code"] == "busy"
+
+
+def test_engines_that_die_without_a_result_are_not_started_for_ever(tmp_path: Path) -> None:
+    said = "import json; s = json.loads(input())['session']; print(json.dumps({'type': 'ready', 'session': s}))"
+    with served(tmp_path / "data", engine=(sys.executable, "-c", said)) as client:
         with client.websocket_connect(ADDRESS) as socket:
             begin(socket)
-            send(socket, 0)
-            assert until(socket, "result")
+            assert until(socket, "error")[-1]["code"] == "engine_failed"
+        assert figure(client, "engine_losses_total") < 20
 
 
 def test_a_session_that_nobody_uses_is_closed(tmp_path: Path) -> None:
