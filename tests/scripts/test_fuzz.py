@@ -41,7 +41,7 @@ def test_broken_inputs_of_all_kinds_are_read_or_refused() -> None:
         "door",
         "links",
     ]
-    kinds += [*COMMANDS, "serve", "markup"]
+    kinds += [*COMMANDS, "serve", "markup", "stream"]
     assert [kind for kind, _, _ in rows] == kinds
     assert all(int(read) + int(refused) == 2 for _, read, refused in rows)
 

@@ -25,6 +25,7 @@ from fuzzing.given import camera, exif, recording, track, write_given
 from fuzzing.meaning import MEANINGS
 from fuzzing.mutate import WORDS, broken_bytes, broken_text
 from fuzzing.serving import markup_case, serve
+from fuzzing.streaming import stream
 from stream_recon.app.datasets.find import find_scenes
 from stream_recon.app.result.folder import read_result
 from stream_recon.app.result.resume import read_partial_result
@@ -218,6 +219,7 @@ CASES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     **COMMANDS,
     "serve": serve,
     "markup": markup_case,
+    "stream": stream,
 }
 
 

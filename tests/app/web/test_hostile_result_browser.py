@@ -3,14 +3,20 @@
 import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from websockets.sync.client import ClientConnection, connect
 
+from stream_recon.app.core.rig import Rig
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import VERDICT
+from stream_recon.app.result.run_record import RIG, VERDICT, VIEWS
 from stream_recon.configs.errors import StreamReconError
 from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import ServerProcess, until
@@ -64,8 +70,45 @@ def hostile_result(folder: Path) -> None:
     record["warnings"] = ["a warning"]
     record["segments"] = [{"index": 2, "timestamp": 0.2, "reason": "a cut"}]
     record[VERDICT] = {"level": "good", "reason": "a reason", "advice": "advice"}
+    rig = Rig.of_turns(("front", "back"), np.stack([np.eye(3), np.diag([-1.0, 1, -1])]))
+    record["options"] |= {VIEWS: rig.to_json(), "camera": "a camera", "masks": "masks", "poses": "poses", "rig": "rig"}
+    record[RIG] = {"views": [{"name": "front", "reason": "a reason"}], "scale_from": "poses"}
     (folder / "run.json").write_text(json.dumps(record))
-    assert poison(folder, "run.json") >= 5
+    cameras = json.loads((folder / "cameras.json").read_text())
+    for frame in cameras["frames"]:
+        frame["name"] = "a photograph.jpg"
+    (folder / "cameras.json").write_text(json.dumps(cameras))
+    assert poison(folder, "run.json") >= 12
+    assert poison(folder, "cameras.json") >= len(cameras["frames"])
+
+
+def name_things(port: int) -> None:
+    """Give a server the attack as the name of an upload, of a stream and of a scan, and in a session of frames."""
+    for path, body in (
+        ("uploads", {"name": f"{TEXT}.mp4", "size": 1000, "options": {}}),
+        ("uploads", {"name": f"{NAME}.mp4", "size": 1000, "options": {}}),
+        ("sources", {"address": f"rtsp://127.0.0.1:9/{TEXT}", "name": TEXT}),
+        ("sources", {"address": "rtsp://127.0.0.1:9/a", "name": NAME}),
+        ("scans", {"name": TEXT}),
+    ):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/{path}", json.dumps(body).encode(), {"X-Stream-Recon": "1"}
+        )
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=30).close()
+    for config in ({TEXT: 1}, {"preset": TEXT}, {"session_id": TEXT, "received": 0}, {"type": TEXT}):
+        with connect(f"ws://127.0.0.1:{port}/v1/stream") as socket:
+            socket.send(json.dumps({"type": "session.config", **config}))
+            told = [json.loads(text) for text in iter_until_closed(socket)]
+            assert told[-1]["type"] == "error", told
+
+
+def iter_until_closed(socket: ClientConnection) -> Iterator[str]:
+    """Texts up to an error, or the end."""
+    for text in socket:
+        yield str(text)
+        if json.loads(text)["type"] == "error":
+            return
 
 
 def assert_harmless(browser: Any, victim: Path) -> None:
@@ -84,6 +127,21 @@ def test_no_string_of_a_result_becomes_markup(browser: Any, tmp_path: Path) -> N
         browser.get(server.url)
         until(lambda: len(browser.find_elements("css selector", ".card")) == 2, 30, "both results")
         assert_harmless(browser, data / "victim")
+        name_things(server.port)
+        browser.get(server.url)
+        until(lambda: browser.execute_script("return document.body.innerText").count("onerror") >= 3, 30, "the names")
+        assert_harmless(browser, data / "victim")
+        for path in (
+            "metrics",
+            "openapi.json",
+            "api/state",
+            f"api/results/{NAME}",
+            f"api/jobs/{NAME}",
+            f"view/{NAME}x/",
+        ):
+            browser.get(server.url + path)
+            assert browser.find_elements("css selector", "img, iframe, script, svg") == [], path
+            assert_harmless(browser, data / "victim")
         browser.get(f"{server.url}view/{NAME}/")
         until(
             lambda: "onerror" in browser.execute_script("return document.body.innerText"), 60, "the text of the result"

@@ -8,11 +8,14 @@ from pathlib import Path
 from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.monitoring import JsonLines
+from stream_recon.app.result.run_record import VERDICT
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, served, upload
 
 PAGES = {"/", "/scan", "/view/{name}", "/view/{name}/{path:path}"}
 """Routes for people."""
+FIGURE = r'# (HELP|TYPE) \w+ .*|\w+(\{(\w+="([^"\\\n]|\\["\\n])*",?)*\})? [0-9.e+-]+'
+"""A line of Prometheus' text format."""
 GARBAGE = (
     b"",
     b"[]",
@@ -77,6 +80,20 @@ def test_probes_need_no_token_and_figures_do(tmp_path: Path) -> None:
 
 
 def test_lines_of_log_are_json_with_the_session() -> None:
-    record = logging.makeLogRecord({"msg": "session %s", "args": ("ends",), "session": "ab"})
-    line = json.loads(JsonLines().format(record))
-    assert (line["message"], line["session"]) == ("session ends", "ab")
+    for text in ("ends", 'ends\n{"level": "INFO"}\r\x1b[2J\u2028"'):
+        record = logging.makeLogRecord({"msg": "session %s", "args": (text,), "session": "ab"})
+        line = JsonLines().format(record)
+        assert len(line.splitlines()) == 1 and line.isprintable()
+        assert (json.loads(line)["message"], json.loads(line)["session"]) == (f"session {text}", "ab")
+
+
+def test_labels_of_figures_are_quoted(tmp_path: Path) -> None:
+    """A verdict of a stranger's result adds no line of its own to the figures."""
+    with served(tmp_path / "data", jobs=0) as client:
+        write_run(tmp_path / "data" / "hall")
+        record = tmp_path / "data" / "hall" / "run.json"
+        verdict = {"level": 'good"} 1\nstream_recon_sessions 7\n#', "reason": "a", "advice": "b"}
+        record.write_text(json.dumps({**json.loads(record.read_text()), VERDICT: verdict}))
+        text = client.get("/metrics").text
+        assert all(re.fullmatch(FIGURE, line) for line in text.splitlines()), text
+        assert "stream_recon_sessions 0" in text.splitlines()
