@@ -5,10 +5,10 @@ import logging
 import re
 from pathlib import Path
 
+from stream_recon.app.result.run_record import VERDICT
 from stream_recon.app.web.access import AccessPolicy
 from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.monitoring import JsonLines
-from stream_recon.app.result.run_record import VERDICT
 from tests.app.result.test_writer import write_run
 from tests.app.web.serving import VIDEO, served, upload
 
