@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from stream_recon.app.core.ground_truth import DepthPoints
 from stream_recon.app.core.input_file import input_errors, read_file
 from stream_recon.app.core.transforms import FloatArray, invert_pose
-from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.text import content_lines, integer, numbers, pose_from_quaternion, read_text
-from stream_recon.app.sources.calibration import Calibration, one_camera
-from stream_recon.app.sources.camera_models import COLMAP_PARAMETERS, UnsupportedError, colmap_camera
+from stream_recon.app.datasets.recording import PinholeCamera, Recording, common_calibration, common_camera, image_size
+from stream_recon.app.datasets.text import content_lines, errors_in, integer, numbers, pose_from_quaternion, read_text
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.camera_models import UnsupportedError, colmap_camera, colmap_rows
 from stream_recon.app.sources.image_decoding import IMAGE_SUFFIXES, fits_stored
 from stream_recon.app.sources.image_files import natural_key
-from stream_recon.configs.errors import ConfigError, InputError
+from stream_recon.configs.errors import InputError
 
 MAX_MODEL_BYTES = 1 << 33
 """Bytes of a model's file that are read: points of a hundred thousand images."""
@@ -47,55 +47,24 @@ def read_calibrations(model: Path) -> dict[int, Calibration | str]:
     Raises InputError: a malformed file.
     """
     cameras: dict[int, Calibration | str] = {}
-    for key, name, size, values in _camera_rows(model):
-        try:
-            cameras[key] = colmap_camera(name, values, size)
-        except UnsupportedError as error:
-            cameras[key] = f"camera {key}: {error} cannot be used"
-        except (ValueError, ConfigError) as error:
-            raise InputError(f"{model}: camera {key}: {error}") from error
+    file = next((file for file in (model / "cameras.bin", model / "cameras.txt") if file.is_file()), model)
+    with errors_in(file), input_errors(file):
+        for key, name, size, values in colmap_rows(read_file(file, MAX_MODEL_BYTES)):
+            try:
+                cameras[key] = colmap_camera(name, values, size)
+            except UnsupportedError as error:
+                cameras[key] = f"camera {key}: {error} cannot be used"
     return cameras
-
-
-def _camera_rows(model: Path) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
-    """Id, model, size and parameters of each camera."""
-    if (model / "cameras.bin").is_file():
-        file = _Bytes(model / "cameras.bin")
-        for _ in range(int(file.unpack("Q")[0])):
-            key, number, width, height = (int(value) for value in file.unpack("iiQQ"))
-            if not 0 <= number < len(COLMAP_PARAMETERS):
-                raise InputError(f"{file.path}: unknown camera model {number}")
-            name, count = [*COLMAP_PARAMETERS.items()][number]
-            yield key, name, (width, height), list(file.unpack(f"{count}d"))
-        return
-    for number, line in content_lines(model / "cameras.txt"):
-        where, words = f"{model / 'cameras.txt'} line {number}", line.split()
-        if len(words) < 5:
-            raise InputError(f"{where}: the line must be 'number MODEL width height parameters', not {line[:60]!r}")
-        camera, width_, height_, *values = numbers(" ".join([words[0], *words[2:]]), where, 4)
-        needed = COLMAP_PARAMETERS.get(words[1])
-        if needed is None:
-            raise InputError(f"{where}: unknown camera model {words[1]}")
-        if len(values) != needed:
-            raise InputError(f"{where}: too {'few' if len(values) < needed else 'many'} parameters for {words[1]}")
-        yield integer(camera, where), words[1], (integer(width_, where), integer(height_, where)), values
-
-
-def common_calibration(cameras: Sequence[Calibration | str]) -> tuple[Calibration | None, str | None]:
-    """The camera that images have in common, or why they have none."""
-    known = [camera for camera in cameras if not isinstance(camera, str)]
-    if len(known) < len(cameras):
-        return None, next(camera for camera in cameras if isinstance(camera, str))
-    try:
-        return (one_camera(known), None) if known else (None, None)
-    except InputError as error:
-        return None, str(error)
 
 
 def read_images(model: Path) -> list[PosedImage]:
     """Registered images. Raises InputError for a malformed file."""
     file = model / "images.bin"
-    return _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
+    images = _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
+    names = [image.name for image in images]
+    if len(set(names)) < len(names):
+        raise InputError(f"{model} has {max(names, key=names.count)} more than once")
+    return images
 
 
 @dataclass(frozen=True)
@@ -131,9 +100,13 @@ def read_points(model: Path) -> SparsePoints:
     keys, rows = [], []
     for number, line in content_lines(file):
         where = f"{file} line {number}"
-        key, *row = numbers(line, where, 4)[:4]
+        key, *row = numbers(line, where, 8)
+        if len(row) % 2 == 0:
+            raise InputError(
+                f"{where}: the line must be 'number x y z r g b error' and pairs of an image and a keypoint"
+            )
         keys.append(integer(key, where))
-        rows.append(row)
+        rows.append(row[:3])
     return SparsePoints.from_rows(keys, rows)
 
 
@@ -150,6 +123,13 @@ class _Bytes:
         """The next values, in a layout of `struct`."""
         size = struct.calcsize("<" + layout)
         return struct.unpack("<" + layout, self.read(size))
+
+    def records(self) -> Iterator[int]:
+        """Numbers of the records, by the count before them. Raises InputError where the file goes on after them."""
+        count = int(self.unpack("Q")[0])
+        yield from range(count)
+        if self._position < len(self._data):
+            raise InputError(f"{self.path} goes on after the {count} that it says")
 
     def read(self, size: int) -> bytes:
         """The next ``size`` bytes."""
@@ -170,7 +150,7 @@ class _Bytes:
 
 def _binary_images(file: _Bytes) -> list[PosedImage]:
     images = []
-    for _ in range(int(file.unpack("Q")[0])):
+    for _ in file.records():
         _, *pose, camera = file.unpack("i7di")
         name = file.read_string()
         rows = np.frombuffer(
@@ -217,7 +197,7 @@ def _posed(
 
 def _binary_points(file: _Bytes) -> SparsePoints:
     keys, xyz = array("q"), array("d")
-    for _ in range(int(file.unpack("Q")[0])):
+    for _ in file.records():
         key, x, y, z, *_, track_length = file.unpack("Q3d3BdQ")
         file.read(8 * int(track_length))
         keys.append(int(key))

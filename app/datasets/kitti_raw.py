@@ -11,7 +11,7 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, has_images, images_in, in_time_order
 from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import content_lines, number_rows, numbers, rigid
+from stream_recon.app.datasets.text import content_lines, named_numbers, numbers, read_text, rigid
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
@@ -39,28 +39,23 @@ def load_kitti_raw(path: Path) -> Recording:
     if min(rows) < 0 or max(rows) >= len(times):
         raise InputError(f"{table} has {len(times)} lines, and there is an image {images[int(np.argmax(rows))].name}")
     timed = in_time_order(images, times[rows], table)
-    calibration_file = _find(path, CAMERA_FILE)
-    entries = {} if calibration_file is None else _entries(calibration_file)
-    camera, calibration, T_camera_rectified = _cameras(
-        entries, name.removeprefix("image_"), rectified=_is_rectified(path)
-    )
-    poses = _poses(path, T_camera_rectified, entries) if entries else {}
+    camera, calibration, poses, missing = None, None, dict[int, FloatArray](), [f"there is no {CAMERA_FILE}"]
+    if (file := _find(path, CAMERA_FILE)) is not None:
+        number, rectified = name.removeprefix("image_"), not path.resolve().name.endswith("_extract")
+        camera, calibration, T_camera_first = _cameras(file, number, rectified=rectified)
+        poses, missing = _poses(path, T_camera_first)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: poses[rows[k]] for i, k in enumerate(timed.positions) if rows[k] in poses},
         camera=camera,
         calibration=calibration,
-        warnings=timed.warnings,
+        warnings=(*timed.warnings, *missing),
     )
 
 
 def _camera(path: Path) -> str:
     return next((name for name in CAMERAS if has_images(path / name / "data")), CAMERAS[0])
-
-
-def _is_rectified(path: Path) -> bool:
-    return not path.resolve().name.endswith("_extract")
 
 
 def _find(path: Path, name: str) -> Path | None:
@@ -79,59 +74,40 @@ def _seconds(text: str, where: str) -> float:
         raise InputError(f"{where} must be a date and time ({error})") from error
 
 
-def _entries(file: Path) -> dict[str, FloatArray]:
-    """Numbers by name of a calibration file; entries of words are left out."""
-    entries = {}
-    for number, line in content_lines(file):
-        name, _, values = line.partition(":")
-        if name.strip() != "calib_time" and values.strip():
-            entries[name.strip()] = np.array(numbers(values, f"{file} line {number}", 1))
-    return entries
-
-
-def _cameras(
-    entries: dict[str, FloatArray], number: str, *, rectified: bool
-) -> tuple[PinholeCamera | None, Calibration | None, FloatArray]:
-    """Pinhole camera, camera with distortion, and the pose of the camera in the rectified reference camera."""
-    P, K, D = (entries.get(f"{kind}_{number}") for kind in ("P_rect", "K", "D"))
-    S = entries.get(f"{'S_rect' if rectified else 'S'}_{number}")
-    size = None if S is None or len(S) != 2 else (int(S[0]), int(S[1]))
-    T = np.eye(4)
-    if P is not None and len(P) == 12:
-        P = P.reshape(3, 4)
-        T[:3, 3] = np.linalg.solve(P[:, :3], P[:, 3])
+def _cameras(file: Path, number: str, *, rectified: bool) -> tuple[PinholeCamera, Calibration | None, FloatArray]:
+    """Pinhole camera, camera with distortion, and the transform of points of the first camera as it was mounted to this
+    one in the rectified axes."""
+    size_name, K, D, P = f"S{'_rect' * rectified}_{number}", f"K_{number}", f"D_{number}", f"P_rect_{number}"
+    needed = {size_name: 2, P: 12, "R_rect_00": 9} | ({} if rectified else {K: 9, D: 5})
+    entries = named_numbers(file, needed, r"[SKDRT](_rect)?_\d\d|P_rect_\d\d|calib_time|corner_dist")
+    projection, T, rectify = entries[P].reshape(3, 4), np.eye(4), np.eye(4)
+    T[:3, 3] = np.linalg.solve(projection[:, :3], projection[:, 3])
+    rectify[:3, :3] = entries["R_rect_00"].reshape(3, 3)
+    size = (int(entries[size_name][0]), int(entries[size_name][1]))
+    K_used = projection[:, :3] if rectified else entries[K].reshape(3, 3)
+    k = centred(K_used[0, 0], K_used[1, 1], K_used[0, 2], K_used[1, 2])
     if rectified:
-        if P is None or P.shape != (3, 4):
-            return None, None, T
-        return PinholeCamera(centred(P[0, 0], P[1, 1], P[0, 2], P[1, 2]), size), None, T
-    if K is None or len(K) != 9 or D is None:
-        return None, None, T
-    pinhole = centred(K[0], K[4], K[2], K[5])
-    distorted = Calibration(pinhole.fx, pinhole.fy, pinhole.cx, pinhole.cy, "perspective", tuple(map(float, D)), size)
-    return PinholeCamera(pinhole, size), distorted, T
+        return PinholeCamera(k, size), None, T @ rectify
+    distorted = Calibration(k.fx, k.fy, k.cx, k.cy, "perspective", tuple(map(float, entries[D])), size)
+    return PinholeCamera(k, size), distorted, T @ rectify
 
 
-def _transform(entries: dict[str, FloatArray], where: str) -> FloatArray:
-    if len(entries.get("R", ())) != 9 or len(entries.get("T", ())) != 3:
-        raise InputError(f"{where} must have R with 9 numbers and T with 3")
-    return rigid(np.column_stack([entries["R"].reshape(3, 3), entries["T"]]), where)
+def _transform(file: Path) -> FloatArray:
+    entries = named_numbers(file, {"R": 9, "T": 3}, "calib_time|delta_[fc]")
+    return rigid(np.column_stack([entries["R"].reshape(3, 3), entries["T"]]), str(file))
 
 
-def _poses(path: Path, T_camera_rectified: FloatArray, entries: dict[str, FloatArray]) -> dict[int, FloatArray]:
-    """Camera poses by frame number, from oxts; none where it or a calibration is missing."""
-    velo, imu = _find(path, VELO_FILE), _find(path, IMU_FILE)
+def _poses(path: Path, T_camera_first: FloatArray) -> tuple[dict[int, FloatArray], list[str]]:
+    """Camera poses by frame number, from oxts, and a warning where a calibration for them is missing."""
     files = sorted((path / "oxts" / "data").glob("*.txt")) if (path / "oxts" / "data").is_dir() else []
     files = [file for file in files if file.stem.isdecimal()]
-    if not files or velo is None or imu is None:
-        return {}
-    rectify = np.eye(4)
-    if len(entries.get("R_rect_00", ())) == 9:
-        rectify[:3, :3] = entries["R_rect_00"].reshape(3, 3)
-    T_camera_imu = (
-        T_camera_rectified @ rectify @ _transform(_entries(velo), str(velo)) @ _transform(_entries(imu), str(imu))
-    )
-    T_imu_camera = np.linalg.inv(T_camera_imu)
-    values = {int(file.stem): number_rows(file, 6)[0] for file in files}
+    velo, imu = _find(path, VELO_FILE), _find(path, IMU_FILE)
+    if not files:
+        return {}, []
+    if velo is None or imu is None:
+        return {}, [f"oxts gives no poses without {VELO_FILE if velo is None else IMU_FILE}"]
+    T_imu_camera = np.linalg.inv(T_camera_first @ _transform(velo) @ _transform(imu))
+    values = {int(file.stem): numbers(read_text(file), str(file), 6) for file in files}
     scale = float(np.cos(np.radians(values[min(values)][0])))
     first = _imu_pose(values[min(values)], scale)
     origin = np.eye(4)
@@ -139,10 +115,10 @@ def _poses(path: Path, T_camera_rectified: FloatArray, entries: dict[str, FloatA
     return {
         number: rigid(origin @ _imu_pose(row, scale) @ T_imu_camera, f"pose {number} of {path / 'oxts'}")
         for number, row in values.items()
-    }
+    }, []
 
 
-def _imu_pose(row: FloatArray, scale: float) -> FloatArray:
+def _imu_pose(row: list[float], scale: float) -> FloatArray:
     latitude, longitude, altitude, roll, pitch, yaw = row[:6]
     T = np.eye(4)
     cr, sr, cp, sp, cy, sy = (f(a) for a in (roll, pitch, yaw) for f in (np.cos, np.sin))

@@ -1,6 +1,6 @@
 """Reader of transforms.json of nerfstudio and instant-ngp: camera-to-world matrices with OpenGL's camera axes."""
 
-import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, common_camera, image_size
-from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, listed_file, read_json, rigid
-from stream_recon.app.sources.calibration import Calibration, one_camera
-from stream_recon.app.sources.camera_files import FOCAL_KEYS, UnsupportedError, nerfstudio_camera
+from stream_recon.app.datasets.recording import (
+    DepthImages,
+    PinholeCamera,
+    Recording,
+    common_calibration,
+    common_camera,
+    image_size,
+)
+from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, errors_in, listed_file, read_json, rigid
+from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.camera_models import UnsupportedError
 from stream_recon.app.sources.image_files import natural_key
+from stream_recon.app.sources.named_values import Names
+from stream_recon.app.sources.transforms_json import FOCAL_KEYS, HARMLESS, nerfstudio_camera
 from stream_recon.configs.errors import ConfigError, InputError
 
-FISHEYE_MODELS = ("OPENCV_FISHEYE", "FISHEYE", "EQUIRECTANGULAR", "FISHEYE624")
-DEPTH_UNITS = 1000.0
-"""Steps of depth images in one unit of the poses, nerfstudio's default."""
+DEPTH_UNIT = 1e-3
+"""Step of depth images in units of the poses, nerfstudio's default."""
 
 
 def is_nerfstudio(path: Path) -> bool:
@@ -45,38 +52,45 @@ def load_nerfstudio(path: Path) -> Recording:
     file = path / "transforms.json"
     table, frames = _frames(file)
     images = tuple(_image(path, frame) for frame in frames)
-    named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
-    depth = {i: listed_file(path, name) for i, name in named if isinstance(name, str)}
     tables = [table | frame for frame in frames]
     lacks_size = any(FOCAL_KEYS & t.keys() and not {"w", "h"} <= t.keys() for t in tables)
     # As stored: the programs that write this file ignore the EXIF orientation.
     size = image_size(images, as_stored=True) if lacks_size else None
-    calibration, unusable = _calibrations(tables, size)
-    units = 1 / _number(table, "depth_unit_scale_factor", 1 / DEPTH_UNITS, path)
+    cameras = [_camera(each, size) for each in tables]
+    calibration, unusable = common_calibration(list(dict.fromkeys(cameras)))
+    depth = _depth(path, table, frames)
     return Recording(
         images=images,
         poses={i: _pose(frame, file) for i, frame in enumerate(frames)},
-        camera=common_camera([_camera(t, path, size) for t in tables]),
+        camera=common_camera([PinholeCamera.of(camera) for camera in cameras]),
         calibration=calibration,
         unusable=unusable,
-        read_depth=DepthImages(depth, units) if depth else None,
+        read_depth=depth,
         # Poses from structure from motion have arbitrary scale; measured depth comes from a metric sensor.
-        metric=bool(depth),
+        metric=depth is not None,
     )
 
 
-def _calibrations(tables: list[dict[str, Any]], size: tuple[int, int] | None) -> tuple[Calibration | None, str | None]:
-    """The common camera of all frames with its distortion, or why there is none."""
-    if not all(FOCAL_KEYS & table.keys() for table in tables):
-        return None, None
+def _depth(path: Path, table: dict[str, Any], frames: list[dict[str, Any]]) -> DepthImages | None:
+    named = ((i, frame.get("depth_file_path")) for i, frame in enumerate(frames))
+    depth = {i: listed_file(path, name) for i, name in named if isinstance(name, str)}
+    with errors_in(path / "transforms.json"):
+        factor = Names(table).number("depth_unit_scale_factor")
+        if factor is not None and factor <= 0:
+            raise InputError("depth_unit_scale_factor must be above 0")
+    return DepthImages(depth, 1 / (factor or DEPTH_UNIT)) if depth else None
+
+
+def _camera(table: dict[str, Any], size: tuple[int, int] | None) -> Calibration | str | None:
+    """Camera of a frame, or why it cannot be used; None where the file says nothing of it."""
+    if all(re.fullmatch(HARMLESS, name) for name in table):
+        return None
     try:
-        return one_camera(list(dict.fromkeys(nerfstudio_camera(table, size) for table in tables))), None
+        return nerfstudio_camera(table, size)
     except UnsupportedError as error:
-        return None, f"transforms.json has {error}, which is not supported"
-    except (ValueError, KeyError, TypeError, ConfigError) as error:
-        return None, f"the camera in transforms.json is damaged: {error}"
-    except InputError as error:
-        return None, str(error)
+        return f"transforms.json has {error}, which is not supported"
+    except (InputError, ConfigError, ValueError) as error:
+        return f"the camera in transforms.json: {error}"
 
 
 def _frames(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -87,6 +101,9 @@ def _frames(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for frame in frames:
         if not isinstance(frame, dict) or not isinstance(frame.get("file_path"), str):
             raise InputError(f"{file}: a frame has no 'file_path'")
+    names = [frame["file_path"] for frame in frames]
+    if len(set(names)) < len(names):
+        raise InputError(f"{file}: {max(names, key=names.count)} is in 'frames' more than once")
     return table, sorted(frames, key=lambda frame: natural_key(frame["file_path"]))
 
 
@@ -105,25 +122,3 @@ def _pose(frame: Mapping[str, Any], file: Path) -> FloatArray:
     if matrix.shape not in ((3, 4), (4, 4)) or not np.isfinite(matrix).all():
         raise InputError(f"{where} must be a 4x4 matrix")
     return rigid(matrix, where) @ OPENCV_FROM_OPENGL
-
-
-def _number(table: Mapping[str, Any], key: str, default: float, path: Path) -> float:
-    value = table.get(key, default)
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise InputError(f"{path / 'transforms.json'}: '{key}' must be a number above 0")
-    return float(value)
-
-
-def _camera(table: Mapping[str, Any], path: Path, size: tuple[int, int] | None) -> PinholeCamera | None:
-    """Pinhole camera; None without intrinsics, or for fisheye models. ``size``: of the images, if known."""
-    if str(table.get("camera_model", "")).upper() in FISHEYE_MODELS or table.get("is_fisheye"):
-        return None
-    if not FOCAL_KEYS & table.keys():
-        return None
-    if size is None:
-        size = int(_number(table, "w", 1, path)), int(_number(table, "h", 1, path))
-    angle = _number(table, "camera_angle_x", 1.0, path)
-    fx = _number(table, "fl_x", size[0] / 2 / math.tan(angle / 2), path)
-    fy = _number(table, "fl_y", fx, path)
-    cx, cy = _number(table, "cx", size[0] / 2, path), _number(table, "cy", size[1] / 2, path)
-    return PinholeCamera(Intrinsics(fx, fy, cx, cy), size)

@@ -19,7 +19,7 @@ from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.datasets.trajectories import FEW_MATCHES
-from stream_recon.app.sources.calibration import Calibration
+from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
@@ -95,6 +95,10 @@ class DepthImages:
     invalid: int = 0
     """Another value that means unknown."""
 
+    def missing(self) -> list[str]:
+        """Names of the files that are not there."""
+        return [path.name for path in self.files.values() if not path.is_file()]
+
     def __call__(self, index: int) -> DepthMap | None:
         """Depth in metres of one frame; None where there is no file.
 
@@ -132,9 +136,9 @@ class PinholeCamera:
             raise ValueError(f"images of a camera cannot have {self.size[0]}x{self.size[1]} pixels")
 
     @classmethod
-    def of(cls, camera: Calibration | str) -> "PinholeCamera | None":
+    def of(cls, camera: Calibration | str | None) -> "PinholeCamera | None":
         """A camera without its distortion; None for fish-eyes, and for a text that says why there is none."""
-        if isinstance(camera, str) or camera.distortion == "fisheye":
+        if camera is None or isinstance(camera, str) or camera.distortion == "fisheye":
             return None
         return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
 
@@ -216,7 +220,13 @@ class Recording:
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
         reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored, side=self.side)
-        reader.warnings.extend(self.warnings)
+        if isinstance(self.read_depth, DepthImages) and (missing := self.read_depth.missing()):
+            count = len(self.read_depth.files)
+            reader.warnings.append(
+                f"{len(missing)} of {count} depth images of {name} are missing, such as {missing[0]}"
+            )
+        notes = (self.unusable,) if self.unusable else () if self.calibration is None else self.calibration.notes
+        reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])
         if 0 < len(self.poses) < FEW_MATCHES * len(self.images) and not any("have a pose" in w for w in self.warnings):
             reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose")
         return Source(reader, choice)
@@ -281,6 +291,17 @@ def common_camera(cameras: Sequence[PinholeCamera | None]) -> PinholeCamera | No
         return None
     fx, fy, cx, cy = (float(value) for value in median)
     return PinholeCamera(Intrinsics(fx, fy, cx, cy), known[0].size)
+
+
+def common_calibration(cameras: Sequence[Calibration | str | None]) -> tuple[Calibration | None, str | None]:
+    """The camera that images have in common, or why they have none; None, None where not all have one."""
+    if unusable := [camera for camera in cameras if isinstance(camera, str)]:
+        return None, unusable[0]
+    known = [camera for camera in cameras if isinstance(camera, Calibration)]
+    try:
+        return (one_camera(known), None) if known and len(known) == len(cameras) else (None, None)
+    except InputError as error:
+        return None, str(error)
 
 
 VIDEO_SUFFIXES = frozenset(

@@ -13,6 +13,7 @@ from stream_recon.app.datasets.recording import (
     PinholeCamera,
     Recording,
     TimedImages,
+    common_calibration,
     frame_numbers,
     has_images,
     image_size,
@@ -23,10 +24,10 @@ from stream_recon.app.datasets.rgbd import centred
 from stream_recon.app.datasets.tables import TIMES
 from stream_recon.app.datasets.text import (
     content_lines,
-    integer,
+    errors_in,
     listed_file,
+    named_numbers,
     number_rows,
-    numbers,
     pose_from_quaternion,
     read_pose_lines,
     read_text,
@@ -34,8 +35,10 @@ from stream_recon.app.datasets.text import (
 )
 from stream_recon.app.datasets.trajectories import matched_poses, read_euroc_trajectory
 from stream_recon.app.sources.calibration import Calibration, same_aspect
-from stream_recon.app.sources.camera_files import UnsupportedError, distortion
-from stream_recon.configs.errors import InputError
+from stream_recon.app.sources.camera_files import kalibr_camera
+from stream_recon.app.sources.camera_models import UnsupportedError
+from stream_recon.app.sources.named_values import Names, parse_trees
+from stream_recon.configs.errors import ConfigError, InputError
 
 KITTI_FPS = 10.0
 """Frame rate without times.txt, that of the recordings."""
@@ -125,20 +128,20 @@ def load_euroc(path: Path) -> Recording:
     timed = in_time_order([listed_file(table.parent / "data", row[1]) for _, row in rows], times, table)
     truth, T_tracked_body, warnings = _euroc_truth(base)
     sensor = table.with_name("sensor.yaml")
-    camera, calibration, unusable, T_body_camera = None, None, None, np.eye(4)
+    cameras, T_body_camera = list[Calibration | str](), np.eye(4)
     if sensor.is_file():
-        text = read_text(sensor)
-        T_body_camera = _euroc_extrinsics(text, sensor)
-        camera, calibration, unusable = _euroc_cameras(text, sensor)
-        camera = _if_resized(camera, timed.images)
+        names = _sensor(sensor)
+        T_body_camera = _extrinsics(names, sensor)
+        cameras = [_euroc_camera(names)]
     elif truth is not None:
         raise InputError(f"{sensor} is missing: its T_BS is needed for camera poses from body poses")
     poses, unmatched = matched_poses(truth, timed.times, read_euroc_trajectory)
+    calibration, unusable = common_calibration(cameras)
     return Recording(
         images=timed.images,
         timestamps=timed.times,
         poses={i: pose @ T_tracked_body @ T_body_camera for i, pose in poses.items()},
-        camera=camera,
+        camera=_if_resized(PinholeCamera.of(calibration), timed.images),
         calibration=calibration,
         unusable=unusable,
         warnings=(*timed.warnings, *warnings, *unmatched),
@@ -185,14 +188,10 @@ def _kitti_poses(path: Path) -> dict[int, FloatArray]:
 
 
 def _kitti_projection(calibration: Path, name: str) -> FloatArray:
-    for number, line in content_lines(calibration):
-        key, _, values = line.partition(":")
-        if key.strip() == name:
-            P = np.array(numbers(values, f"{calibration} line {number}", 12)[:12], dtype=np.float64).reshape(3, 4)
-            if min(P[0, 0], P[1, 1]) <= 0:
-                raise InputError(f"{calibration} line {number}: focal lengths must be above 0")
-            return P
-    raise InputError(f"{calibration} has no line '{name}:'")
+    P = named_numbers(calibration, {name: 12}, r"P\d|Tr\w*|R\w*").pop(name).reshape(3, 4)
+    if min(P[0, 0], P[1, 1]) <= 0:
+        raise InputError(f"{calibration}: {name} must have focal lengths above 0")
+    return P
 
 
 def _euroc_base(path: Path) -> Path:
@@ -211,42 +210,36 @@ def _euroc_truth(base: Path) -> tuple[Path | None, FloatArray, list[str]]:
     names = [table.parent.name for table in found]
     T_tracked_body: FloatArray = np.eye(4)
     sensor = found[0].with_name("sensor.yaml") if found else base
-    if sensor.is_file() and "T_BS" in (text := read_text(sensor)):
-        T_tracked_body = np.asarray(np.linalg.inv(_euroc_extrinsics(text, sensor)), np.float64)
+    if sensor.is_file() and "T_BS" in (stated := _sensor(sensor)):
+        T_tracked_body = np.asarray(np.linalg.inv(_extrinsics(stated, sensor)), np.float64)
     several = [f"true poses are those of {names[0]}, not of {', '.join(names[1:])}"] if names[1:] else []
     return (found[0] if found else None), T_tracked_body, several
 
 
-def _euroc_extrinsics(text: str, sensor: Path) -> FloatArray:
-    match = re.search(r"^T_BS:.*?data:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    if not match:
-        raise InputError(f"{sensor} has no T_BS with 16 numbers under data")
-    values = np.array(numbers(match.group(1), f"{sensor}, T_BS", 16)[:16], dtype=np.float64)
-    return rigid(values.reshape(4, 4), f"{sensor}, T_BS")
+def _sensor(path: Path) -> Names:
+    """Elements of a sensor.yaml. Raises InputError."""
+    text = read_text(path)
+    with errors_in(path):
+        (tree,) = parse_trees(text)
+        return Names(tree, path.name)
 
 
-def _euroc_cameras(text: str, sensor: Path) -> tuple[PinholeCamera | None, Calibration | None, str | None]:
-    """Pinhole camera without distortion, None for a fisheye model; camera with distortion, if any; why it has none."""
-    focal = re.search(r"^intrinsics:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    listed = re.search(r"^distortion_coefficients:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    model = re.search(r"^distortion_model:\s*([\w-]+)", text, re.MULTILINE)
-    resolution = re.search(r"^resolution:\s*\[(.*?)\]", text, re.DOTALL | re.MULTILINE)
-    if not focal:
-        return None, None, None
-    fx, fy, cx, cy = numbers(focal.group(1), f"{sensor}, intrinsics", 4)[:4]
-    if min(fx, fy) <= 0:
-        raise InputError(f"{sensor}: focal lengths must be above 0")
-    sides = numbers(resolution.group(1), f"{sensor}, resolution", 2) if resolution else []
-    size = (integer(sides[0], f"{sensor}"), integer(sides[1], f"{sensor}")) if sides else None
-    coefficients = numbers(listed.group(1), f"{sensor}, distortion_coefficients", 4) if listed else []
+def _extrinsics(names: Names, sensor: Path) -> FloatArray:
+    with errors_in(sensor):
+        values = names.numbers("T_BS", shape=(4, 4))
+        if values is None:
+            raise InputError("T_BS is missing")
+        return rigid(np.reshape(values, (4, 4)), "T_BS")
+
+
+def _euroc_camera(names: Names) -> Calibration | str:
+    """The camera, or why it cannot be used."""
     try:
-        kind, used = distortion(model.group(1) if model is not None else None, coefficients)
+        return kalibr_camera(names)
     except UnsupportedError as error:
-        return None, None, f"{sensor.name} has {error}, which is not supported"
-    camera = None if kind == "fisheye" else PinholeCamera(centred(fx, fy, cx, cy), size)
-    if not listed:
-        return camera, None, None
-    return camera, Calibration(fx, fy, cx + 0.5, cy + 0.5, kind, used, size), None
+        return f"{names.name} has {error}, which is not supported"
+    except (InputError, ConfigError) as error:
+        return f"{names.name}: {error}"
 
 
 def _if_resized(camera: PinholeCamera | None, images: tuple[Path, ...]) -> PinholeCamera | None:

@@ -4,7 +4,6 @@
 for iMAP and NICE-SLAM (Zhu et al., CVPR 2022). None has timestamps, so a nominal 30 frames a second are used.
 """
 
-import math
 from pathlib import Path
 
 from stream_recon.app.core.types import Intrinsics
@@ -17,8 +16,9 @@ from stream_recon.app.datasets.recording import (
     images_in,
 )
 from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import number_rows, read_json, read_pose_files, read_pose_lines
+from stream_recon.app.datasets.text import errors_in, integer, number_rows, read_json, read_pose_files, read_pose_lines
 from stream_recon.app.sources.image_files import natural_key
+from stream_recon.app.sources.named_values import Names
 from stream_recon.configs.errors import InputError
 
 MILLIMETRES = 1000.0
@@ -106,15 +106,16 @@ def load_replica(path: Path) -> Recording:
 
 
 def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
-    try:
-        table = read_json(file)["camera"]
-        values = [float(table[key]) for key in ("fx", "fy", "cx", "cy", "scale")]
-        size = int(table["w"]), int(table["h"])
-    except (ValueError, OverflowError, KeyError, TypeError) as error:
-        raise InputError(f"{file} must have 'camera' with w, h, fx, fy, cx, cy and scale ({error})") from error
-    if not all(math.isfinite(value) for value in values) or min(values[0], values[1], values[4], *size) <= 0:
-        raise InputError(f"{file}: sizes, focal lengths and the depth scale must be above 0")
-    return PinholeCamera(centred(*values[:4]), size), values[4]
+    content = read_json(file)
+    with errors_in(file):
+        names = Names(content)
+        table = Names(names.take("camera"), "camera")
+        fx, fy, cx, cy, scale, w, h = (table.needed(key) for key in ("fx", "fy", "cx", "cy", "scale", "w", "h"))
+        for each in (table, names):
+            each.end("")
+        if min(fx, fy, scale, w, h) <= 0:
+            raise InputError("w, h, fx, fy and scale must be above 0")
+        return PinholeCamera(centred(fx, fy, cx, cy), (integer(w, "w"), integer(h, "h"))), scale
 
 
 def _existing(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:

@@ -69,7 +69,8 @@ class Column:
     def numbers(self, units: dict[str, float]) -> FloatArray:
         """Values [N] in the base unit, nan for empty cells. Raises ValueError: another unit, or no number."""
         if self.unit and self.unit not in units:
-            raise ValueError(f"{self.described()}: its unit {self.unit!r} is not known; use {', '.join(_main(units))}")
+            main = {size: word for word, size in reversed(units.items())}.values()
+            raise ValueError(f"{self.described()}: its unit {self.unit!r} is not known; use {', '.join(main)}")
         values = np.array([number(cell) for cell in self.cells], np.float64)
         if not np.isfinite(values).any():
             raise ValueError(f"{self.described()} has no number")
@@ -208,11 +209,3 @@ def _over_midnight(clock: FloatArray) -> FloatArray:
     result = clock.copy()
     result[known] = values + days * DAY
     return result
-
-
-def _main(units: dict[str, float]) -> list[str]:
-    """One word for each unit."""
-    first: dict[float, str] = {}
-    for word, size in units.items():
-        first.setdefault(size, word)
-    return list(first.values())

@@ -3,6 +3,7 @@
 Poses are camera-to-world with axes right, down, forward.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -30,6 +31,15 @@ def dataset_errors(scene: Path) -> Iterator[None]:
         raise InputError(f"{scene} cannot be read: {error.strerror or error}") from error
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, np.linalg.LinAlgError) as error:
         raise InputError(f"{scene} does not match its layout: {error}") from error
+
+
+@contextmanager
+def errors_in(path: Path) -> Iterator[None]:
+    """Raise InputError and ValueError on elements of a file with the file's name."""
+    try:
+        yield
+    except (InputError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def read_json(path: Path) -> Any:
@@ -77,6 +87,25 @@ def integer(value: float, where: str) -> int:
     return int(value)
 
 
+def named_numbers(path: Path, needed: Mapping[str, int], known: str) -> dict[str, NDArray[np.float64]]:
+    """Numbers of lines ``name: numbers``: so many of each ``needed`` name; ``known``: pattern of names without use.
+
+    Raises InputError: a name is missing, unknown or there twice, or has another count of numbers.
+    """
+    found = dict[str, NDArray[np.float64]]()
+    for number, line in content_lines(path):
+        name, _, values = (word.strip() for word in line.partition(":"))
+        if name not in needed and not re.fullmatch(known, name):
+            raise InputError(f"{path} line {number}: {name[:40]!r} is not understood")
+        if name in needed:
+            row = np.array(numbers(values, f"{path} line {number}, {name}", needed[name]), np.float64)
+            if len(row) > needed[name] or not np.array_equal(found.setdefault(name, row), row):
+                raise InputError(f"{path} line {number}: {name} has {len(row)} numbers, or is there twice")
+    if missing := [name for name in needed if name not in found]:
+        raise InputError(f"{path} has no line '{missing[0]}:'")
+    return found
+
+
 def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.float64]:
     """The first numbers of each line [N, columns]. Raises InputError, where ``exact`` also for a longer line."""
     rows = []
@@ -100,6 +129,8 @@ def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
             raise InputError(f"{path} line {number} must be 'timestamp file'")
         times.append(numbers(stamp, f"{path} line {number}", 1)[0])
         files.append(listed_file(path.parent, name.strip()))
+        if len(name.split()) > 1 and not files[-1].exists():
+            raise InputError(f"{path} line {number} must be 'timestamp file', and there is no {name.strip()[:60]!r}")
     return np.array(times, dtype=np.float64), files
 
 

@@ -3,7 +3,6 @@
 Every element of a file is applied, stands in its writer's list of harmless ones, or is refused by its name.
 """
 
-import math
 import re
 import struct
 from collections.abc import Callable
@@ -14,21 +13,19 @@ from typing import Any
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.sources.calibration import FORMS, Calibration
 from stream_recon.app.sources.camera_models import (
-    COLMAP_PARAMETERS,
     FISHEYE_NAMES,
     SKEW,
     UnsupportedError,
     absent_notes,
     colmap_camera,
+    colmap_rows,
     distortion,
     omnidirectional,
     rolling_shutter,
 )
 from stream_recon.app.sources.named_values import NUMBER, Names, parse_trees
-from stream_recon.app.sources.transforms_json import FOCAL_KEYS, nerfstudio_camera
+from stream_recon.app.sources.transforms_json import nerfstudio_camera
 from stream_recon.configs.errors import ConfigError, InputError
-
-__all__ = ["FOCAL_KEYS", "SKEW", "UnsupportedError", "colmap_camera", "distortion", "nerfstudio_camera", "read_camera"]
 
 MAX_FILE_BYTES = 1 << 26
 """Bytes of a calibration file that are read: more than the largest transforms.json."""
@@ -62,13 +59,15 @@ def read_camera(path: Path) -> Calibration:
 
 
 def _cameras(data: bytes) -> list[Calibration]:
-    is_wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    if b"\0" in data[:8] and not is_wide:
-        return _colmap_binary(data)
-    text = data.decode("utf-16" if is_wide else "utf-8-sig")
-    lines = [words for line in text.splitlines() if (words := line.partition("#")[0].split())]
-    if lines and re.fullmatch(NUMBER, lines[0][0]) and lines[0][1:]:
-        return _colmap_text(lines)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        data = data.decode("utf-16").encode()
+    if b"\0" in data[:8] or re.match(rb"(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n)*[-+.\d]\S*[ \t]+[A-Za-z]", data):
+        return [colmap_camera(model, values, size) for _, model, size, values in colmap_rows(data)]
+    text = data.decode("utf-8-sig")
+    words = re.sub("#.*", "", text).split()
+    if len(words) == 6 and all(re.fullmatch(NUMBER, word) for word in words):  # intrinsics.txt
+        fx, fy, cx, cy, width, height = map(float, words)
+        return [Calibration(fx, fy, cx, cy, size=(int(width), int(height)))]
     return [camera for tree in parse_trees(text) for camera in _of_tree(tree)]
 
 
@@ -79,41 +78,6 @@ def _of_tree(tree: Any) -> list[Calibration]:
         raise InputError(f"unknown format ({', '.join([*names][:4])}): use {FORMS}")
     cameras = writer.read(names)
     names.end(writer.harmless)
-    return cameras
-
-
-def _colmap_text(lines: list[list[str]]) -> list[Calibration]:
-    """Cameras of a ``cameras.txt``: number, model, width, height, parameters. Or the camera of an
-    ``intrinsics.txt``: fx fy cx cy width height."""
-    if len(lines) == 1 and len(lines[0]) == 6 and all(re.fullmatch(NUMBER, word) for word in lines[0]):
-        fx, fy, cx, cy, width, height = (float(word) for word in lines[0])
-        return [Calibration(fx, fy, cx, cy, size=(int(width), int(height)))]
-    cameras: dict[str, Calibration] = {}
-    for number, model, *words in lines:
-        if number in cameras:
-            raise InputError(f"camera {number} stands there twice")
-        width, height, *values = [float(word) if re.fullmatch(NUMBER, word) else math.nan for word in words]
-        if width != int(width) or height != int(height):
-            raise InputError(f"camera {number} has {words[0]}x{words[1]} pixels")
-        cameras[number] = colmap_camera(model, values, (int(width), int(height)))
-    return list(cameras.values())
-
-
-def _colmap_binary(data: bytes) -> list[Calibration]:
-    """Cameras of a ``cameras.bin``."""
-    (count,), at, cameras = struct.unpack_from("<Q", data), 8, []
-    if count > len(data):
-        return []
-    while at < len(data):
-        _, kind, width, height = struct.unpack_from("<iiQQ", data, at)
-        if not 0 <= kind < len(COLMAP_PARAMETERS):
-            raise UnsupportedError(f"camera model {kind} of COLMAP")
-        model = [*COLMAP_PARAMETERS][kind]
-        values = struct.unpack_from(f"<{COLMAP_PARAMETERS[model]}d", data, at + 24)
-        at += 24 + 8 * len(values)
-        cameras.append(colmap_camera(model, list(values), (width, height)))
-    if len(cameras) != count:
-        raise ValueError(f"{len(cameras)} of {count} cameras")
     return cameras
 
 

@@ -1,7 +1,11 @@
 """Camera models of other programs as this program's: COLMAP's by name, OpenCV's by the number of coefficients."""
 
+import re
+import struct
+from collections.abc import Iterator
+
 from stream_recon.app.sources.calibration import Calibration, Distortion
-from stream_recon.app.sources.named_values import Names
+from stream_recon.app.sources.named_values import NUMBER, Names
 
 SKEW = 1e-6
 """Skew of a camera matrix, as a share of its focal length, that is not rounding."""
@@ -31,6 +35,47 @@ _MODELS = (
 )
 COLMAP_PARAMETERS = dict(zip(_MODELS, (3, 4, 4, 5, 8, 8, 12, 5, 4, 5, 12, 16), strict=True))
 """Number of parameters of models, in the order of their numbers in files; see https://colmap.github.io/cameras.html."""
+
+
+def colmap_rows(data: bytes) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
+    """Number, model, size and parameters of each camera of a ``cameras.bin`` or ``cameras.txt``.
+
+    Raises UnsupportedError: an unknown model; ValueError: damage.
+    """
+    seen = set[int]()
+    for key, model, (width, height), values in _binary_rows(data) if b"\0" in data[:8] else _text_rows(data):
+        if model not in COLMAP_PARAMETERS:
+            raise UnsupportedError(f"unknown camera model {model}")
+        if key in seen or min(width, height) < 1:
+            raise ValueError(f"camera {key} is there twice, or has {width}x{height} pixels")
+        seen.add(key)
+        yield key, model, (width, height), values
+
+
+def _binary_rows(data: bytes) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
+    (count,), at = struct.unpack_from("<Q", data.ljust(8, b"\0")), 8
+    for _ in range(count):
+        key, kind, *size = struct.unpack_from("<iiQQ", data[at : at + 24].ljust(24, b"\0"))
+        model = [*COLMAP_PARAMETERS][kind] if 0 <= kind < len(COLMAP_PARAMETERS) else str(kind)
+        begin, at = at + 24, at + 24 + 8 * COLMAP_PARAMETERS.get(model, 0)
+        if at > len(data):
+            raise ValueError("it is cut off")
+        yield key, model, (size[0], size[1]), list(struct.unpack(f"<{(at - begin) // 8}d", data[begin:at]))
+    if at != len(data):
+        raise ValueError(f"it goes on after its {count} cameras")
+
+
+def _text_rows(data: bytes) -> Iterator[tuple[int, str, tuple[int, int], list[float]]]:
+    for number, line in enumerate(data.decode("utf-8-sig").splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        cells = [*words[:1], *words[2:]]
+        is_whole = all(re.fullmatch(NUMBER, cell) for cell in cells) and not any(float(cell) % 1 for cell in cells[:3])
+        if len(words) < 5 or not is_whole:
+            raise ValueError(f"line {number} must be 'number MODEL width height parameters', not {line[:60]!r}")
+        key, width, height, *values = map(float, cells)
+        yield int(key), words[1], (int(width), int(height)), values
 
 
 def colmap_camera(model: str, p: list[float], size: tuple[int, int] | None) -> Calibration:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import Calibration, Distortion
-from stream_recon.app.sources.camera_files import SKEW, distortion
+from stream_recon.app.sources.camera_models import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of
 from stream_recon.app.sources.mcap_file import McapFile, alike

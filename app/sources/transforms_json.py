@@ -13,7 +13,7 @@ SAME_FOCAL = 0.01
 """Relative difference up to which a focal length and an angle of view of one file say the same."""
 
 
-_TRANSFORMS_HARMLESS = (
+HARMLESS = (
     r"frames|file_path|transform_matrix|sharpness|aabb(_scale)?|scale|offset|up|colmap_im_id|camera_id|time(stamp)?|name|"
     r"(depth|mask|normal|semantics?|confidence)(_file)?_path|ply_file_path|applied_(transform|scale)|exposure|"
     r"orientation_override|auto_scale_poses_override|(train|val|test)_filenames|depth_unit_scale_factor|"
@@ -60,7 +60,7 @@ def nerfstudio_camera(content: Mapping[str, Any], image_size: tuple[int, int] | 
     focals = _focals(names, image_size)
     centre = names.usual("cx", image_size[0] / 2), names.usual("cy", image_size[1] / 2)
     notes = rolling_shutter(names, "rolling_shutter")
-    names.end(_TRANSFORMS_HARMLESS)
+    names.end(HARMLESS)
     kind: Distortion = "fisheye" if fisheye else "perspective"
     return Calibration(*focals, *centre, kind, coefficients, image_size, notes=(*notes, *absent_notes(names)))
 

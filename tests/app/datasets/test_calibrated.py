@@ -55,7 +55,8 @@ def euroc(folder: Path) -> Path:
     (cam / "data.csv").write_text("#t,file\n" + "".join(f"{n * 50_000_000},{n:06d}.png\n" for n in range(3)))
     c = LENS
     (cam / "sensor.yaml").write_text(
-        f"T_BS:\n  data: {np.eye(4).ravel().tolist()}\ndistortion_model: radial-tangential\n"
+        f"T_BS:\n  rows: 4\n  cols: 4\n  data: {np.eye(4).ravel().tolist()}\n"
+        "camera_model: pinhole\ndistortion_model: radial-tangential\n"
         f"intrinsics: [{c.fx}, {c.fy}, {c.cx - 0.5}, {c.cy - 0.5}]\ndistortion_coefficients: {list(c.coefficients)}\n"
     )
     return folder

@@ -169,7 +169,7 @@ def test_poses_of_any_tracked_sensor_are_those_of_the_camera(tmp_path: Path, nam
     write_lines(base / "imu0" / "data.csv", "#timestamp [ns],w_RS_S_x [rad s^-1]", "1,2")
     assert_poses(truth_of(only_scene(tmp_path, "euroc")), dict(expected))
     marker = Pose((0.3, 0.1, 0.0), (0.1, 0.0, 0.2)).matrix
-    write_lines(base / name / "sensor.yaml", f"T_BS:\n  data: [{', '.join(f'{v:.9f}' for v in marker.ravel())}]")
+    write_lines(base / name / "sensor.yaml", f"T_BS:\n  rows: 4\n  cols: 4\n  data: {marker.round(9).ravel().tolist()}")
     found = truth_of(only_scene(tmp_path, "euroc")).poses
     to_body = np.linalg.inv(CAMERA_IN_BODY.matrix)
     for index, pose in expected.items():

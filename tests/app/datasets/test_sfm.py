@@ -26,7 +26,7 @@ from tests.app.datasets.folders import (
     write_image,
     write_lines,
 )
-from tests.mutations import of_lines, silently_other
+from tests.mutations import Mutant, of_lines, silently_other
 
 PATH = camera_path(3)
 OPENCV = {"camera_model": "OPENCV", "fl_x": 80.0, "fl_y": 81.0, "cx": 63.0, "cy": 49.0, "w": 128, "h": 96, "k1": 0.01}
@@ -95,11 +95,6 @@ def test_nerfstudio_lenses_that_no_one_pinhole_describes(tmp_path: Path) -> None
         ('{"frames": [{"transform_matrix": []}]}', "no 'file_path'"),
         ('{"frames": [{"file_path": "a.png", "transform_matrix": [[1, 2]]}]}', "must be a 4x4 matrix"),
         ('{"frames": [{"file_path": "a.png", "transform_matrix": [["x"]]}]}', "must have numbers"),
-        (
-            '{"frames": [{"file_path": "a.png", "transform_matrix": %s}], "fl_x": "wide", "w": 1, "h": 1}',
-            "'fl_x' must be",
-        ),
-        ('{"frames": [{"file_path": "a.png", "transform_matrix": %s}], "fl_x": 9, "w": 0, "h": 1}', "'w' must be"),
     ],
 )
 def test_broken_transforms_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -196,6 +191,18 @@ def test_of_several_colmap_models_the_largest_is_read_and_told(tmp_path: Path) -
         assert source.warnings == ["1 of 3 images of garden have a pose"]
 
 
+def colmap_read(root: Path) -> tuple[object, list[str]]:
+    """Camera, poses and depth of the images of the one model, and warnings."""
+    scene = only_scene(root, "colmap")
+    truth = truth_of(scene)
+    depth = [truth.depth(number) for number in truth.poses]
+    points = [d.uvz.tolist() for d in depth if isinstance(d, DepthPoints)]
+    with scene.open() as source:
+        k = truth.intrinsics
+        camera = [] if k is None else [k.fx, k.fy, k.cx, k.cy]
+        return ({i: [*camera, *pose.ravel()] for i, pose in truth.poses.items()}, points), source.warnings
+
+
 @pytest.mark.parametrize("name", ["cameras.txt", "images.txt"])
 def test_no_change_of_a_line_of_colmap_is_read_as_something_else(tmp_path: Path, name: str) -> None:
     write_photos(tmp_path / "garden")
@@ -204,20 +211,44 @@ def test_no_change_of_a_line_of_colmap_is_read_as_something_else(tmp_path: Path,
     count = "# Number of images: 3, mean observations per image: 3\n" if name == "images.txt" else ""
     whole = count + "\n".join(line for line in (model / name).read_text().splitlines() if line[:1] != "#") + "\n"
 
-    def read(content: str) -> tuple[dict[int, list[float]], list[str]]:
+    def read(content: str) -> tuple[object, list[str]]:
         (model / name).write_text(content)
-        scene = only_scene(tmp_path, "colmap")
-        truth = truth_of(scene)
-        with scene.open() as source:
-            k = truth.intrinsics
-            camera = [] if k is None else [k.fx, k.fy, k.cx, k.cy]
-            return {i: [*camera, *pose.ravel()] for i, pose in truth.poses.items()}, source.warnings
+        return colmap_read(tmp_path)
 
     # Lines of keypoints have no name, and names of images may contain the sign of a comment. Without the line of an
     # image its keypoints are where an image is expected.
     named = [mutant for mutant in of_lines(whole, comment=None) if mutant.names[-1].isdecimal()]
     mutants = [replace(mutant, names=(*mutant.names, "image 1.5: not a number")) for mutant in named]
     assert len(mutants) >= 3 and silently_other(read, mutants, read(whole)[0], InputError) == []
+
+
+def test_no_change_of_a_count_or_record_of_a_binary_model_is_silent(tmp_path: Path) -> None:
+    write_photos(tmp_path / "garden")
+    model = tmp_path / "garden/sparse/0"
+    write_colmap_binary(model)
+    expected = colmap_read(tmp_path)
+    for file in sorted(model.iterdir()):
+        whole = file.read_bytes()
+        (count,) = struct.unpack_from("<Q", whole)
+        record = whole[8 : 8 + (len(whole) - 8) // count]
+        changes = {
+            "less": struct.pack("<Q", count - 1) + whole[8:],
+            "more": struct.pack("<Q", count + 1) + whole[8:],
+            "longer": whole + bytes(8),
+            "again": struct.pack("<Q", count + 1) + record + whole[8:],
+            "cut": whole[:-1],
+            "named": whole[:8] + struct.pack("<i", 1 << 30) + whole[12:],
+        }
+        if file.name == "points3D.bin":
+            del changes["named"]  # keypoints of points that are gone are left out
+        mutants = [Mutant(change, (file.name, "camera 1", "IMG"), data) for change, data in changes.items()]
+
+        def read(data: bytes, file: Path = file) -> tuple[object, list[str]]:
+            file.write_bytes(data)
+            return colmap_read(tmp_path)
+
+        assert silently_other(read, mutants, expected[0], InputError) == []
+        file.write_bytes(whole)
 
 
 def test_colmap_model_of_larger_images_is_scaled(tmp_path: Path) -> None:
@@ -284,7 +315,7 @@ def test_colmap_fisheye_gives_no_pinhole(tmp_path: Path) -> None:
     ("camera", "message"),
     [
         ("1 SQUARE 64 48 60", "unknown camera model SQUARE"),
-        ("1 PINHOLE 64 48 60", "too few parameters for PINHOLE"),
+        ("1 PINHOLE 64 48 60", "1 parameters for PINHOLE"),
         ("1 PINHOLE", "'number MODEL width height parameters'"),
         ("2 PINHOLE 64 48 60 60 32 24", "has no camera 1"),
     ],
@@ -302,5 +333,5 @@ def test_cut_off_colmap_files_are_named(tmp_path: Path, file: str) -> None:
     model = tmp_path / "sparse" / "0"
     write_colmap_binary(model)
     (model / file).write_bytes((model / file).read_bytes()[:-9])
-    with pytest.raises(InputError, match=f"{file} is cut off"):
+    with pytest.raises(InputError, match=f"{file}.* is cut off"):
         find_scenes(tmp_path)[0].truth()
