@@ -139,6 +139,17 @@ class TokenLog:
 
 
 @dataclass(frozen=True)
+class CacheUse:
+    """How many frames a stream has given to its cache, and how many of them it still holds."""
+
+    frames: int = 0
+    patches: int = 0
+    """Frames with patch tokens; the window has evicted those of the others."""
+    special: int = 0
+    """Frames with special tokens; those of the others were thinned."""
+
+
+@dataclass(frozen=True)
 class FrameAllocation:
     """Slots and entries of one step's frames; they serve all layers."""
 
@@ -153,6 +164,11 @@ class FrameTable:
         self._slots = SlidingWindow(pinned, window)
         self._log = TokenLog(pinned, special_budget)
         self._last: FrameAllocation | None = None
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Frames with patches, and with special tokens, between two steps."""
+        return self._slots.allocated, self._log.entries
 
     def begin(self, count: int, *, evict_first: bool = False) -> FrameAllocation:
         """See `SlidingWindow.begin`."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stream_recon.cache.attention import AttentionBackend
-from stream_recon.cache.block_manager import FrameAllocation, FrameTable
+from stream_recon.cache.block_manager import CacheUse, FrameAllocation, FrameTable
 from stream_recon.cache.cache_dtypes import CacheDtypePolicy, cache_policy
 from stream_recon.cache.camera import CameraCache, CameraCacheSchema
 from stream_recon.cache.compressed_frame_cache import CompressedSchema
@@ -179,6 +179,11 @@ class StreamCache:
         self._camera_cache.reset()
         self._pending = 0
         self.frames = 0
+
+    @property
+    def use(self) -> CacheUse:
+        """Frames given and held, between two steps."""
+        return CacheUse(self.frames, *self._table.held)
 
     @property
     def times(self) -> Tensor:

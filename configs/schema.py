@@ -28,7 +28,7 @@ CONFIDENCE_LEVELS = {"low": 0.05, "medium": 0.5, "high": 0.9}
 
 KeyframeMode = Literal["flow", "every", "interval"]
 DeviceChoice = Literal["auto", "cuda", "mps", "cpu"]
-AttentionChoice = Literal["auto", "triton", "flashinfer", "sdpa"]
+AttentionChoice = Literal["auto", "triton", "flashinfer", "flashinfer-fa2", "flashinfer-fa3", "sdpa"]
 PrecisionChoice = Literal["auto", "int8", "bf16", "fp32"]
 """Number type of the network's matrices; ``auto``: the fastest that this machine runs well."""
 CacheChoice = Literal["full", "fp8", "compressed"]
@@ -126,6 +126,9 @@ class StreamConfig:
     """Cached frames that keep their special tokens; beyond it the oldest are thinned."""
     camera_window: int
     """Latest cached frames that the camera head attends to, in addition to the scale frames."""
+    max_views: int | None = None
+    """Most frames that the caches take before a new submap begins with the latest keyframes as scale frames: as many
+    as the network was trained with; None: any number."""
     compressed_from: int | None = None
     """First global layer whose cache has one entry for each block of a kept frame's patches; None: all layers keep
     every patch."""
@@ -149,6 +152,7 @@ class StreamConfig:
         _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")
         _within(self, 1, 10**9, "keyframe_interval", "max_gap")
         _within(self, 0, 10**9, "flow_threshold")
+        _within(self, self.scale_frames + 2, 10**9, "max_views")
         _within(self, 1, 1024, "compressed_from")
         _within(self, 2, 8, "block_side")
         if not 0 <= self.submap_overlap < 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stream_recon.app.api.camera import Camera
-    from stream_recon.app.api.frame import ResultFrame
+    from stream_recon.app.api.frame import ResultFrame, as_arrays
     from stream_recon.app.api.model import Model, load_model
     from stream_recon.app.api.reconstruct import reconstruct
     from stream_recon.app.api.remote import RemoteResult, RemoteStream, connect
@@ -59,6 +59,7 @@ __all__ = [
     "Verdict",
     "WeightsError",
     "__version__",
+    "as_arrays",
     "connect",
     "load_model",
     "open_result",
@@ -69,7 +70,7 @@ __version__ = "0.3.0"
 
 _NAMES = {
     "app.api.camera": "Camera",
-    "app.api.frame": "ResultFrame",
+    "app.api.frame": "ResultFrame as_arrays",
     "app.api.model": "Model load_model",
     "app.api.reconstruct": "reconstruct",
     "app.api.remote": "RemoteResult RemoteStream connect",

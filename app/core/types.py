@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -285,8 +285,15 @@ class FrameEngine(Protocol):
     def reference_frames(self) -> tuple[int, ...]:
         """Frame numbers of the current submap's scale frames; () before the first submap."""
 
+    @property
+    def cache_use(self) -> dict[str, Any]:
+        """Counts of frames in the KV cache, and of those that it has lost."""
+
     def reset(self) -> None:
         """Forget all frames; the next one begins a new run."""
+
+    def expect(self, frames: int | None) -> str | None:
+        """Prepare for a run of so many frames, if they are known. Returns what was chosen for it, in a line."""
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame. Called from another thread than the other methods, some frames ahead of ``push``."""

@@ -24,6 +24,7 @@ from stream_recon.app.engine.stream import (
 )
 from stream_recon.cache.attention import AttentionBackend, KVCache, TorchAttention
 from stream_recon.cache.batch_slots import BatchSlots
+from stream_recon.cache.block_manager import CacheUse
 from stream_recon.cache.kernels.choose import build_kernel, runs_triton
 from stream_recon.cache.kernels.compilation import compile_kernels
 from stream_recon.cache.step_metadata import StepMetadata
@@ -112,22 +113,26 @@ class StreamBatch:
         """Slots in use."""
         return sum(self._used)
 
-    def allocate_slot(self) -> int | None:
-        """A free slot for a new stream; None if all are in use."""
+    def allocate_slot(self, min_gap: int = 1) -> int | None:
+        """A free slot for a new stream; None if all are in use. ``min_gap``: see `keyframe_policy`."""
         free = self._used.index(False) if False in self._used else None
         if free is not None:
             self._used[free] = True
-            self.reset_slot(free)
+            self.reset_slot(free, min_gap)
         return free
 
     def release_slot(self, slot: int) -> None:
         """Free a slot whose stream has ended."""
         self._used[slot] = False
 
-    def reset_slot(self, slot: int) -> None:
+    def reset_slot(self, slot: int, min_gap: int = 1) -> None:
         """Drop all frames of a slot, for another stream."""
         self._slots.caches[slot].reset()
-        self._policies[slot] = keyframe_policy(self._config)
+        self._policies[slot] = keyframe_policy(self._config, min_gap)
+
+    def use_of(self, slot: int) -> CacheUse:
+        """Frames in the cache of a slot's stream, between two steps."""
+        return self._slots.caches[slot].use
 
     @torch.no_grad()
     def begin(self, slot: int, images: Tensor) -> tuple[Prediction, Decision]:

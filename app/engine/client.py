@@ -51,7 +51,7 @@ class RemoteEngine(StreamingSession):
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         transform = frames[0].transform
         self._has_stream = True
-        return self._request(Prefill(len(frames), transform.network_size, transform.crop[2:]), frames)
+        return self._request(Prefill(len(frames), transform.network_size, transform.crop[2:], self.min_gap), frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
         return self._request(Step(), [frame])[0]
@@ -63,7 +63,7 @@ class RemoteEngine(StreamingSession):
         self._send(request)
         response = self._receive()
         assert isinstance(response, Response)
-        self.attention = response.attention
+        self.attention, self._use = response.attention, response.use
         # Copies, as the next response overwrites the buffer.
         depth = self._buffer.depth(len(frames), size).copy()
         confidence = self._buffer.confidence(len(frames), size).copy()

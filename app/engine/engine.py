@@ -71,11 +71,10 @@ class Engine(StreamingSession):
 
     def _begin_stream(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         grid = grid_of(frames[0], self.preset)
-        if self._stream is not None and self._stream.grid == grid:
-            self._stream.reset()
-        else:
+        if self._stream is None or self._stream.grid != grid:
             self._stream = None  # there may not be memory for two
             self._stream = StreamRunner(self._network, self.preset, grid, self._options)
+        self._stream.reset(self.min_gap)
         return self._step(frames)
 
     def _advance(self, frame: PreparedFrame) -> FrameResult:
@@ -85,6 +84,7 @@ class Engine(StreamingSession):
         assert self._stream is not None
         pixels = np.stack([frame.rgb for frame in frames])
         prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device))
+        self._use = self._stream.kv_cache.use
         crop = frames[0].transform.crop[2:]
         outputs = to_host(prediction.pose[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))
         return [
@@ -115,7 +115,7 @@ def load_engine(
         preset: name or TOML file; see `load_preset`, also for ``overrides``.
         weights: a .safetensors file that fits the preset, under our names or published ones.
         device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
-        attention: ``auto``, ``triton``, ``flashinfer`` or ``sdpa``; see `choose_attention`.
+        attention: see `choose_attention`.
         cache: ``full``, ``fp8`` for about half the cache's memory, or ``compressed``; see `CacheChoice`.
         weights_sha256: of the file, if known; None computes it.
         precision: of matrices; see `choose_precision`.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stream_recon.cache.block_manager import CacheUse
 from stream_recon.configs.schema import Preset
 
 
@@ -34,6 +35,8 @@ class Prefill:
     """Width and height of the images."""
     crop: tuple[float, float]
     """Width and height of the images' crop of the source image, in source pixels."""
+    min_gap: int
+    """See `keyframe_policy`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Response:
     flow: float | None
     attention: str
     """Name of the attention backend."""
+    use: CacheUse
 
 
 PIXEL_BYTES = 3 + 4 + 4

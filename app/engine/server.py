@@ -167,9 +167,10 @@ class StreamServer:
 
     def _batch_for(self, client: _Client) -> StreamBatch:
         """The batch for a client's images, in which it gets an empty slot."""
-        grid = self._grid_of(client)
+        assert client.prefill is not None
+        grid, min_gap = self._grid_of(client), client.prefill.min_gap
         if client.batch is not None and client.batch.grid == grid:
-            client.batch.reset_slot(client.slot)
+            client.batch.reset_slot(client.slot, min_gap)
             return client.batch
         client.release_slot()
         if grid not in self._batches:
@@ -179,7 +180,7 @@ class StreamServer:
             self._batches[grid] = StreamBatch(model.network, model.preset, grid, self._slots, model.precision)
             logger.info("%d streams at once, images of %dx%d patches", self._batches[grid].slots, *grid[::-1])
         batch = self._batches[grid]
-        slot = batch.allocate_slot()
+        slot = batch.allocate_slot(min_gap)
         assert slot is not None
         client.batch, client.slot = batch, slot
         return batch
@@ -209,7 +210,8 @@ class StreamServer:
             client.buffer.confidence(count, size)[:] = [output.confidence for output in own]
             poses, focals = np.stack([output.T_world_camera for output in own]), tuple(output.focal for output in own)
             assert client.batch is not None
-            client.respond(Response(poses, focals, decision.is_keyframe, decision.flow, client.batch.attention))
+            known = client.batch.attention, client.batch.use_of(client.slot)
+            client.respond(Response(poses, focals, decision.is_keyframe, decision.flow, *known))
 
     def _grid_of(self, client: _Client) -> Grid:
         width, height = _size(client)

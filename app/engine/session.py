@@ -1,8 +1,9 @@
 """Base of all engines: gathers scale frames, and keeps all submaps in one world. Needs no torch."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,11 @@ from stream_recon.app.core.types import (
 )
 from stream_recon.app.engine.submap import SubmapManager
 from stream_recon.app.sources.preprocess import plan_image, prepare
+from stream_recon.cache.block_manager import CacheUse
 from stream_recon.configs.schema import Preset
+
+MAX_MIN_GAP = 10
+"""Largest `min_gap` that a video's length chooses: with it 320 views are 3,119 frames."""
 
 
 class HostOutput(NamedTuple):
@@ -63,9 +68,44 @@ class StreamingSession(ABC):
         self._segment = 0
         self.submaps = 0
         """Submaps of the run so far; see `SubmapManager`."""
+        self.min_gap = 1
+        """See `FlowKeyframes` and `expect`."""
+        self._use = CacheUse()
+        """Of the present submap; engines set it after each step."""
+        self._past = 0
+        """Frames in the caches of earlier submaps."""
         self._transform: ImageTransform | None = None
         stream = self.preset.stream
         self._submap_manager = SubmapManager(stream.submap_overlap, stream.scale_frames)
+
+    def expect(self, frames: int | None) -> str | None:
+        """Prepare for a run of so many frames, after `reset`; None: nobody knows. Returns what was chosen, in a line.
+
+        With ``max_views``, keyframes chosen by flow get a least distance with which one submap takes the run where
+        the camera is slow enough: a new submap has forgotten the past.
+        """
+        stream = self.preset.stream
+        if stream.max_views is None:
+            return None
+        if frames is not None and stream.keyframes == "flow":
+            # A frame after the last keyframe sees one view more.
+            gap = (frames - stream.scale_frames - 1) / (stream.max_views - stream.scale_frames - 1)
+            self.min_gap = min(max(1, math.ceil(gap)), MAX_MIN_GAP)
+        apart = f"keyframes {self.min_gap} frames apart where the camera is slow, and " if self.min_gap > 1 else ""
+        return f"{apart}a new submap after {stream.max_views} keyframes: the network was trained with as many views"
+
+    @property
+    def cache_use(self) -> dict[str, Any]:
+        """Frames that the KV cache holds, and how many it has evicted so far, for ``run.json``."""
+        use, given = self._use, self._past + self._use.frames
+        return {
+            "views": use.special,
+            "views_with_patches": use.patches,
+            "evicted": given - use.special,
+            "evicted_patches": given - use.patches,
+            "max_views": self.preset.stream.max_views,
+            "min_keyframe_gap": self.min_gap,
+        }
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame to the network's image; the first one after `reset` decides its size.
@@ -89,7 +129,8 @@ class StreamingSession(ABC):
             return [*self._end_segment(frame.segment), *self.push(frame)]
         if self._gathers:
             return self._gather(frame)
-        if self._submap_manager.needs_submap:
+        max_views = self.preset.stream.max_views
+        if self._submap_manager.needs_submap or (max_views is not None and self._use.frames >= max_views):
             self._submap_manager.start_submap(self._begin(self._submap_manager.recent_frames))
         return self._submap_manager.align([frame], [self._advance(frame)])
 
@@ -145,7 +186,9 @@ class StreamingSession(ABC):
         return results
 
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
+        ended = self._use.frames
         results = self._begin_stream(frames)
+        self._past += ended
         self.submaps += 1
         return results
 

@@ -125,10 +125,13 @@ class StreamRunner:
         self._compiled: set[bool] = set()
         """Whether kernels are compiled of first steps (True) and of later ones (False)."""
 
-    def reset(self) -> None:
-        """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid."""
+    def reset(self, min_gap: int = 1) -> None:
+        """Drop all frames. Memory, kernels and the captured step serve the next stream of the same grid.
+
+        ``min_gap``: see `keyframe_policy`.
+        """
         self.kv_cache.reset()
-        self._policy = self._own_policy or keyframe_policy(self._config)
+        self._policy = self._own_policy or keyframe_policy(self._config, min_gap)
 
     # Not inference mode: position tables that are cached there could not be used for training afterwards.
     @torch.no_grad()

@@ -93,12 +93,11 @@ class SubmapManager:
         )
         self._last_pose = aligned[-1].T_world_camera
         self._first_pose = aligned[0].T_world_camera if self._first_pose is None else self._first_pose
-        if not self._overlap:
-            return aligned
         for frame, result, in_map in zip(frames, results, aligned, strict=True):
             if in_map.is_keyframe:
                 self._recent.append((frame, in_map))
-                is_out_of_view = self._count > self._config.min_frames and self._visible_share(result) < self._overlap
+                is_tested = self._overlap > 0 and self._count > self._config.min_frames
+                is_out_of_view = is_tested and self._visible_share(result) < self._overlap
                 self._out_of_view = self._out_of_view + 1 if is_out_of_view else 0
         return aligned
 

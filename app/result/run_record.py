@@ -87,7 +87,9 @@ class RunSummary:
     focal_change: dict[str, float] | None = None
     """How the focal length that the network predicts changes; see `stream_recon.app.result.verdict`."""
     submaps: int = 0
-    """Number of submaps: more than one where the scale frames went out of view."""
+    """Number of submaps: more than one where the scale frames went out of view, or the views were too many."""
+    cache_use: dict[str, Any] = field(default_factory=dict)
+    """Frames in the KV cache of the last submap, and how many frames of the run it has lost."""
     reference_frames: tuple[int, ...] = ()
     """Indices of the scale frames of the last submap."""
     warnings: tuple[str, ...] = ()
@@ -172,6 +174,7 @@ def run_record(
         "device": info.device,
         "precision": info.precision,
         "cache": info.cache,
+        "cache_use": summary.cache_use,
         "attention": summary.attention,
         "network_focal": summary.network_focal,
         "unordered": summary.unordered,

@@ -248,6 +248,7 @@ class _PipelineRun:
             focal_change=focal_change(np.asarray(focals)),
             submaps=self._engine.submaps,
             reference_frames=self._engine.reference_frames,
+            cache_use=self._engine.cache_use,
             blank_frames=self._discontinuities.blank_frames,
             warnings=(*self._resume.warnings, *self._source.warnings, *self._discontinuities.warnings),
             health=self._health.summary(),

@@ -85,6 +85,8 @@ class Session(ExitStack):
         self.resumed = ResumeState()
         """State of the interrupted run."""
         partial = None if output is None else output.partial
+        self.outlook = engine.expect(source.frame_hint)
+        """What was chosen for the length of the source; None: nothing."""
         try:
             if partial is not None:
                 self._continue(partial, open_again)

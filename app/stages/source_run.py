@@ -153,6 +153,8 @@ class SourceRun(ExitStack):
             if partial_result is not None:
                 count = len(partial_result.cameras)
                 self.observer.on_message(f"resumed after frame {partial_result.last.index}, {count} frames")
+            if session.outlook is not None:
+                self.observer.on_message(session.outlook)
             self.on_begin(session)
             with ExitStack() as stack:
                 listeners = [*self.listeners(session, stack), *self._listeners]

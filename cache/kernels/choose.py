@@ -3,6 +3,7 @@
 import logging
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from stream_recon.configs.schema import AttentionChoice
 
 logger = logging.getLogger(__name__)
 
-CHOICES: tuple[AttentionChoice, ...] = ("auto", "triton", "flashinfer", "sdpa")
+CHOICES: tuple[AttentionChoice, ...] = get_args(AttentionChoice)
 """Values of ``--attention``."""
+HOPPER = 9
+"""Major compute capability of the GPUs on which FlashAttention 3 runs."""
 FP8_CAPABILITY = (8, 9)
 """Compute capability (Ada, Hopper) from which tensor cores multiply e4m3."""
 PUBLISHED_WIDTH = 1024
@@ -48,11 +51,13 @@ def choose_attention(
         raise ResourceError(f"--attention {choice} needs a CUDA device; use --attention sdpa on the CPU")
     if not is_half_on_gpu:
         raise ResourceError(f"--attention {choice} works in half precision, not in {sizes.dtype}; use --attention sdpa")
-    if choice == "flashinfer" and find_spec("flashinfer") is None:
-        raise missing_library("--attention flashinfer", "flashinfer-python", otherwise="use --attention auto")
+    if choice != "triton" and find_spec("flashinfer") is None:
+        raise missing_library(f"--attention {choice}", "flashinfer-python", otherwise="use --attention auto")
+    if choice == "flashinfer-fa3" and torch.cuda.get_device_capability(device)[0] != HOPPER:
+        raise ResourceError("--attention flashinfer-fa3 needs a Hopper GPU: use --attention flashinfer-fa2")
     if choice == "triton" and metadata is None:
         raise ResourceError("--attention triton: Triton does not run here; use --attention auto")
-    if choice == "flashinfer":
+    if choice != "triton":
         logger.warning(COMPILES)
     return build_kernel(choice, sizes, device, metadata)
 
@@ -66,13 +71,13 @@ def check_choice(choice: str) -> None:
 def build_kernel(
     name: AttentionChoice, sizes: AttentionSizes, device: torch.device, metadata: StepMetadata | None
 ) -> AttentionBackend:
-    """``triton``, which needs ``metadata``, or ``flashinfer``."""
+    """``triton``, which needs ``metadata``, or one of ``flashinfer``."""
     if name == "triton":
         from stream_recon.cache.kernels.span_attention import SpanAttention  # needs Triton
 
         assert metadata is not None
         return SpanAttention(metadata.full)
-    return FlashInferAttention(sizes, device)
+    return FlashInferAttention(sizes, device, name)
 
 
 def _compiled_flashinfer(sizes: AttentionSizes, device: torch.device) -> AttentionBackend | None:

@@ -1,5 +1,6 @@
 """FlashInfer's paged kernels over the pool."""
 
+from functools import partial
 from math import gcd
 
 import torch
@@ -12,7 +13,7 @@ WORKSPACE_BYTES = 256 * 2**20
 
 
 class FlashInferAttention:
-    """Paged prefill by FlashInfer, which chooses its kernel for the GPU. A page divides special tokens and patches.
+    """Paged prefill by FlashInfer. A page divides special tokens and patches, so that it is full: no padding is read.
 
     Steps of one frame use buffers whose addresses never change, so that they can be captured; ``plan`` is then called
     before each replay. The first step, of several frames, has a wrapper without fixed buffers.
@@ -20,12 +21,13 @@ class FlashInferAttention:
     Raises ImportError where FlashInfer is not installed.
     """
 
-    name = "flashinfer"
     capturable = True
 
-    def __init__(self, sizes: AttentionSizes, device: torch.device) -> None:
+    def __init__(self, sizes: AttentionSizes, device: torch.device, name: str = "flashinfer") -> None:
+        """``name``: ``flashinfer``, which chooses its kernel for the GPU, ``flashinfer-fa2`` or ``flashinfer-fa3``."""
         import flashinfer
 
+        self.name = name
         self._shape = (sizes.heads, sizes.head_dim)
         self._page = page = gcd(sizes.special, sizes.patches)
         self._dtype = sizes.dtype
@@ -34,17 +36,16 @@ class FlashInferAttention:
         self._indices = torch.zeros(sizes.pool_tokens // page, dtype=torch.int32, device=device)
         self._pinned = torch.zeros(sizes.pool_tokens // page, dtype=torch.int32, pin_memory=True)
         numbers = [torch.zeros(n, dtype=torch.int32, device=device) for n in (2, 2, 1)]
-        wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper
+        kernel = name.partition("-")[2] or "auto"
+        wrapper = partial(flashinfer.BatchPrefillWithPagedKVCacheWrapper, workspace, "NHD", backend=kernel)
         self._fixed = wrapper(
-            workspace,
-            "NHD",
             use_cuda_graph=True,
             qo_indptr_buf=numbers[0],
             paged_kv_indptr_buf=numbers[1],
             paged_kv_indices_buf=self._indices,
             paged_kv_last_page_len_buf=numbers[2],
         )
-        self._free = wrapper(workspace, "NHD")
+        self._free = wrapper()
         self._wrapper = self._free
 
     def plan(self, queries: int, spans: list[Span]) -> None:

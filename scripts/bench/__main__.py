@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The first entry is this folder, whose modules must not be importable by their bare names. Tests hold the fake engine.
 sys.path[:1] = [str(ROOT / "scripts"), str(ROOT)]
 
-MODULES = {"step": "network_step", "poses": "known_poses"}
+MODULES = {"step": "network_step", "poses": "known_poses", "long": "long_video"}
 """Modules whose names differ from those of their benchmarks."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
@@ -23,6 +23,7 @@ BENCHMARKS = {
     "start": "seconds until first line, first pose and first points, and refinement after a stream",
     "program": "whole command on the sample",
     "memory": "host memory of the whole command up to 2,000 frames",
+    "long": "views in the cache and memory of the published preset up to 2,000 frames, random weights",
     "soak": "resources of a run of 100,000 frames without a network",
     "publishing": "CPU time of publishing, without peers and with one",
     "sessions": "delay of acknowledgements and memory of one server with 64 streams of frames",

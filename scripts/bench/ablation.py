@@ -177,7 +177,11 @@ class Recorded:
     def __init__(self, engine_preset: Any, results: Mapping[int, list[FrameResult]]) -> None:
         self.preset, self._results = engine_preset, results
         self.weights_sha256, self.precision, self.cache = "0" * 64, "fp32", "full"
+        self.cache_use: dict[str, Any] = {}
         self._transform = next(result.transform for group in results.values() for result in group)
+
+    def expect(self, frames: int | None) -> None:
+        pass
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepare(frame, self._transform)

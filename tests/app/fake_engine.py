@@ -70,6 +70,7 @@ class FakeEngine:
     cache = "full"
     attention = "sdpa"
     submaps = 1
+    cache_use: dict[str, object] = {}  # noqa: RUF012
     reference_frames = ()
     threads = 0
     weights_sha256 = "ab" * 32
@@ -83,6 +84,9 @@ class FakeEngine:
         self._before_push = before_push
         self._waiting: list[PreparedFrame] = []
         self._started = False
+
+    def expect(self, frames: int | None) -> None:
+        pass
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepared(frame)

@@ -87,6 +87,7 @@ class RoomEngine:
     cache = "full"
     attention = "sdpa"
     submaps = 1
+    cache_use: dict[str, object] = {}  # noqa: RUF012
     reference_frames = ()
     threads = 0
     weights_sha256 = WEIGHTS
@@ -100,6 +101,9 @@ class RoomEngine:
     def reset(self) -> None:
         self._waiting: list[PreparedFrame] = []
         self._world: Similarity | None = None
+
+    def expect(self, frames: int | None) -> None:
+        pass
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         return prepared(frame)

@@ -59,6 +59,7 @@ class KnowingEngine:
     attention = "sdpa"
     threads = 0
     submaps = 1
+    cache_use: dict[str, object] = {}  # noqa: RUF012
     reference_frames = ()
 
     def __init__(
@@ -74,6 +75,9 @@ class KnowingEngine:
     def reset(self) -> None:
         self.resets += 1
         self._rng = np.random.default_rng(3)
+
+    def expect(self, frames: int | None) -> None:
+        pass
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         height, width = frame.rgb.shape[:2]

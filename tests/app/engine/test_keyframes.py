@@ -40,6 +40,13 @@ def test_flow_keyframes_come_first_then_by_motion_then_by_patience() -> None:
     assert chosen == [True, False, True, False, False, False, True, False]
 
 
+def test_flow_keyframes_keep_their_least_distance_unless_the_camera_is_fast() -> None:
+    policy = FlowKeyframes(threshold=3.0, max_gap=2, min_gap=3)
+    flows = [0.0, 8.9, 8.9, 3.1, 0.0, 9.1, 0.0, 0.0, 0.0]
+    chosen = [policy.decide(value).is_keyframe for value in flows]
+    assert chosen == [True, False, False, True, False, True, False, False, True]
+
+
 def test_interval_keyframes() -> None:
     policy = IntervalKeyframes(3)
     announced, chosen = [], []

@@ -71,6 +71,21 @@ def test_concurrent_engines_get_the_results_of_each_alone(socket: Path) -> None:
         assert_same(results[number], alone(count, seed, size))
 
 
+def test_a_run_of_known_length_is_the_same_as_alone(tmp_path: Path) -> None:
+    long = tiny_preset(keyframes="flow", flow_threshold=1e9, max_gap=1, max_views=8, special_budget=8)
+    here = Engine(tiny_network(long), long, WEIGHTS)
+    with open_listener(tmp_path / "s", 8) as listener:
+        model = LoadedModel(tiny_network(long), long, WEIGHTS, "fp32")
+        threading.Thread(target=StreamServer(listener, model, 2).serve, daemon=True).start()
+        there = connect(tmp_path / "s", 20)
+        results = []
+        for engine in (here, there):
+            assert engine.expect(20) is not None and engine.min_gap == 4
+            results.append([r for frame in frames(60) for r in engine.push(frame)])
+    assert_same(results[1], results[0])
+    assert there.cache_use == here.cache_use and there.submaps == here.submaps == 4
+
+
 def test_an_engine_that_breaks_off_frees_its_slot(socket: Path) -> None:
     expected = alone(8, 5)
 

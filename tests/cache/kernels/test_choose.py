@@ -21,10 +21,10 @@ def sizes(dtype: torch.dtype = torch.bfloat16, heads: int = 16) -> AttentionSize
 class FakeFlashInfer:
     """Stands for the backend, which needs a GPU."""
 
-    name = "flashinfer"
     error: Exception | None = None
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, sizes: object, device: object, name: str = "flashinfer") -> None:
+        self.name = name
         if self.error is not None:
             raise self.error
 
@@ -45,7 +45,7 @@ def fake_flashinfer(monkeypatch: pytest.MonkeyPatch) -> type[FakeFlashInfer]:
     return FakeFlashInfer
 
 
-@pytest.mark.parametrize("choice", ["flashinfer", "triton"])
+@pytest.mark.parametrize("choice", ["flashinfer", "flashinfer-fa2", "flashinfer-fa3", "triton"])
 def test_the_cpu_takes_torch_and_refuses_the_rest(choice: AttentionChoice) -> None:
     assert choose_attention("auto", sizes(torch.float32), CPU).name == "sdpa"
     assert choose_attention("sdpa", sizes(torch.float32), CPU).name == "sdpa"
@@ -57,7 +57,9 @@ def test_the_cpu_takes_torch_and_refuses_the_rest(choice: AttentionChoice) -> No
 
 @pytest.mark.parametrize("choice", ["fa2", "fa3", "cudnn", "best"])
 def test_an_unknown_kernel_is_a_clear_error(choice: str) -> None:
-    with pytest.raises(ResourceError, match=f"{choice}.*use auto, triton, flashinfer or sdpa"):
+    with pytest.raises(
+        ResourceError, match=f"{choice}.*use auto, triton, flashinfer, flashinfer-fa2, flashinfer-fa3 or sdpa"
+    ):
         choose_attention(cast(AttentionChoice, choice), sizes(), CPU)
 
 
@@ -87,6 +89,17 @@ def test_auto_compiles_flashinfer_only_for_networks_of_published_size_and_says_s
     caplog.clear()
     assert choose_attention("flashinfer", sizes(heads=6), CUDA).name == "flashinfer"
     assert caplog.messages == [choose.COMPILES]
+
+
+def test_a_kernel_of_flashinfer_is_taken_where_the_gpu_runs_it(
+    monkeypatch: pytest.MonkeyPatch, fake_flashinfer: type[FakeFlashInfer]
+) -> None:
+    for capability, choices in (((9, 0), ("flashinfer-fa2", "flashinfer-fa3")), ((8, 6), ("flashinfer-fa2",))):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, known=capability: known)
+        for choice in choices:
+            assert choose_attention(cast(AttentionChoice, choice), sizes(), CUDA, METADATA).name == choice
+    with pytest.raises(ResourceError, match=r"Hopper.*flashinfer-fa2"):
+        choose_attention("flashinfer-fa3", sizes(), CUDA, METADATA)
 
 
 def test_auto_takes_torch_where_flashinfer_does_not_compile(
