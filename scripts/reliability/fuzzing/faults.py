@@ -100,6 +100,7 @@ PUT_BACK: dict[str, tuple[str, str, Any]] = {
     "rows_of_image": ("app.sources.rosbag", "unsupported", lambda _: None),
     "names": ("app.sources.image_files", "in_order", sorted),
     "times": ("app.sources.images", "checked_time", lambda time, _: float(time or 0)),
+    "again": ("app.web.sessions", "StreamSession.rewind", lambda _: None),
 }
 """Mended faults: the module, what the mend is in it, and what does without."""
 

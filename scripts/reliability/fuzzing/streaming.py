@@ -31,7 +31,7 @@ def stream(folder: Path, source: Path, draw: random.Random) -> None:
     limits = WebLimits(sessions=4, sockets=8, unread=draw.choice((5, 1000)))
     with served(folder / "data", limits=limits) as client, ExitStack() as stack:
         honest = stack.enter_context(client.websocket_connect(ADDRESS))
-        begin(honest)
+        begin(honest, mapping=draw.choice(("off", "stream", "stream", "stream")))  # off: a step is long
         told, sockets, frame = list[dict[str, Any]](), list[Any](), 0
         for _ in range(STEPS):
             match draw.randrange(5):
@@ -45,6 +45,8 @@ def stream(folder: Path, source: Path, draw: random.Random) -> None:
                     sockets.pop(draw.randrange(len(sockets))).close(draw.choice((1000, 1001, 1011)))
                 case 2:
                     send(honest, frame, received=told[-1]["seq"] if told else 0)
+                    for socket in draw.sample(sockets, min(2, len(sockets))):
+                        _say(socket, draw)
                     told += until(honest, "result", frame=frame)
                     frame += draw.randrange(1, 4)
                 case _ if sockets:
@@ -67,7 +69,8 @@ def stream(folder: Path, source: Path, draw: random.Random) -> None:
 
 def _say(socket: Any, draw: random.Random) -> None:
     message = {"type": draw.choice(KINDS if draw.random() < 0.3 else ("video.frame",)), "frame": draw.randrange(99)}
-    message |= {"data": picture()} | {draw.choice(KEYS): draw.choice(VALUES) for _ in range(draw.randrange(3))}
+    message |= {draw.choice(KEYS): draw.choice(VALUES) for _ in range(draw.randrange(3))}
+    message["data"] = draw.choice((picture(), picture(), picture(DEADLY), message.get("data")))
     text = json.dumps(message)
     with suppress(WebSocketDisconnect, RuntimeError):
         match draw.randrange(8):

@@ -282,6 +282,17 @@ def test_a_frame_of_ten_megabytes_ends_its_connection_alone(running: ServerProce
     assert json.loads(get(running, "healthz")) == {"status": "ok"}
 
 
+@pytest.mark.parametrize("beginning", [None, b'{"type": "session.config"'])
+def test_a_session_whose_first_message_does_not_come_is_ended(hasty: ServerProcess, beginning: bytes | None) -> None:
+    with websockets.sync.client.connect(hasty.url.replace("http", "ws") + "v1/stream") as silent:
+        if beginning is not None:
+            frame = bytes([1, 0x80 | len(beginning), 0, 0, 0, 0]) + beginning  # text, and more to come
+            silent.socket.sendall(frame)
+        assert json.loads(silent.recv(timeout=10))["code"] == "timeout"
+        with pytest.raises(WebSocketException):
+            silent.recv(timeout=10)
+
+
 def test_a_client_that_goes_away_in_the_middle_leaves_the_rest_unharmed(running: ServerProcess) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
 
