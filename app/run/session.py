@@ -85,7 +85,9 @@ class Session(ExitStack):
         self.resumed = ResumeState()
         """State of the interrupted run."""
         partial = None if output is None else output.partial
-        self.outlook = engine.expect(source.frame_hint)
+        # A rig's views follow one another, each in submaps of its own.
+        hint, views = source.frame_hint, 1 if source.rig is None else len(source.rig)
+        self.outlook = engine.expect(None if hint is None else hint // views)
         """What was chosen for the length of the source; None: nothing."""
         try:
             if partial is not None:

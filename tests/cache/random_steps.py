@@ -147,6 +147,9 @@ class RandomSteps:
                 self._step(self.chance.sample(begun, self.chance.randint(1, len(begun))))
             if self.chance.random() < 0.03:
                 self._reset(self.chance.randrange(len(self.naive)))
+            for kv_cache, naive in zip(self.slots.caches, self.naive, strict=True):
+                held = len(naive.scale) + len(naive.window), len(naive.log)
+                assert (kv_cache.use.patches, kv_cache.use.special) == held
 
     def _reset(self, slot: int) -> None:
         self.slots.caches[slot].reset()
