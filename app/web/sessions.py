@@ -31,8 +31,6 @@ from stream_recon.configs.errors import StreamReconError
 CONFIG_SECONDS = 15.0
 """Time for the first message."""
 LARGEST_FRAME = 2**53
-MAX_ARRIVALS = 100
-"""Frames whose results are timed: dark ones never have any."""
 MAX_AGAIN = 16
 """Frames that are kept for another engine; a stream holds fewer back."""
 MAX_SESSION_LOSSES, MAX_LOSSES = 1, 8
@@ -88,8 +86,6 @@ class StreamSession:
     """The messages after it."""
     told_bytes: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    arrivals: dict[int, float] = field(default_factory=dict)
-    """Times of frames without a result."""
     frames: int = 0
     dropped: int = 0
 
@@ -246,11 +242,10 @@ class Sessions:
             return  # sent again after a resume
         session.last_frame = number
         if session.waiting is not None:
-            self._acknowledge(session, session.waiting["frame"], "dropped")
-        session.waiting = {key: message[key] for key in FRAME if key in message}  # the engine looks at what they are
-        session.arrivals[number] = session.came
-        if len(session.arrivals) > MAX_ARRIVALS:
-            del session.arrivals[next(iter(session.arrivals))]
+            self._acknowledge(session, session.waiting, "dropped")
+            session.dropped += 1
+        # The engine looks at what they are.
+        session.waiting = {"came": session.came, **{key: message[key] for key in FRAME if key in message}}
 
     def _feed(self, session: StreamSession) -> None:
         """Give the engine what waits, if it asks for it."""
@@ -260,7 +255,8 @@ class Sessions:
             message = session.again.popleft()
         elif session.waiting is not None:
             message, session.waiting = session.waiting, None
-            self._acknowledge(session, message["frame"], "taken")
+            self._acknowledge(session, message, "taken")
+            session.frames += 1
         elif session.is_finishing:
             message = {"type": "video.done"}
         else:
@@ -280,15 +276,10 @@ class Sessions:
             for each in self._sessions.values():
                 self._feed(each)
 
-    def _acknowledge(self, session: StreamSession, number: int, state: str) -> None:
-        session.tell({"type": "video.ack", "frame": number, "state": state})
+    def _acknowledge(self, session: StreamSession, frame: Message, state: str) -> None:
+        session.tell({"type": "video.ack", "frame": frame["frame"], "state": state})
         self._metrics.count("frames_total", state=state)
-        self._metrics.observe("ack_seconds", time.monotonic() - session.arrivals[number])
-        if state == "dropped":
-            session.dropped += 1
-            del session.arrivals[number]
-        else:
-            session.frames += 1
+        self._metrics.observe("ack_seconds", time.monotonic() - frame["came"])
 
     def _hear(self, message: Message) -> None:
         """Take what the engine says of a session."""
@@ -309,15 +300,14 @@ class Sessions:
             session.frames -= message["code"] == "invalid_frame"
             session.taken = deque((each for each in session.taken if each["frame"] != number), MAX_AGAIN)
         self._metrics.count("messages_total", type=message["type"])
-        came = session.arrivals.pop(number, None)
         if message["type"] == "result":
             self._losses = session.losses = 0
             session.last_time = message["time"]
             session.segment = message["segment"] = session.first_segment + message["segment"]
             while session.taken and session.taken[0]["frame"] <= number:
-                session.taken.popleft()
-            if came is not None:
-                self._metrics.observe("result_seconds", time.monotonic() - came)
+                frame = session.taken.popleft()
+                if frame["frame"] == number:
+                    self._metrics.observe("result_seconds", time.monotonic() - frame["came"])
         session.is_over = message["type"] == "session.done" or message.get("code", "invalid_frame") != "invalid_frame"
         session.tell(message)
         if session.is_over:

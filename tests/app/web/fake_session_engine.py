@@ -1,6 +1,6 @@
 """An engine of sessions without a network, as a program: poses count frames, and each third frame revises the first.
 
-The y of a pose is the engine's process id.
+The y of a pose is the engine's process id. A segment has two frames.
 """
 
 import os
@@ -51,7 +51,17 @@ class FakeStream:
         camera = Intrinsics(100, 100, 64, 48)
         small = np.zeros((4, 6, 3), np.uint8)
         result = FrameResult(
-            index, at, moved(index), camera, depth, depth, small, transform, index == 0, health=0.9 if index else None
+            index,
+            at,
+            moved(index),
+            camera,
+            depth,
+            depth,
+            small,
+            transform,
+            index == 0,
+            segment=index // 2,
+            health=0.9 if index else None,
         )
         return [result, *([self._revision()] if index % 3 == 2 else [])]
 
