@@ -47,7 +47,7 @@ def read_calibrations(model: Path) -> dict[int, Calibration | str]:
     Raises InputError: a malformed file.
     """
     cameras: dict[int, Calibration | str] = {}
-    file = next((file for file in (model / "cameras.bin", model / "cameras.txt") if file.is_file()), model)
+    file = _file(model, "cameras")
     with errors_in(file), input_errors(file):
         for key, name, size, values in colmap_rows(read_file(file, MAX_MODEL_BYTES)):
             try:
@@ -59,8 +59,8 @@ def read_calibrations(model: Path) -> dict[int, Calibration | str]:
 
 def read_images(model: Path) -> list[PosedImage]:
     """Registered images. Raises InputError for a malformed file."""
-    file = model / "images.bin"
-    images = _binary_images(_Bytes(file)) if file.is_file() else list(_text_images(model / "images.txt"))
+    file = _file(model, "images")
+    images = _binary_images(_Bytes(file)) if file.suffix == ".bin" else list(_text_images(file))
     names = [image.name for image in images]
     if len(set(names)) < len(names):
         raise InputError(f"{model} has {max(names, key=names.count)} more than once")
@@ -89,14 +89,14 @@ class SparsePoints:
 
 
 def has_points(model: Path) -> bool:
-    return any((model / f"points3D{suffix}").is_file() for suffix in (".bin", ".txt"))
+    return _file(model, "points3D").is_file()
 
 
 def read_points(model: Path) -> SparsePoints:
     """Points of the model. Raises InputError for a malformed file."""
-    if (model / "points3D.bin").is_file():
-        return _binary_points(_Bytes(model / "points3D.bin"))
-    file = model / "points3D.txt"
+    file = _file(model, "points3D")
+    if file.suffix == ".bin":
+        return _binary_points(_Bytes(file))
     keys, rows = [], []
     for number, line in content_lines(file):
         where = f"{file} line {number}"
@@ -318,6 +318,10 @@ def find_models(path: Path) -> list[Path]:
 
 
 def is_model(folder: Path) -> bool:
-    return any(
-        all((folder / f"{part}{suffix}").is_file() for part in ("cameras", "images")) for suffix in (".bin", ".txt")
-    )
+    return all(_file(folder, part).is_file() for part in ("cameras", "images"))
+
+
+def _file(model: Path, part: str) -> Path:
+    """A file of a model: binary where both cameras and images are, as COLMAP reads it, else text; never of each."""
+    is_binary = all((model / f"{name}.bin").is_file() for name in ("cameras", "images"))
+    return model / f"{part}.{'bin' if is_binary else 'txt'}"

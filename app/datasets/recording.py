@@ -225,7 +225,8 @@ class Recording:
             reader.warnings.append(
                 f"{len(missing)} of {count} depth images of {name} are missing, such as {missing[0]}"
             )
-        notes = (self.unusable,) if self.unusable else () if self.calibration is None else self.calibration.notes
+        found = self.calibration if choice.camera is None else None
+        notes = (self.unusable,) if self.unusable else () if found is None else found.notes
         reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])
         if 0 < len(self.poses) < FEW_MATCHES * len(self.images) and not any("have a pose" in w for w in self.warnings):
             reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose")

@@ -108,6 +108,8 @@ def _scale_by_positions(
     how = f"{len(path)} positions, RMS error {fit.rms:.3g} m{note}"
     if positions.left_out:
         how += f"; {positions.left_out} lines of the track without a position, time or fix were left out"
+    if positions.without_height:
+        how += f"; {positions.without_height} positions of the track have no height and are taken at the usual one"
     world, transform = positions.world, fit.transform
     if positions.world != EAST_NORTH_UP and fit.tilt > config.max_tilt:
         world, transform = FIRST_CAMERA, Similarity.of_scale(transform.scale)

@@ -83,6 +83,8 @@ class Positions:
     """See `MetricScale`."""
     left_out: int = 0
     """Lines or points of the file without a position, a time or a fix."""
+    without_height: int = 0
+    """Positions that are taken at the median height, or all at one."""
 
 
 def read_positions(path: Path) -> Positions:
@@ -131,10 +133,11 @@ def geodetic_positions(
     good = np.asarray(np.isfinite(degrees).all(axis=1) & (np.abs(degrees) <= (90, 180)).all(axis=1))
     good &= (degrees != 0).any(axis=1)
     known = height[good & np.isfinite(height)]
+    unknown = int(good.sum()) - len(known)
     height = np.where(np.isfinite(height), height, np.median(known) if len(known) else 0.0)
     metres, origin = east_north_up(_at_least_three(degrees[good]), height[good])
     return _sorted(
-        Positions(metres, EAST_NORTH_UP, _rows(times, good), _rows(frames, good), origin, int((~good).sum()))
+        Positions(metres, EAST_NORTH_UP, _rows(times, good), _rows(frames, good), origin, int((~good).sum()), unknown)
     )
 
 

@@ -92,6 +92,8 @@ class _Tags:
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    following: bool = False
+    """Whether another directory follows: of a further image, or a smaller copy."""
 
     def take(self, name: str, form: str, layout: str, file: BinaryIO, where: bytes) -> None:
         """Read values: those in the last four bytes of an entry, or where these say."""
@@ -177,6 +179,8 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
     order = "<" if head[:2] == b"II" else ">"
     (first,) = struct.unpack(order + "I", head[4:].ljust(4, b"\0"))
     main = _tags(file, order, first, _MAIN)
+    if size is None and main.following:
+        main.notes.append("its further pages (TIFF) are not read")
     inner, place = (int(main.number(name, math.inf) or 0) for name in ("ExifOffset", "GPSInfo"))
     times, focals, gps = (
         _tags(file, order, at, table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
@@ -201,6 +205,7 @@ def _tags(file: BinaryIO, order: str, at: int, table: _Table) -> _Tags:
         file.seek(at)
         (count,) = struct.unpack(order + "H", file.read(2)) if at else (0,)
         entries = file.read(12 * count)
+        found.following = any(file.read(4))
         for tag, kind, length, where in struct.iter_unpack(order + "HHI4s", entries):
             if (name := names.get(tag)) is None:
                 continue

@@ -153,7 +153,7 @@ def only_photographs(images: list[Path]) -> tuple[list[Path], list[str]]:
     photographs, warnings = _without_maps(images)
     photographs, twins = _without_twins(photographs)
     photographs, order = _as_taken(photographs)
-    return photographs, [*warnings, *twins, *order]
+    return photographs, [*warnings, *twins, *order, *_several_series(photographs)]
 
 
 def _without_maps(images: list[Path]) -> tuple[list[Path], list[str]]:
@@ -176,6 +176,18 @@ def _without_maps(images: list[Path]) -> tuple[list[Path], list[str]]:
     example = kinds[min(maps)][0].name
     warning = f"{len(left_out)} images were left out as maps of depth or labels, such as {example}"
     return [path for path in images if path not in left_out], [warning]
+
+
+def _several_series(images: list[Path]) -> list[str]:
+    """Warning on names that have the same numbers and other words, as those of two cameras or of edited copies."""
+    named: dict[tuple[Path, str], list[Path]] = {}
+    for path in images:
+        named.setdefault((path.parent, " ".join(re.findall("[0-9]+", path.stem))), []).append(path)
+    alike = [paths for (_, numbers), paths in named.items() if numbers and len(paths) > 1]
+    if len(alike) < 2:
+        return []
+    listed = ", ".join(path.name for path in alike[0][:3])
+    return [f"{listed} differ by words alone: if they are of several cameras or copies, give a pattern of one of them"]
 
 
 def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:

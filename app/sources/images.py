@@ -19,7 +19,7 @@ NOMINAL_FPS = 30.0
 
 def checked_image(rgb: object) -> NDArray[np.uint8]:
     """The image itself. Raises InputError: it is not uint8 [H, W, 3]."""
-    if not isinstance(rgb, np.ndarray):
+    if not isinstance(rgb, np.ndarray) or isinstance(rgb, np.ma.MaskedArray):
         raise InputError(f"an image is a numpy array, uint8 [H, W, 3], not {type(rgb).__name__}")
     if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3 or 0 in rgb.shape:
         raise InputError(f"an image is uint8 [H, W, 3], not {rgb.dtype} {list(rgb.shape)}")
@@ -30,7 +30,9 @@ def checked_time(timestamp: object, last: float | None) -> float:
     """Seconds of an image after one at ``last``; None: 1/30 s after it. Raises InputError: no time, or no later one."""
     if timestamp is None:
         return 0.0 if last is None else last + 1 / NOMINAL_FPS
-    if isinstance(timestamp, bool) or not isinstance(timestamp, int | float | np.integer | np.floating):
+    if isinstance(timestamp, bool | np.timedelta64) or not isinstance(
+        timestamp, int | float | np.integer | np.floating
+    ):
         raise InputError(f"timestamp is {timestamp!r}: give seconds")
     try:
         time = float(timestamp)

@@ -25,6 +25,8 @@ COMPLETE = 0.95
 """Share of a video's frames that have masks where all of them are meant to; containers state rough numbers."""
 BLACK = 128
 """Grey level below which a pixel is masked: half of the range, so that JPEG artefacts do not matter."""
+MOSTLY = 0.8
+"""Share of a frame from which its mask may be meant the other way round."""
 
 
 class MaskFolder:

@@ -72,7 +72,7 @@ class McapFile:
         schema, encoding, content = data
         name = schema.name.rpartition(".")[2]
         if encoding == "json":
-            return _of_json(json.loads(content))
+            return _of_json(json.loads(content), SCHEMAS.get(name, ("", ""))[1].split())
         if encoding == "protobuf" and name in SCHEMAS:
             return _of_protobuf(bytes(content), SCHEMAS[name][1].split())
         if encoding in ("ros1", "cdr"):
@@ -96,7 +96,10 @@ class McapFile:
         self._file.close()
 
 
-def _of_json(fields: dict[str, Any]) -> SimpleNamespace:
+def _of_json(fields: dict[str, Any], names: Sequence[str]) -> SimpleNamespace:
+    if missing := [name for name in names if name not in fields and name not in ("timestamp", *"DRP")]:
+        raise ValueError(f"a message has no {missing[0]}")
+    fields |= {name: int(fields[name]) for name in ("width", "height", "step") if name in fields}
     stamp = fields.get("timestamp") or {}
     message = SimpleNamespace(**fields)
     message.timestamp = SimpleNamespace(sec=int(stamp.get("sec", 0)), nanosec=int(stamp.get("nsec", 0)))

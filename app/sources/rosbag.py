@@ -105,6 +105,7 @@ class RecordingReader(Reader):
         self._messages = self._read(self._connections)
         self._index, self._time = -1, -1.0
         self._message: Any = None
+        self._frame_id: str | None = None
         self._first: tuple[str, tuple[int, int]] | None = None
 
     def grab(self) -> tuple[int, float] | None:
@@ -120,6 +121,12 @@ class RecordingReader(Reader):
                     self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
                 return None
             self._index += 1
+            frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
+            if frame_id != (self._frame_id or frame_id):
+                self.warnings.append(
+                    f"images of {self._topic} are of {self._frame_id} and {frame_id}, taken as one camera"
+                )
+            self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
             stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
             time = self._clock.time(stamp, logged)
             if self._clock.replaced > before == 0:
@@ -296,8 +303,10 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     """
     K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
     size = int(message.width), int(message.height)
-    if len(K) != 9 or not K[0] > 0 or min(size) < 1:
+    if len(K) == 9 and not any(K):
         return None
+    if len(K) != 9 or not K[0] > 0 or min(size) < 1:
+        raise InputError(f"its camera matrix K of {len(K)} numbers for {size[0]}x{size[1]} pixels is none")
     if rectified:
         if len(P) != 12 or not P[0] > 0:
             raise InputError("the images are rectified, and it has no projection matrix P")

@@ -20,7 +20,7 @@ from stream_recon.app.core.types import Frame, Intrinsics
 from stream_recon.app.sources.calibration import EXIF, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.live import LIVE_LIMITS, RECONNECT_SECONDS, LiveLimits
-from stream_recon.app.sources.masks import BLACK, MaskFolder
+from stream_recon.app.sources.masks import BLACK, MOSTLY, MaskFolder
 from stream_recon.app.sources.opening import open_reader, shows_panorama
 from stream_recon.app.sources.panorama import CONTENT, kind_of_picture, refusal
 from stream_recon.app.sources.photographs import are_unordered
@@ -57,6 +57,7 @@ class Source:
             self._masks.check(reader.image_names)
             names = reader.image_names
             reader.warnings += self._masks.number(reader.frame_hint) if names is None else self._masks.unused(names)
+        self._is_blind = False
         self._frames = self._choose()
 
     @property
@@ -260,6 +261,11 @@ class Source:
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
+            if mask is not None and not self._is_blind and mask.mean() > MOSTLY:
+                self._is_blind = True
+                self._reader.warnings.append(
+                    f"the mask of frame {index} leaves {1 - mask.mean():.0%} of it: black is what is excluded"
+                )
         turn = None if self.rig is None else self.rig.T_body_view[view_of(index), :3, :3]
         return Frame(index, timestamp, rgb, self._reader.segment, mask, turn)
 

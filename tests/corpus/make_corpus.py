@@ -10,9 +10,11 @@ expected.json has a list of cases: `kind`, the reader that is tried; `file`; and
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
@@ -53,6 +56,7 @@ def main() -> int:
         (files / name).write_bytes(data)
     cases = [*cameras(files), *recordings(files, images), *films(files), *folders(files, images), *tracks(files)]
     cases += [*encoded_cases(), *pictures(files, images), *listed(files, images), *addresses()]
+    cases += [*several(files, images), *calibrated(files, images)]
     (target / "expected.json").write_text(json.dumps(cases, indent=1) + "\n")
     size = sum(path.stat().st_size for path in files.rglob("*") if path.is_file())
     print(f"{len(cases)} cases, {size / 1e6:.2f} MB in {files}")
@@ -339,6 +343,63 @@ def tracks(files: Path) -> list[dict[str, Any]]:
     cases.append(case("clip", "ride.csv", "a clip in an hour", path=clip, begins=200.0, scale=5.0))
     cases.append(case("clip", "twice.csv", "a road driven twice", path=clip, refused="fits about as well"))
     return cases
+
+
+def write_jpeg(path: Path, rgb: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), rgb[..., ::-1])
+
+
+def several(files: Path, images: list[NDArray[np.uint8]]) -> list[dict[str, Any]]:
+    """Two of what there should be one of: cameras in a folder and in a topic, and pages of an image."""
+    for side in ("left", "right"):
+        for number in range(2):
+            write_jpeg(files / "series" / f"{side}_{number:04d}.jpg", images[number])
+    (files / "pages").mkdir()
+    for number, first in enumerate(images[:2]):
+        pages = [Image.fromarray(image) for image in (first, images[3])]
+        pages[0].save(files / "pages" / f"{number}.tif", save_all=True, append_images=pages[1:], compression="jpeg")
+    with Bag(files / "cameras.bag") as bag:
+        for number in range(4):
+            header = dataclasses.replace(bag.header(number), frame_id=("left", "right")[number % 2])
+            data = cv2.imencode(".jpg", images[number][..., ::-1])[1].ravel()
+            kind = "sensor_msgs/msg/CompressedImage"
+            bag.write("/image/compressed", kind, number, bag.store.types[kind](header, "jpeg", data))
+    return [
+        case("source", "series", "two cameras in one folder are told", frames=4, warning="differ by words alone"),
+        case("source", "pages", "further pages are told", frames=2, warning="its further pages (TIFF) are not read"),
+        case("source", "cameras.bag", "two cameras in one topic are told", frames=4, warning="of left and right"),
+    ]
+
+
+def calibrated(files: Path, images: list[NDArray[np.uint8]]) -> list[dict[str, Any]]:
+    """Cameras of data sets: in a list of YAML's other form, in a model with a file of another one, and in no file."""
+    euroc, model, day = files / "block" / "mav0" / "cam0", files / "stale" / "sparse" / "0", files / "drive"
+    stamps = [1_400_000_000_000_000_000 + 50_000_000 * number for number in range(2)]
+    for number, stamp in enumerate(stamps):
+        write_jpeg(euroc / "data" / f"{stamp}.jpg", images[number])
+        write_jpeg(files / "stale" / "images" / f"{number}.jpg", images[number])
+        write_jpeg(day / "1_sync" / "image_02" / "data" / f"{number:010d}.jpg", images[number])
+    (euroc / "data.csv").write_text("#timestamp [ns],filename\n" + "".join(f"{n},{n}.jpg\n" for n in stamps))
+    width, height = SIZE
+    k = [70.0, 70.0, width / 2 - 0.5, height / 2 - 0.5]
+    T_body_camera = {"rows": 4, "cols": 4, "data": np.eye(4).ravel().tolist()}
+    table = {"camera_model": "pinhole", "intrinsics": k, "resolution": [width, height], "T_BS": T_body_camera}
+    table |= {"distortion_model": "radial-tangential", "distortion_coefficients": [0.0] * 4}
+    (euroc / "sensor.yaml").write_text(yaml.safe_dump(table, default_flow_style=False))
+    model.mkdir(parents=True)
+    (model / "cameras.txt").write_text(f"1 PINHOLE {width} {height} 70 70 {width / 2} {height / 2}\n")
+    (model / "images.txt").write_text("".join(f"{n + 1} 1 0 0 0 0 0 {n} 1 {n}.jpg\n\n" for n in range(2)))
+    other = struct.pack("<QiiQQ4d", 1, 1, 1, width, height, 90, 90, width / 2, height / 2)
+    (model / "cameras.bin").write_bytes(other)
+    (day / "1_sync/image_02/timestamps.txt").write_text("2011-09-26 13:02:25.0\n2011-09-26 13:02:25.1\n")
+    (day / "calib_cam_to_cam.txt").write_text(f"S_rect_02: {width} {height}\nR_rect_00: 1 0 0 0 1 0 0 0 1\n")
+    why = "cameras of data sets are read wholly"
+    return [
+        case("scene", "block", why, frames=2, focal=70),
+        case("scene", "stale", "files of two models are not mixed", frames=2, focal=70),
+        case("scene", "drive", why, refused="no line 'P_rect_02:'"),
+    ]
 
 
 def addresses() -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stream_recon.app.datasets.catalogue import reader_named
+from stream_recon.app.datasets.known_poses import read_known_poses
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.configs.errors import InputError
 from tests.app.datasets.folders import write_lines
@@ -112,6 +113,39 @@ CASES: list[tuple[str, Write, str, Callable[[str], Iterator[Mutant[str]]]]] = [
     ("sequence", sequence, "poses.txt", rows_of),
     ("colmap", colmap, "sparse/0/points3D.txt", rows_of),
 ]
+
+
+def images_of_model(text: str) -> Iterator[Mutant[str]]:
+    """Lines of keypoints have no name, and without the line of an image there is an image less."""
+    return (m for m in of_lines(text, comment=None) if m.names[-1].isdecimal() and m.change != "removed line")
+
+
+KNOWN: list[tuple[str, Write, str, Callable[[str], Iterator[Mutant[str]]]]] = [
+    ("groundtruth.txt", write_tum, "groundtruth.txt", rows_of),
+    ("transforms.json", nerfstudio, "transforms.json", tree),
+    (".", colmap, "sparse/0/images.txt", images_of_model),
+    (".", euroc, "mav0/cam0/sensor.yaml", tree),
+    (".", replica, "traj.txt", rows_of),
+]
+
+
+@pytest.mark.parametrize(("given", "write", "name", "mutants"), KNOWN, ids=[case[2] for case in KNOWN])
+def test_no_change_of_known_poses_is_read_as_something_else(
+    tmp_path: Path, given: str, write: Write, name: str, mutants: Callable[[str], Iterator[Mutant[str]]]
+) -> None:
+    folder = write(tmp_path / "scene")
+    file = folder / name
+    whole = file.read_text()
+
+    def of_text(text: str) -> tuple[Any, list[str]]:
+        file.write_text(text)
+        found = read_known_poses(folder / given)
+        return (found.poses.round(6).tolist(), found.names, found.metric), []
+
+    expected, _ = of_text(whole)
+    named = [Mutant(m.change, (*m.names, file.name), m.content) for m in mutants(whole)]
+    assert len(named) > 5
+    assert silently_other(of_text, named, expected, InputError) == []
 
 
 def read(dataset: str, folder: Path) -> tuple[Any, list[str]]:

@@ -10,6 +10,7 @@ import pytest
 from stream_recon.app.metric_scale.gps_tracks import Positions, read_positions
 from stream_recon.app.metric_scale.scale_source import parse_scale_source
 from stream_recon.configs.errors import InputError
+from tests.mutations import Mutant, of_lines, of_table, silently_other
 
 PLACES = np.array([[0.0, 0, 0], [10, 2, 1], [20, 6, 3], [30, 12, 2], [41, 15, 4]])
 TIMES = np.array([0.0, 0.2, 0.4, 0.6, 0.8])
@@ -197,3 +198,55 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_title_without_end_costs_no_time(tmp_path: Path, title: str) -> None:
     with pytest.raises(ValueError, match="no column time"):
         read(tmp_path, f"{title},x,y,z", cartesian())
+
+
+POINTS = "".join(
+    f'<trkpt lat="{48 + n * 1e-5}" lon="{11 + n * 2e-5}">'
+    f"<ele>{500 + n}</ele><time>2026-05-01T10:00:0{n}Z</time></trkpt>"
+    for n in range(6)
+)
+GPX = f'<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>{POINTS}</trkseg></trk></gpx>'
+TRACKS = {
+    "earth.csv": ["time,lat,lon,alt", *(f"{n},{48 + n * 1e-5},{11 + n * 2e-5},{500 + n}" for n in range(6))],
+    "frames.csv": ["frame,x,y,z", *(f"{n},{n * 0.5},{n * 0.1},0.5" for n in range(6))],
+    "tum.txt": ["# time x y z qx qy qz qw", *(f"{n / 10} {n} {n / 2} 0 0 0 0 1" for n in range(6))],
+}
+MEANT = {"lat": "latitude", "lon": "longitude", "alt": "height"}
+"""What is said of a column that is missing: what it is for."""
+
+
+def track_mutants(name: str, lines: list[str]) -> list[Mutant[str]]:
+    if name.endswith(".txt"):
+        commented = (mutant for mutant in of_lines("\n".join(lines)) if "commented" in mutant.change)
+        return [Mutant(m.change, (*m.names, "lines"), m.content) for m in commented]
+    head, *rows = (line.split(",") for line in lines)
+    return [
+        Mutant(m.change, (*m.names, MEANT.get(m.names[-1], m.names[-1])), "\n".join(map(",".join, m.content)))
+        for m in of_table(head, rows)
+    ]
+
+
+def read_track(path: Path, content: str) -> tuple[object, list[str]]:
+    path.write_text(content)
+    found = read_positions(path)
+    clock = found.times if found.times is not None else found.frames
+    said = [f"{found.without_height} without a height"] * (found.without_height > 0)
+    assert clock is not None
+    return (found.metres.round(3).tolist(), (clock - clock[0]).round(3).tolist(), found.world), said
+
+
+@pytest.mark.parametrize("name", TRACKS)
+def test_no_change_of_a_track_is_silent(tmp_path: Path, name: str) -> None:
+    expected, _ = read_track(tmp_path / name, "\n".join(TRACKS[name]))
+    mutants = track_mutants(name, TRACKS[name])
+    assert len(mutants) > 5
+    assert silently_other(lambda text: read_track(tmp_path / name, text), mutants, expected, ValueError) == []
+
+
+def test_no_renamed_element_of_a_gpx_is_silent(tmp_path: Path) -> None:
+    names = {"gpx": "gpx", "trkpt": "points", "ele": "height", "time": "time", "lat": "positions", "lon": "positions"}
+    renamed = {tag: GPX.replace(f"<{tag}", f"<{tag}zzz").replace(f"</{tag}", f"</{tag}zzz") for tag in names}
+    renamed |= {key: GPX.replace(f'{key}="', f'{key}zzz="') for key in ("lat", "lon")}
+    mutants = [Mutant("renamed", (tag, names[tag]), text) for tag, text in renamed.items()]
+    expected, _ = read_track(tmp_path / "a.gpx", GPX)
+    assert silently_other(lambda text: read_track(tmp_path / "a.gpx", text), mutants, expected, ValueError) == []

@@ -184,3 +184,15 @@ def test_masks_of_labels_are_refused(tmp_path: Path) -> None:
     with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
         (frame,) = source
     assert frame.mask is not None and frame.mask.all()
+
+
+def test_a_mask_that_leaves_little_is_told(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", ["1.png", "2.png"])
+    (tmp_path / "m").mkdir()
+    for number, rows in ((1, 47), (2, 46)):
+        mask = np.zeros((48, 64), np.uint8)
+        mask[rows:] = 255
+        cv2.imwrite(str(tmp_path / "m" / f"{number}.png"), mask)
+    with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "m"))) as source:
+        assert len(list(source)) == 2
+        assert source.warnings == ["the mask of frame 0 leaves 2% of it: black is what is excluded"]

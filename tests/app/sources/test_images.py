@@ -55,6 +55,8 @@ def test_options_choose_among_them_as_among_frames_of_a_video() -> None:
         (NOISE, r"not uint8 \[64, 3\]"),
         ([("soon", NOISE)], "give seconds"),
         ([(float("inf"), NOISE)], "finite"),
+        ([(np.timedelta64(1, "s"), NOISE)], "give seconds"),
+        ([np.ma.masked_array(NOISE, NOISE > 9)], "not MaskedArray"),
     ],
 )
 def test_what_is_no_image_is_refused_before_a_run_begins(images: Any, what: str) -> None:

@@ -1,12 +1,14 @@
 """Rigs of several cameras: their files, and their frames as views of one pinhole camera."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import yaml
 
 from stream_recon.app.core.rig import VIEW_STRIDE, view_of
 from stream_recon.app.core.transforms import invert_pose
@@ -15,7 +17,7 @@ from stream_recon.app.sources.rig_files import read_rig
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError
 from tests.app.media import write_video
-from tests.mutations import of_tree, silently_other
+from tests.mutations import of_lines, of_scalars, of_tree, silently_other
 
 T_SECOND_FIRST = np.array([[0, 0, -1, 0.1], [0, 1, 0, 0.02], [1, 0, 0, -0.3], [0, 0, 0, 1]], np.float64)
 KALIBR = f"""cam0:
@@ -100,6 +102,10 @@ def test_no_change_of_an_element_is_silent(tmp_path: Path) -> None:
     expected, _ = read(colmap())
     assert silently_other(read, of_tree(colmap(), lists=False), expected, InputError) == []
     expected, _ = read(KALIBR)
+    tree = yaml.safe_load(KALIBR)
+    changed = [*of_tree(tree, lists=False), *of_scalars(tree), *(m for m in of_lines(KALIBR) if "comment" in m.change)]
+    mutants = [replace(mutant, names=(*mutant.names, "two or more")) for mutant in changed]
+    assert silently_other(read, mutants, expected, InputError) == []
     assert read(reversed_blocks())[0] == expected, "cameras are known by their numbers"
 
 

@@ -4,8 +4,10 @@ import base64
 import json
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -22,6 +24,7 @@ from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError
 from tests.app.program import exit_code
 from tests.app.sources.bags import Bag
+from tests.mutations import of_scalars, of_tree, silently_other
 
 WIDTH, HEIGHT = 64, 48
 
@@ -458,3 +461,55 @@ def test_images_of_12_bits_have_their_brightness(tmp_path: Path) -> None:
         frames = list(source)
         assert any("use 12" in line for line in source.warnings)
     assert np.abs(frames[0].rgb[..., 0].astype(int) - picture).max() <= 1
+
+
+FOXGLOVE: dict[str, dict[str, Any]] = {
+    "CompressedImage": {"timestamp": {"sec": 5, "nsec": 250}, "frame_id": "c", "format": "png"},
+    "RawImage": {
+        "timestamp": {"sec": 5, "nsec": 250},
+        "frame_id": "c",
+        **{"width": WIDTH, "height": HEIGHT, "encoding": "rgb8", "step": 3 * WIDTH},
+    },
+    "CameraCalibration": {
+        **{"width": WIDTH, "height": HEIGHT, "distortion_model": "plumb_bob", "D": [0.01, 0.0, 0.0, 0.0, 0.0]},
+        **{"K": [70.0, 0, 31.5, 0, 70, 23.5, 0, 0, 1], "R": [1.0] * 9, "P": [1.0] * 12},
+    },
+}
+
+
+def read_json_messages(path: Path, messages: dict[str, dict[str, Any]]) -> tuple[object, list[str]]:
+    """Images and camera of an MCAP file of Foxglove's messages in JSON."""
+    writing = pytest.importorskip("mcap.writer")
+    with path.open("wb") as file:
+        writer = writing.Writer(file)
+        writer.start(profile="")
+        for name, fields in messages.items():
+            schema = writer.register_schema(f"foxglove.{name}", "jsonschema", b"{}")
+            topic = "/camera_info" if name == "CameraCalibration" else "/image"
+            channel = writer.register_channel(topic, "json", schema)
+            for number in range(2):
+                seconds = 10**9 * (5 + number)
+                stamp = fields.get("timestamp")
+                later = (
+                    {"timestamp": {**stamp, "sec": 5 + number}} if isinstance(stamp, dict) and "sec" in stamp else {}
+                )
+                writer.add_message(channel, seconds, json.dumps({**fields, **later}).encode(), seconds)
+        writer.finish()
+    with open_source(str(path)) as source:
+        frames = [(round(frame.timestamp, 6), int(frame.rgb.sum())) for frame in source]
+        return (frames, source.damaged, str(source.intrinsics)), source.warnings
+
+
+@pytest.mark.parametrize("kind", ["CompressedImage", "RawImage"])
+def test_no_change_of_a_message_of_foxglove_is_silent(tmp_path: Path, kind: str) -> None:
+    pixels = picture(1).tobytes() if kind == "RawImage" else cv2.imencode(".png", picture(1)[..., ::-1])[1].tobytes()
+    image = {**FOXGLOVE[kind], "data": base64.b64encode(pixels).decode()}
+    whole = {kind: image, "CameraCalibration": FOXGLOVE["CameraCalibration"]}
+    expected, said = read_json_messages(tmp_path / "a.mcap", whole)
+    assert not said
+    for name, fields in whole.items():
+        mutants = (*of_tree(fields), *of_scalars(fields, ("abc", None)))
+        # What an image lacks is told with its topic, and what a camera lacks with that of the camera.
+        named = [replace(m, names=(*m.names, "/image", "a.mcap"), content={**whole, name: m.content}) for m in mutants]
+        found = silently_other(lambda each: read_json_messages(tmp_path / "a.mcap", each), named, expected, InputError)
+        assert found == []
