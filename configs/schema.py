@@ -127,8 +127,8 @@ class StreamConfig:
     camera_window: int
     """Latest cached frames that the camera head attends to, in addition to the scale frames."""
     max_views: int | None = None
-    """Most frames that the caches take before a new submap begins with the latest keyframes as scale frames: as many
-    as the network was trained with; None: any number."""
+    """Most frames that the caches take before a new submap begins with the latest keyframes, twice as many as scale
+    frames: as many as the network was trained with; None: any number."""
     compressed_from: int | None = None
     """First global layer whose cache has one entry for each block of a kept frame's patches; None: all layers keep
     every patch."""
@@ -152,7 +152,7 @@ class StreamConfig:
         _within(self, 1, 10**6, "scale_frames", "window", "special_budget", "camera_window")
         _within(self, 1, 10**9, "keyframe_interval", "max_gap")
         _within(self, 0, 10**9, "flow_threshold")
-        _within(self, self.scale_frames + 2, 10**9, "max_views")
+        _within(self, 2 * self.scale_frames + 1, 10**9, "max_views")
         _within(self, 1, 1024, "compressed_from")
         _within(self, 2, 8, "block_side")
         if not 0 <= self.submap_overlap < 1:

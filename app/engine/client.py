@@ -53,8 +53,8 @@ class RemoteEngine(StreamingSession):
         self._has_stream = True
         return self._request(Prefill(len(frames), transform.network_size, transform.crop[2:], self.min_gap), frames)
 
-    def _advance(self, frame: PreparedFrame) -> FrameResult:
-        return self._request(Step(), [frame])[0]
+    def _advance(self, frame: PreparedFrame, *, keep: bool = False) -> FrameResult:
+        return self._request(Step(keep), [frame])[0]
 
     def _request(self, request: Request, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         size = frames[0].transform.network_size

@@ -77,13 +77,13 @@ class Engine(StreamingSession):
         self._stream.reset(self.min_gap)
         return self._step(frames)
 
-    def _advance(self, frame: PreparedFrame) -> FrameResult:
-        return self._step([frame])[0]
+    def _advance(self, frame: PreparedFrame, *, keep: bool = False) -> FrameResult:
+        return self._step([frame], keep=keep)[0]
 
-    def _step(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
+    def _step(self, frames: Sequence[PreparedFrame], *, keep: bool = False) -> list[FrameResult]:
         assert self._stream is not None
         pixels = np.stack([frame.rgb for frame in frames])
-        prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device))
+        prediction, decision = self._stream.step(to_images(pixels, self._network.image_mean.device), keep=keep)
         self._use = self._stream.kv_cache.use
         crop = frames[0].transform.crop[2:]
         outputs = to_host(prediction.pose[0], prediction.depth[0], prediction.confidence[0], [crop] * len(frames))

@@ -43,6 +43,9 @@ class Prefill:
 class Step:
     """Process the image in the buffer, the stream's next one, of the same size."""
 
+    keep: bool
+    """It is a keyframe in any case."""
+
 
 @dataclass(frozen=True)
 class Close:

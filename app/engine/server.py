@@ -42,6 +42,8 @@ class _Client:
         """First request of its stream."""
         self.batch: StreamBatch | None = None
         self.slot = -1
+        self.keep = False
+        """Whether its frame is a keyframe in any case."""
 
     def release_slot(self) -> None:
         """Free the stream's batch slot, if it has one."""
@@ -105,6 +107,7 @@ class StreamServer:
             client.prefill = request
             self._prefills.append(client)
         elif isinstance(request, Step):
+            client.keep = request.keep
             self._steps.append(client)
         else:
             assert isinstance(request, Close)
@@ -189,8 +192,8 @@ class StreamServer:
         images = [client.buffer.images(1, _size(client))[0] for client in clients]
         try:
             with memory_errors():
-                slots = [client.slot for client in clients]
-                prediction, decisions = batch.step(slots, to_images(np.stack(images), self._device))
+                slots, keep = [client.slot for client in clients], [client.keep for client in clients]
+                prediction, decisions = batch.step(slots, to_images(np.stack(images), self._device), keep)
         except ResourceError as error:
             for client in clients:
                 client.release_slot()

@@ -52,8 +52,8 @@ class StreamingSession(ABC):
         """Start a new stream: results of its scale frames, in the stream's own world."""
 
     @abstractmethod
-    def _advance(self, frame: PreparedFrame) -> FrameResult:
-        """Result of the stream's next frame, in the stream's own world."""
+    def _advance(self, frame: PreparedFrame, *, keep: bool = False) -> FrameResult:
+        """Result of the stream's next frame, in the stream's own world; ``keep``: it is a keyframe in any case."""
 
     @property
     def reference_frames(self) -> tuple[int, ...]:
@@ -76,7 +76,8 @@ class StreamingSession(ABC):
         """Frames in the caches of earlier submaps."""
         self._transform: ImageTransform | None = None
         stream = self.preset.stream
-        self._submap_manager = SubmapManager(stream.submap_overlap, stream.scale_frames)
+        more = 0 if stream.max_views is None else stream.scale_frames
+        self._submap_manager = SubmapManager(stream.submap_overlap, stream.scale_frames, more)
 
     def expect(self, frames: int | None) -> str | None:
         """Prepare for a run of so many frames, after `reset`; None: nobody knows. Returns what was chosen, in a line.
@@ -131,7 +132,8 @@ class StreamingSession(ABC):
             return self._gather(frame)
         max_views = self.preset.stream.max_views
         if self._submap_manager.needs_submap or (max_views is not None and self._use.frames >= max_views):
-            self._submap_manager.start_submap(self._begin(self._submap_manager.recent_frames))
+            recent = self._submap_manager.recent_frames
+            self._submap_manager.start_submap(self._replay(recent, self.preset.stream.scale_frames))
         return self._submap_manager.align([frame], [self._advance(frame)])
 
     def finish(self) -> list[FrameResult]:
@@ -150,10 +152,9 @@ class StreamingSession(ABC):
         Raises ResourceError: see `push`.
         """
         self._transform, self._segment, self._gathers = first[0][0].transform, first[0][0].segment, False
-        results = self._begin([frame for frame, _ in first])
-        for frame, _ in later:
-            results.append(self._advance(frame))
-        return self._submap_manager.resume([*first, *later], results, len(first))
+        pairs = [*first, *later]
+        results = self._replay([frame for frame, _ in pairs], len(first))
+        return self._submap_manager.resume(pairs, results, len(first))
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they are ready."""
@@ -184,6 +185,11 @@ class StreamingSession(ABC):
         self._submap_manager.end_segment()
         self._gathers, self._segment = True, following
         return results
+
+    def _replay(self, keyframes: Sequence[PreparedFrame], scale_frames: int) -> list[FrameResult]:
+        """Start a new stream with keyframes of an earlier one, of which the first are scale frames."""
+        results = self._begin(keyframes[:scale_frames])
+        return results + [self._advance(frame, keep=True) for frame in keyframes[scale_frames:]]
 
     def _begin(self, frames: Sequence[PreparedFrame]) -> list[FrameResult]:
         ended = self._use.frames

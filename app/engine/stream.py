@@ -135,11 +135,11 @@ class StreamRunner:
 
     # Not inference mode: position tables that are cached there could not be used for training afterwards.
     @torch.no_grad()
-    def step(self, images: Tensor) -> tuple[Prediction, Decision]:
+    def step(self, images: Tensor, *, keep: bool = False) -> tuple[Prediction, Decision]:
         """images [S, 3, h, w] in [0, 1]: all scale frames in the first call, one frame in each later one.
 
-        A frame that is no keyframe changes no cache, nor does an error. On a GPU the prediction's tensors belong to a
-        captured graph: the next step overwrites them.
+        ``keep``: the frame is a keyframe whatever the policy says. A frame that is no keyframe changes no cache, nor
+        does an error. On a GPU the prediction's tensors belong to a captured graph: the next step overwrites them.
         """
         first = self.kv_cache.frames == 0
         evict_first = not first and self._policy.evicts_first
@@ -153,6 +153,7 @@ class StreamRunner:
             else:
                 output = self._run(images)
                 decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
+                decision = replace(decision, is_keyframe=decision.is_keyframe or keep)
         except BaseException:
             self.kv_cache.rollback()
             raise

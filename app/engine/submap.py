@@ -41,12 +41,12 @@ class SubmapManager:
     Args:
         overlap: a keyframe is out of view if every scale frame sees less than this share of it; 0: never.
         frames: number of scale frames.
+        more: keyframes after these that a new submap gets at once.
     """
 
-    def __init__(self, overlap: float, frames: int, config: SubmapConfig = DEFAULT_SUBMAPS) -> None:
-        self._config = config
-        self._overlap = overlap
-        self._recent: deque[Pair] = deque(maxlen=frames)
+    def __init__(self, overlap: float, frames: int, more: int = 0, config: SubmapConfig = DEFAULT_SUBMAPS) -> None:
+        self._config, self._overlap, self._frames, self._more = config, overlap, frames, more
+        self._recent: deque[Pair] = deque(maxlen=frames + more)
         self._to_map: Similarity | None = None
         """From the submap's world to the first submap's; None is the identity."""
         self._first_pose: NDArray[np.float64] | None = None
@@ -115,8 +115,9 @@ class SubmapManager:
         """
         self._recent.extend(pairs)
         self._last_pose = pairs[-1][1].T_world_camera
-        # The scale frames' own results may be of the previous submap; those of later frames are of this one.
-        later = min(len(pairs) - scale_frames, len(self._recent)) or len(self._recent)
+        # Results of the keyframes that a submap begins with may be of the previous one; those of later ones are of it.
+        own = max(len(pairs) - scale_frames - self._more, 0)
+        later = min(own, len(self._recent)) or len(self._recent)
         earlier, latest = [result for _, result in pairs[-later:]], results[-later:]
         self._align_world(earlier, latest)
         self._begin(results[:scale_frames])
@@ -142,7 +143,8 @@ class SubmapManager:
     def start_submap(self, results: Sequence[FrameResult]) -> None:
         """A new stream has started with `recent_frames` and gave these results."""
         self._align_world([in_map for _, in_map in self._recent], results)
-        self._begin(results)
+        self._begin(results[: self._frames])
+        self._count = len(results)
 
     def _align_world(self, in_map: Sequence[FrameResult], results: Sequence[FrameResult]) -> None:
         """Align the stream's world with the map by the same frames' results in both."""

@@ -41,10 +41,10 @@ def test_views_in_the_cache_are_never_more_than_the_network_was_trained_on(inter
         most = max(most, use["views"])
         assert use["views"] <= VIEWS and use["views_with_patches"] <= 3 + 4 and use["max_views"] == VIEWS
         assert np.isfinite(result.T_world_camera).all() and np.isfinite(result.depth).all()
-    # Each submap after the first takes 3 of its views from the one before.
-    submaps = 1 + -(-(keyframes - VIEWS) // (VIEWS - 3))
+    # Each submap after the first takes 6 of its views from the one before.
+    submaps = 1 + -(-(keyframes - VIEWS) // (VIEWS - 6))
     assert (results, most, engine.submaps) == (90, VIEWS, submaps)
-    use, given = engine.cache_use, keyframes + 3 * (submaps - 1)
+    use, given = engine.cache_use, keyframes + 6 * (submaps - 1)
     assert use["views"] + use["evicted"] == use["views_with_patches"] + use["evicted_patches"] == given
 
 
@@ -102,24 +102,24 @@ def test_the_published_preset_never_holds_more_than_320_views() -> None:
 
 
 def test_the_bound_must_leave_room_for_streamed_frames() -> None:
-    with pytest.raises(ConfigError, match="max_views must be at least 10, not 9"):
-        StreamConfig(8, 12, 64, 64, max_views=9)
+    with pytest.raises(ConfigError, match="max_views must be at least 17, not 16"):
+        StreamConfig(8, 12, 64, 64, max_views=16)
 
 
 def test_a_resumed_run_begins_its_next_submap_where_the_whole_one_does() -> None:
     whole, again = engine_of(keyframes="every"), engine_of(keyframes="every")
     prepared = [whole.prepare(image) for image in frames(36)]
-    results = [result for frame in prepared[:26] for result in whole.push(frame)]
+    results = [result for frame in prepared[:20] for result in whole.push(frame)]
     pairs = list(zip(prepared, results, strict=False))
     first = [pair for pair in pairs if pair[0].index in whole.reference_frames]
     assert whole.submaps == 3 and len(first) == 3
     again.resume(first, [pair for pair in pairs if pair[0].index > whole.reference_frames[-1]])
     assert again.cache_use["views"] == whole.cache_use["views"]
-    for frame in prepared[26:]:
+    for frame in prepared[20:]:
         (ours,), (theirs,) = whole.push(frame), again.push(frame)
         assert again.reference_frames == whole.reference_frames
         np.testing.assert_allclose(theirs.T_world_camera, ours.T_world_camera, atol=1e-3)
-    assert whole.submaps == 4
+    assert whole.submaps == 5
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

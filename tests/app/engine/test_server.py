@@ -83,7 +83,7 @@ def test_a_run_of_known_length_is_the_same_as_alone(tmp_path: Path) -> None:
             assert engine.expect(20) is not None and engine.min_gap == 4
             results.append([r for frame in frames(60) for r in engine.push(frame)])
     assert_same(results[1], results[0])
-    assert there.cache_use == here.cache_use and there.submaps == here.submaps == 4
+    assert there.cache_use == here.cache_use and there.submaps == here.submaps >= 3
 
 
 def test_an_engine_that_breaks_off_frees_its_slot(socket: Path) -> None:
