@@ -140,13 +140,11 @@ class TokenLog:
 
 @dataclass(frozen=True)
 class CacheUse:
-    """How many frames a stream has given to its cache, and how many of them it still holds."""
+    """Frames that a stream has given to its cache; those with patch tokens and with special tokens there."""
 
     frames: int = 0
     patches: int = 0
-    """Frames with patch tokens; the window has evicted those of the others."""
     special: int = 0
-    """Frames with special tokens; those of the others were thinned."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ A small network's step takes a GPU as long for sixteen frames as for one, as it 
 with a frame ready are stepped together. Each has its own caches and keyframe policy; a released slot is used again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -155,15 +155,13 @@ class StreamBatch:
         return output.prediction, Decision(True, None)
 
     @torch.no_grad()
-    def step(
-        self, slots: Sequence[int], images: Tensor, keep: Sequence[bool] | None = None
-    ) -> tuple[Prediction, list[Decision]]:
+    def step(self, slots: Sequence[int], images: Tensor) -> tuple[Prediction, list[Decision]]:
         """images [N, 3, h, w] in [0, 1], the next frames of the streams in N slots -> prediction of N one-frame clips,
-        and whether each is a keyframe; ``keep``: those that are in any case.
+        and whether each is a keyframe.
 
         A frame that is no keyframe changes no cache. The next step may overwrite the prediction.
         """
-        return self.finish(self.start(slots, images), keep)
+        return self.finish(self.start(slots, images))
 
     @torch.no_grad()
     def start(self, slots: Sequence[int], images: Tensor) -> RunningStep:
@@ -178,15 +176,13 @@ class StreamBatch:
         return RunningStep(slots, output)
 
     @torch.no_grad()
-    def finish(self, running: RunningStep, keep: Sequence[bool] | None = None) -> tuple[Prediction, list[Decision]]:
-        """The second half of `step`, with nothing between them but the host's own work."""
+    def finish(self, running: RunningStep, keep: Collection[int] = ()) -> tuple[Prediction, list[Decision]]:
+        """The second half of `step`, the host's own work between them; ``keep``: slots with a keyframe in any case."""
         slots, output = running.slots, running.output
         policies = [self._policies[slot] for slot in slots]
         flows = output.flow.tolist() if policies[0].needs_flow else [None] * len(slots)
         decisions = [policy.decide(flow) for policy, flow in zip(policies, flows, strict=True)]
-        if keep is not None:
-            kept = zip(decisions, keep, strict=True)
-            decisions = [replace(decision, is_keyframe=decision.is_keyframe or known) for decision, known in kept]
+        decisions = [Decision(d.is_keyframe or s in keep, d.flow) for d, s in zip(decisions, slots, strict=True)]
         keyframe_rows = [row for row, decision in enumerate(decisions) if decision.is_keyframe]
         rejected = [slot for slot, decision in zip(slots, decisions, strict=True) if not decision.is_keyframe]
         keyframe_slots = [slots[row] for row in keyframe_rows]

@@ -41,10 +41,9 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Step:
-    """Process the image in the buffer, the stream's next one, of the same size."""
+    """Process the image in the buffer, the stream's next one, of the same size; ``keep``: a keyframe in any case."""
 
     keep: bool
-    """It is a keyframe in any case."""
 
 
 @dataclass(frozen=True)

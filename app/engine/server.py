@@ -41,9 +41,7 @@ class _Client:
         self.prefill: Prefill | None = None
         """First request of its stream."""
         self.batch: StreamBatch | None = None
-        self.slot = -1
-        self.keep = False
-        """Whether its frame is a keyframe in any case."""
+        self.slot, self.keep = -1, False
 
     def release_slot(self) -> None:
         """Free the stream's batch slot, if it has one."""
@@ -192,8 +190,9 @@ class StreamServer:
         images = [client.buffer.images(1, _size(client))[0] for client in clients]
         try:
             with memory_errors():
-                slots, keep = [client.slot for client in clients], [client.keep for client in clients]
-                prediction, decisions = batch.step(slots, to_images(np.stack(images), self._device), keep)
+                slots, keep = [client.slot for client in clients], {client.slot for client in clients if client.keep}
+                running = batch.start(slots, to_images(np.stack(images), self._device))
+                prediction, decisions = batch.finish(running, keep)
         except ResourceError as error:
             for client in clients:
                 client.release_slot()

@@ -99,14 +99,9 @@ class StreamingSession(ABC):
     def cache_use(self) -> dict[str, Any]:
         """Frames that the KV cache holds, and how many it has evicted so far, for ``run.json``."""
         use, given = self._use, self._past + self._use.frames
-        return {
-            "views": use.special,
-            "views_with_patches": use.patches,
-            "evicted": given - use.special,
-            "evicted_patches": given - use.patches,
-            "max_views": self.preset.stream.max_views,
-            "min_keyframe_gap": self.min_gap,
-        }
+        counts = {"views": use.special, "views_with_patches": use.patches, "evicted": given - use.special}
+        chosen = {"max_views": self.preset.stream.max_views, "min_keyframe_gap": self.min_gap}
+        return counts | {"evicted_patches": given - use.patches} | chosen
 
     def prepare(self, frame: Frame) -> PreparedFrame:
         """Resize a frame to the network's image; the first one after `reset` decides its size.
@@ -130,11 +125,10 @@ class StreamingSession(ABC):
             return [*self._end_segment(frame.segment), *self.push(frame)]
         if self._gathers:
             return self._gather(frame)
-        max_views = self.preset.stream.max_views
-        if self._submap_manager.needs_submap or (max_views is not None and self._use.frames >= max_views):
-            recent = self._submap_manager.recent_frames
-            self._submap_manager.start_submap(self._replay(recent, self.preset.stream.scale_frames))
-        return self._submap_manager.align([frame], [self._advance(frame)])
+        manager, stream = self._submap_manager, self.preset.stream
+        if manager.needs_submap or (stream.max_views is not None and self._use.frames >= stream.max_views):
+            manager.start_submap(self._replay(manager.recent_frames, stream.scale_frames))
+        return manager.align([frame], [self._advance(frame)])
 
     def finish(self) -> list[FrameResult]:
         """Results of frames still gathered, when a run ends before its scale frames are complete."""
@@ -152,9 +146,8 @@ class StreamingSession(ABC):
         Raises ResourceError: see `push`.
         """
         self._transform, self._segment, self._gathers = first[0][0].transform, first[0][0].segment, False
-        pairs = [*first, *later]
-        results = self._replay([frame for frame, _ in pairs], len(first))
-        return self._submap_manager.resume(pairs, results, len(first))
+        results = self._replay([frame for frame, _ in (*first, *later)], len(first))
+        return self._submap_manager.resume([*first, *later], results, len(first))
 
     def stream(self, frames: Iterable[Frame]) -> Iterator[FrameResult]:
         """Results of all frames, as they are ready."""

@@ -153,7 +153,7 @@ class StreamRunner:
             else:
                 output = self._run(images)
                 decision = self._policy.decide(float(output.flow) if self._policy.needs_flow else None)
-                decision = replace(decision, is_keyframe=decision.is_keyframe or keep)
+                decision = Decision(decision.is_keyframe or keep, decision.flow)
         except BaseException:
             self.kv_cache.rollback()
             raise
