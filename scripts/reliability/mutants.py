@@ -10,7 +10,8 @@ change: those that reach its block, and least else; none that need a GPU or brow
 more than the seconds is killed. The exit code is 1 if a mutant survives; no test reaches those UNREACHED.
 
 Left out is what changes nothing that a test could see: words of messages, `assert`, types, hints for speed, how long
-something waits, `del` of a name, the order of exceptions, which of two signs a number of a continuous scale has at its very limit.
+something waits, `del` of a name, the order of exceptions, which of two signs a number of a continuous scale has at its
+very limit.
 """
 
 import argparse
