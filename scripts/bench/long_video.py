@@ -12,8 +12,7 @@ from stream_recon.app.engine.engine import Engine
 from stream_recon.configs.schema import Preset, load_preset
 from stream_recon.models.network import StreamingNetwork
 
-MARKS = 4
-"""Rows of each run, besides the first one."""
+MARKS = 4  # rows of each run, besides the first one
 REDUCED = {
     **{"network.dim": 128, "network.heads": 4, "network.encoder_depth": 2, "network.depth": 4},
     **{"network.output_layers": [0, 1, 2, 3], "network.camera_depth": 1, "network.camera_heads": 4},
