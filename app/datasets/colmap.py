@@ -88,10 +88,6 @@ class SparsePoints:
         return np.where(self.keys[nearest] == ids, nearest, -1).astype(np.intp)
 
 
-def has_points(model: Path) -> bool:
-    return _file(model, "points3D").is_file()
-
-
 def read_points(model: Path) -> SparsePoints:
     """Points of the model. Raises InputError for a malformed file."""
     file = _file(model, "points3D")
@@ -241,7 +237,7 @@ def load_colmap(path: Path) -> Recording:
         camera=common_camera([cameras[image.camera] for image in registered.values()]),
         calibration=calibration,
         unusable=unusable,
-        read_depth=_SparseDepth(model, images, registered, cameras) if has_points(model) else None,
+        read_depth=_SparseDepth(model, images, registered, cameras) if _file(model, "points3D").is_file() else None,
         metric=False,
         warnings=(
             *([f"{len(missing)} images of the COLMAP model are not in images/: {missing[0]!r}"] if missing else []),

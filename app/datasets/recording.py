@@ -95,10 +95,6 @@ class DepthImages:
     invalid: int = 0
     """Another value that means unknown."""
 
-    def missing(self) -> list[str]:
-        """Names of the files that are not there."""
-        return [path.name for path in self.files.values() if not path.is_file()]
-
     def __call__(self, index: int) -> DepthMap | None:
         """Depth in metres of one frame; None where there is no file.
 
@@ -220,11 +216,10 @@ class Recording:
         if times is None:
             times = np.arange(len(self.images)) / IMAGE_FOLDER_FPS
         reader = TimedImageReader(list(self.images), name, times, as_stored=self.as_stored, side=self.side)
-        if isinstance(self.read_depth, DepthImages) and (missing := self.read_depth.missing()):
-            count = len(self.read_depth.files)
-            reader.warnings.append(
-                f"{len(missing)} of {count} depth images of {name} are missing, such as {missing[0]}"
-            )
+        depth = self.read_depth
+        files = [*depth.files.values()] if isinstance(depth, DepthImages) else []
+        if missing := [path.name for path in files if not path.is_file()]:
+            reader.warnings.append(f"{len(missing)} depth images of {name} are missing, such as {missing[0]}")
         found = self.calibration if choice.camera is None else None
         notes = (self.unusable,) if self.unusable else () if found is None else found.notes
         reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])

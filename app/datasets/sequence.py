@@ -65,8 +65,6 @@ def read_sequence(folder: Path) -> TruthSequence:
 
     Raises InputError: no such folder, no images in ``rgb``, or a malformed ground truth file.
     """
-    if not folder.is_dir():
-        raise InputError(f"no sequence folder {folder}")
     rgb = folder / "rgb"
     images = tuple(list_images(rgb)) if rgb.is_dir() else ()
     if not images:
@@ -75,8 +73,11 @@ def read_sequence(folder: Path) -> TruthSequence:
             "(and poses.txt, intrinsics.txt, depth/ or sparse/)"
         )
     with dataset_errors(folder):
-        stated = _stated_size(folder / "intrinsics.txt")
-        described = stated is not None or (folder / "poses.txt").is_file()
+        intrinsics = folder / "intrinsics.txt"
+        rows = number_rows(intrinsics, 6, exact=True) if intrinsics.is_file() else None
+        is_stated = rows is not None and len(rows) == 1 and bool(np.isfinite(rows).all())
+        stated = (int(rows[0][4]), int(rows[0][5])) if rows is not None and is_stated else None
+        described = is_stated or (folder / "poses.txt").is_file()
         first = read_image(images[0], as_stored=described and fits_stored(images, stated))
         if first is None:
             raise InputError(f"{images[0]} cannot be read as an image")
@@ -86,7 +87,7 @@ def read_sequence(folder: Path) -> TruthSequence:
             images=images,
             source_size=size,
             poses=_read_poses(folder / "poses.txt", images),
-            intrinsics=_read_intrinsics(folder / "intrinsics.txt", size),
+            intrinsics=None if rows is None else _read_intrinsics(intrinsics, rows, size),
         )
 
 
@@ -121,16 +122,7 @@ def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
     return poses
 
 
-def _stated_size(path: Path) -> tuple[int, int] | None:
-    """Image size in intrinsics.txt; None without the file."""
-    rows = number_rows(path, 6, exact=True) if path.is_file() else np.empty((0, 6))
-    return (int(rows[0][4]), int(rows[0][5])) if len(rows) == 1 and np.isfinite(rows).all() else None
-
-
-def _read_intrinsics(path: Path, size: tuple[int, int]) -> Intrinsics | None:
-    if not path.is_file():
-        return None
-    rows = number_rows(path, 6, exact=True)
+def _read_intrinsics(path: Path, rows: NDArray[np.float64], size: tuple[int, int]) -> Intrinsics:
     if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
         raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
     fx, fy, cx, cy, width, height = map(float, rows[0])

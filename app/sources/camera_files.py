@@ -4,7 +4,6 @@ Every element of a file is applied, stands in its writer's list of harmless ones
 """
 
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +44,7 @@ def read_camera(path: Path) -> Calibration:
     except UnsupportedError as error:
         advice = "which is not supported: undistort the images with the program that made the file"
         raise InputError(f"--intrinsics {path}: {error}, {advice}") from error
-    except (ValueError, ArithmeticError, struct.error) as error:
+    except (ValueError, ArithmeticError) as error:
         if "\0" in str(path):
             raise InputError(f"--intrinsics: no such file; use {FORMS}") from error
         raise InputError(f"--intrinsics {path}: damaged numbers or a missing entry ({error})") from error

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.input_file import open_regular
 from stream_recon.app.sources.calibration import ORIENTATIONS
 from stream_recon.app.sources.matroska import matroska_tracks
-from stream_recon.app.sources.spherical import LAYOUTS, PART, ROUND, kind_in_xml
+from stream_recon.app.sources.panorama import LAYOUTS, PART, ROUND, kind_in_xml
 
 LIBRARY_SECONDS = 20.0
 """Time that MediaInfo gets for a file: most take a tenth of a second, some damaged ones it reads for ever."""

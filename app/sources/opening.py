@@ -26,11 +26,10 @@ from stream_recon.app.sources.image_files import (
     unreadable_images,
 )
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits, LiveReader
-from stream_recon.app.sources.panorama import ASPECT, CONTENT, is_equirectangular, kind_by_file, refusal
+from stream_recon.app.sources.panorama import ASPECT, CONTENT, ROUND, is_equirectangular, kind_by_file, refusal
 from stream_recon.app.sources.readers import ImageReader, Reader, VideoReader
 from stream_recon.app.sources.rosbag import RecordingReader, is_recording
 from stream_recon.app.sources.scan_folder import ScanReader, is_scan
-from stream_recon.app.sources.spherical import ROUND
 from stream_recon.app.sources.zenoh_topic import ZenohReader
 from stream_recon.configs.errors import InputError
 

@@ -7,8 +7,7 @@ import cv2
 
 from stream_recon.app.sources.capture import open_capture
 from stream_recon.app.sources.containers import media_tracks
-from stream_recon.app.sources.panorama import refusal
-from stream_recon.app.sources.spherical import LAYOUTS
+from stream_recon.app.sources.panorama import LAYOUTS, refusal
 from stream_recon.configs.errors import InputError
 
 MAX_HEAD_BYTES = 4096

@@ -261,11 +261,10 @@ class Source:
             if mask is not None and self._undistorter is not None and self._undistorter.changes_image:
                 # Masks are undistorted with their image. Pixels that the camera does not show come out black: masked.
                 mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < BLACK
-            if mask is not None and not self._is_blind and mask.mean() > MOSTLY:
+            if mask is not None and mask.mean() > MOSTLY and not self._is_blind:
                 self._is_blind = True
-                self._reader.warnings.append(
-                    f"the mask of frame {index} leaves {1 - mask.mean():.0%} of it: black is what is excluded"
-                )
+                left = f"the mask of frame {index} leaves {1 - mask.mean():.0%} of it"
+                self._reader.warnings.append(f"{left}: black is what is excluded")
         turn = None if self.rig is None else self.rig.T_body_view[view_of(index), :3, :3]
         return Frame(index, timestamp, rgb, self._reader.segment, mask, turn)
 

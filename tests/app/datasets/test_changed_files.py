@@ -129,6 +129,11 @@ KNOWN: list[tuple[str, Write, str, Callable[[str], Iterator[Mutant[str]]]]] = [
 ]
 
 
+def read_poses(path: Path) -> tuple[Any, list[str]]:
+    found = read_known_poses(path)
+    return (found.poses.round(6).tolist(), found.names, found.metric), []
+
+
 @pytest.mark.parametrize(("given", "write", "name", "mutants"), KNOWN, ids=[case[2] for case in KNOWN])
 def test_no_change_of_known_poses_is_read_as_something_else(
     tmp_path: Path, given: str, write: Write, name: str, mutants: Callable[[str], Iterator[Mutant[str]]]
@@ -139,8 +144,7 @@ def test_no_change_of_known_poses_is_read_as_something_else(
 
     def of_text(text: str) -> tuple[Any, list[str]]:
         file.write_text(text)
-        found = read_known_poses(folder / given)
-        return (found.poses.round(6).tolist(), found.names, found.metric), []
+        return read_poses(folder / given)
 
     expected, _ = of_text(whole)
     named = [Mutant(m.change, (*m.names, file.name), m.content) for m in mutants(whole)]

@@ -100,7 +100,7 @@ def test_malformed_poses_are_refused(folder: Path, lines: list[str], message: st
 
 
 def test_a_folder_without_images_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no sequence folder"):
+    with pytest.raises(InputError, match="nowhere is not an evaluation sequence"):
         read_sequence(tmp_path / "nowhere")
     with pytest.raises(InputError, match=r"looked for .*/rgb/\*\.jpg"):
         read_sequence(tmp_path)

@@ -8,26 +8,30 @@ from typing import Any
 
 import cv2
 import numpy as np
+import yaml
 
 from stream_recon.app.datasets.rigs import load_euroc
 from stream_recon.app.datasets.trajectories import COLUMNS, read_trajectory
 from stream_recon.app.sources.exif import read_exif
 from stream_recon.app.sources.frame_choice import FrameChoice
 from stream_recon.app.sources.images import open_images
+from stream_recon.app.sources.panorama import kind_by_file
 from stream_recon.app.sources.ros_images import ENCODINGS
 from stream_recon.app.sources.source import open_source
 from stream_recon.configs.errors import StreamReconError
+from tests.app.datasets import test_changed_files as layouts
 from tests.app.datasets.folders import write_lines
 from tests.app.datasets.test_rigs import NANOSECONDS, write_euroc
 from tests.app.datasets.test_trajectories import NAMES, assert_read, cells
 from tests.app.sources import test_camera_writers as writers
 from tests.app.sources import test_exif as tags
 from tests.app.sources import test_film_files as films
+from tests.app.sources import test_rig_files as rigs
 from tests.app.sources.bags import Bag
 from tests.app.sources.exif_files import jpeg, structure
 from tests.app.sources.film_files import matroska
 from tests.app.sources.test_rosbag import WIDTH, picture, stored
-from tests.mutations import Mutant, of_table, silently_other
+from tests.mutations import Mutant, of_table, of_tree, silently_other
 
 
 def check(
@@ -150,6 +154,44 @@ def door(folder: Path, source: Path, draw: random.Random) -> None:
     assert all(np.array_equal(frame.rgb, item[1]) for frame, item in zip(found, given, strict=True))
 
 
+def layout(folder: Path, source: Path, draw: random.Random) -> None:
+    """A file of a data set, read with its images or as known poses."""
+    is_known = draw.random() < 0.3
+    given, write, name, mutants = draw.choice(layouts.KNOWN if is_known else layouts.CASES)
+    scene = write(folder / "scene")
+    file = scene / name
+    whole = file.read_text()
+
+    def read(text: str) -> tuple[Any, Sequence[str]]:
+        file.write_text(text)
+        return layouts.read_poses(scene / given) if is_known else layouts.read(given, scene)
+
+    named = [m if mutants is layouts.tree else replace(m, names=(*m.names, file.name)) for m in mutants(whole)]
+    check(read, whole, named, draw)
+
+
+def rig(folder: Path, source: Path, draw: random.Random) -> None:
+    """A rig of Kalibr or COLMAP."""
+    content: Any = draw.choice([rigs.colmap(), yaml.safe_load(rigs.KALIBR)])
+    mutants = [replace(m, names=(*m.names, "two or more")) for m in of_tree(content, lists=False)]
+    check(lambda changed: rigs.read(folder, changed), content, mutants, draw)
+
+
+def mark(folder: Path, source: Path, draw: random.Random) -> None:
+    """Google's mark of a photograph of 360 degrees: it is never taken for an ordinary picture."""
+    words = {"ProjectionType": "equirectangular", "UsePanoramaViewer": "True"}
+    words |= {
+        f"{which}{axis}Pixels": "64" for which in ("FullPano", "CroppedAreaImage") for axis in ("Width", "Height")
+    }
+    prefix, sign = draw.choice(["GPano", "pano"]), draw.choice("'\"")
+    (changed,) = draw.choices(list(of_tree(words)))
+    items = draw.sample([*changed.content.items()], len(changed.content))
+    xml = " ".join(f"{prefix}:{name}={sign}{value}{sign}" for name, value in items)
+    space = f"xmlns:{prefix}={sign}http://ns.google.com/photos/1.0/panorama/{sign}"
+    (folder / "a.jpg").write_bytes(b"\xff\xd8" + f"<x {space} {xml}/>".encode())
+    assert kind_by_file(folder / "a.jpg"), xml
+
+
 SOURCES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "writer": writer,
     "container": container,
@@ -159,4 +201,7 @@ SOURCES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "message": message,
     "order": order,
     "door": door,
+    "layout": layout,
+    "rig": rig,
+    "mark": mark,
 }
