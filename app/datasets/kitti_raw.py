@@ -60,8 +60,7 @@ def _camera(path: Path) -> str:
 
 def _find(path: Path, name: str) -> Path | None:
     """A calibration file of the day, which stands above the drive."""
-    folders = (path, path.resolve().parent, path.resolve().parent.parent)
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+    return next((each / name for each in (path, *path.resolve().parents[:2]) if (each / name).is_file()), None)
 
 
 def _seconds(text: str, where: str) -> float:

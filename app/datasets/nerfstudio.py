@@ -18,7 +18,6 @@ from stream_recon.app.datasets.recording import (
 )
 from stream_recon.app.datasets.text import OPENCV_FROM_OPENGL, errors_in, listed_file, read_json, rigid
 from stream_recon.app.sources.calibration import Calibration
-from stream_recon.app.sources.camera_models import UnsupportedError
 from stream_recon.app.sources.image_files import natural_key
 from stream_recon.app.sources.named_values import Names
 from stream_recon.app.sources.transforms_json import FOCAL_KEYS, HARMLESS, nerfstudio_camera
@@ -87,9 +86,7 @@ def _camera(table: dict[str, Any], size: tuple[int, int] | None) -> Calibration 
         return None
     try:
         return nerfstudio_camera(table, size)
-    except UnsupportedError as error:
-        return f"transforms.json has {error}, which is not supported"
-    except (InputError, ConfigError, ValueError) as error:
+    except (InputError, ConfigError, ValueError) as error:  # what is not supported is a ValueError, too
         return f"the camera in transforms.json: {error}"
 
 

@@ -96,7 +96,8 @@ def load_kitti(path: Path) -> Recording:
     timed, warnings = _kitti_times(path / "times.txt", images, frames)
     poses, camera, T_grey_camera = _kitti_poses(path), None, np.eye(4)
     if (path / "calib.txt").is_file():
-        P = _kitti_projection(path / "calib.txt", folder.replace("image_", "P"))
+        name = folder.replace("image_", "P")
+        P = named_numbers(path / "calib.txt", {name: 12}, r"P\d|Tr\w*|R\w*")[name].reshape(3, 4)
         camera = PinholeCamera(centred(float(P[0, 0]), float(P[1, 1]), float(P[0, 2]), float(P[1, 2])))
         # P = K [I | t] projects points of the grey camera's frame; -t is the colour camera's position in it.
         T_grey_camera[:3, 3] = -np.linalg.solve(P[:, :3], P[:, 3])
@@ -187,13 +188,6 @@ def _kitti_poses(path: Path) -> dict[int, FloatArray]:
     return {}
 
 
-def _kitti_projection(calibration: Path, name: str) -> FloatArray:
-    P = named_numbers(calibration, {name: 12}, r"P\d|Tr\w*|R\w*").pop(name).reshape(3, 4)
-    if min(P[0, 0], P[1, 1]) <= 0:
-        raise InputError(f"{calibration}: {name} must have focal lengths above 0")
-    return P
-
-
 def _euroc_base(path: Path) -> Path:
     return path / "mav0" if (path / "mav0").is_dir() else path
 
@@ -236,9 +230,7 @@ def _euroc_camera(names: Names) -> Calibration | str:
     """The camera, or why it cannot be used."""
     try:
         return kalibr_camera(names)
-    except UnsupportedError as error:
-        return f"{names.name} has {error}, which is not supported"
-    except (InputError, ConfigError) as error:
+    except (InputError, ConfigError, UnsupportedError) as error:
         return f"{names.name}: {error}"
 
 

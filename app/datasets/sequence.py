@@ -68,10 +68,7 @@ def read_sequence(folder: Path) -> TruthSequence:
     rgb = folder / "rgb"
     images = tuple(list_images(rgb)) if rgb.is_dir() else ()
     if not images:
-        raise InputError(
-            f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png "
-            "(and poses.txt, intrinsics.txt, depth/ or sparse/)"
-        )
+        raise InputError(f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png")
     with dataset_errors(folder):
         intrinsics = folder / "intrinsics.txt"
         rows = number_rows(intrinsics, 6, exact=True) if intrinsics.is_file() else None

@@ -93,7 +93,6 @@ class _Tags:
     numbers: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     following: bool = False
-    """Whether another directory follows: of a further image, or a smaller copy."""
 
     def take(self, name: str, form: str, layout: str, file: BinaryIO, where: bytes) -> None:
         """Read values: those in the last four bytes of an entry, or where these say."""

@@ -123,9 +123,8 @@ class RecordingReader(Reader):
             self._index += 1
             frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
             if frame_id != (self._frame_id or frame_id):
-                self.warnings.append(
-                    f"images of {self._topic} are of {self._frame_id} and {frame_id}, taken as one camera"
-                )
+                said = f"{self._topic} has images of {self._frame_id} and {frame_id}"
+                self.warnings.append(f"{said}, taken as one camera")
             self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
             stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
             time = self._clock.time(stamp, logged)
