@@ -288,7 +288,7 @@ class Sessions:
             return
         if message["type"] == "ready":
             session.engine = "ready"
-            if not session.again:
+            if not session.again and not session.is_finishing:
                 self._end_trial(session)
             self._feed(session)
             return

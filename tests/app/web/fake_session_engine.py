@@ -66,6 +66,7 @@ class FakeStream:
         return [result, *([self._revision()] if index % 3 == 2 else [])]
 
     def finish(self) -> list[FrameResult | Revision]:
+        time.sleep(self._seconds)
         return [self._revision()] if self._count else []
 
     def _revision(self) -> Revision:

@@ -250,6 +250,30 @@ def test_sessions_go_on_when_their_engine_is_killed(tmp_path: Path) -> None:
         assert (messages[-1]["frames"], messages[-1]["dropped"]) == (len(frames), 0)
 
 
+def test_an_end_is_told_once_also_where_the_engine_dies_at_it_or_after_it(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "data") as client,
+        client.websocket_connect(ADDRESS) as ending,
+        client.websocket_connect(ADDRESS) as other,
+    ):
+        begin(ending, mapping="off")
+        begin(other)
+        send(ending, 0)
+        until(ending, "result")
+        ending.send_json({"type": "video.done"})
+        for number in range(2):
+            send(other, number)
+            engine = int(until(other, "result", frame=number)[-1]["pose"][1][3])
+            os.kill(engine, signal.SIGKILL)
+            if number == 0:
+                told = until(ending, "session.done")
+        send(other, 2)
+        until(other, "result", frame=2)
+        ending.send_json({"type": "none"})
+        assert heard(ending)["code"] == "invalid_message"
+        assert (told[-1]["frames"], told[-1]["dropped"]) == (1, 0)
+
+
 def test_a_frame_that_kills_engines_ends_its_session_alone(tmp_path: Path) -> None:
     with served(tmp_path / "data") as client, client.websocket_connect(ADDRESS) as other:
         begin(other, mapping="off")
