@@ -297,8 +297,9 @@ class Sessions:
             message |= {"frames": session.frames, "dropped": session.dropped}
         elif message["type"] == "error":
             self._metrics.count("refusals_total", code=message["code"])
-            session.frames -= message["code"] == "invalid_frame"
-            session.taken = deque((each for each in session.taken if each["frame"] != number), MAX_AGAIN)
+            if message["code"] == "invalid_frame":
+                session.frames -= 1
+                session.taken.pop()
         self._metrics.count("messages_total", type=message["type"])
         if message["type"] == "result":
             self._losses = session.losses = 0
