@@ -178,13 +178,12 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
     order = "<" if head[:2] == b"II" else ">"
     (first,) = struct.unpack(order + "I", head[4:].ljust(4, b"\0"))
     main = _tags(file, order, first, _MAIN)
-    if size is None and main.following:
-        main.notes.append("its further pages (TIFF) are not read")
     inner, place = (int(main.number(name, math.inf) or 0) for name in ("ExifOffset", "GPSInfo"))
     times, focals, gps = (
         _tags(file, order, at, table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
     )
     if size is None:
+        main.notes += ["its further pages (TIFF) are not read"] * main.following
         width, height = (int(main.number(name) or 0) for name in ("ImageWidth", "ImageLength"))
         size = (width, height) if width and height else None
     turned = main.numbers.get("Orientation", [1.0])[0]
