@@ -136,7 +136,7 @@ def check_files(
         content = parse_json(manifest)
         recorded, result = content["key"], checked_result(content["result"])
         expected = _recorded_checksums(content)
-        _ = result["frames"]  # without its number of frames a scene is not finished
+        _ = [result[name] for name in ALWAYS_RECORDED]
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return CheckResult(None, "its manifest is damaged")
     if recorded != key:
@@ -182,6 +182,8 @@ RECORD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "plot": lambda v: isinstance(v, dict) and all(x is None or isinstance(x, list) for x in v.values()),
 }
 """Checks of the values in the record of a scene that tables and pages use."""
+ALWAYS_RECORDED = "frames", "keyframes", "damaged", "seconds", "device", "warnings", "metric", "figures", "plot"
+"""Entries that the record of each finished scene has."""
 
 
 def checked_result(result: dict[str, Any]) -> dict[str, Any]:

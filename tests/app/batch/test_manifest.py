@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.batch.manifest import (
+    ALWAYS_RECORDED,
     MANIFEST_NAME,
     Checksum,
     check_manifest,
@@ -20,7 +21,9 @@ from tests.app.boxroom import room_result
 from tests.app.fake_engine import run_info
 
 KEY = {"scene": {"path": "a"}, "options": {"stride": 1}, "weights": "ab"}
-RESULT = {"frames": 3}
+RESULT = dict.fromkeys(ALWAYS_RECORDED) | {
+    "frames": 3, "keyframes": 1, "damaged": 0, "seconds": 0.5, "device": "cpu", "warnings": [], "plot": {},
+}  # fmt: skip
 
 
 def written(folder: Path, frames: int = 3) -> Path:
@@ -76,8 +79,8 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path: Path) -> None:
 def test_a_new_result_replaces_the_old_one_and_nothing_else(done: Path, tmp_path: Path) -> None:
     (done / "depth" / "mine.npz").write_text("mine")
     (done / "notes.txt").write_text("mine")
-    publish(written(tmp_path / "work2", 1), done, {**KEY, "weights": "cd"}, {"frames": 1})
-    assert check_manifest(done, {**KEY, "weights": "cd"}).result == {"frames": 1}
+    publish(written(tmp_path / "work2", 1), done, {**KEY, "weights": "cd"}, {**RESULT, "frames": 1})
+    assert check_manifest(done, {**KEY, "weights": "cd"}).result == {**RESULT, "frames": 1}
     assert sorted(path.name for path in (done / "depth").iterdir()) == ["000000.npz", "mine.npz"]
     remove_result(done)
     left = {path.relative_to(done).as_posix() for path in done.rglob("*") if path.is_file()}

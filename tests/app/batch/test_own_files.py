@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream_recon.app.batch.manifest import check_files, checked_result
+from stream_recon.app.batch.manifest import ALWAYS_RECORDED, check_files, checked_result
 from stream_recon.app.batch.store import LocalStore
 from stream_recon.app.batch.summary import check_summary_files, csv_text, read_summary
 from stream_recon.configs.errors import InputError, OutputError
@@ -80,6 +80,13 @@ def test_a_tampered_manifest_is_made_anew_and_ends_nothing(name: str, value: Any
     assert found.result is None and found.reason == "its manifest is damaged"
     with pytest.raises((ValueError, TypeError)):
         checked_result({**RESULT, name: value})
+
+
+def test_a_manifest_with_too_little_is_made_anew() -> None:
+    for name in ALWAYS_RECORDED:
+        result = {key: value for key, value in RESULT.items() if key != name}
+        found = check_files(json.dumps({"key": {}, "result": result, "files": {}}).encode(), {}, {}, lambda file: "")
+        assert found.reason == "its manifest is damaged"
 
 
 def test_a_true_manifest_counts() -> None:
