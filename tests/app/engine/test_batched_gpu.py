@@ -56,7 +56,8 @@ def streams() -> list[torch.Tensor]:
 
 def together(batch: StreamBatch, clips: Sequence[torch.Tensor], scale: int) -> list[Outputs]:
     """Outputs of each stream; a stream that ends frees its slot."""
-    waiting, under_way = list(range(len(clips))), {}
+    waiting = list(range(len(clips)))
+    under_way: dict[int, int] = {}
     poses: list[list[torch.Tensor]] = [[] for _ in clips]
     maps: list[list[torch.Tensor]] = [[] for _ in clips]
     at = [scale] * len(clips)
