@@ -84,6 +84,8 @@ class MeshReport:
     triangles: int
     views: int
     """Frames whose images are used."""
+    covered: float
+    """See `TexturedMesh`."""
     size: int
     """Bytes of the file."""
 
@@ -122,4 +124,4 @@ def write_result_mesh(
     if max_bytes is not None and len(content) + bytes_without(result.folder, MESH_NAME) > max_bytes:
         raise NoSurfaceError(f"its {len(content) / 1e6:.0f} MB would exceed --max-disk")
     replace_file(result.folder / MESH_NAME, lambda file: file.write(content))
-    return MeshReport(mesh.triangles, mesh.views, len(content))
+    return MeshReport(mesh.triangles, mesh.views, round(mesh.covered, 4), len(content))

@@ -39,6 +39,8 @@ class TexturedMesh:
     """Triangles that no frame shows."""
     views: int
     """Number of frames whose images are used."""
+    covered: float
+    """Share of what the frames show of known depth that the mesh covers."""
 
     @property
     def triangles(self) -> int:
@@ -89,7 +91,7 @@ def textured(
     shown = labels >= 0
     untextured = subset(mesh, ~shown)
     if not shown.any():
-        return TexturedMesh([], untextured, 0)
+        return TexturedMesh([], untextured, 0, scored.covered)
     patches = _patches(Mesh(mesh.xyz, mesh.rgb, mesh.faces[shown]), labels[shown], len(mesh.xyz))
     used = [scored.cameras[number] for number in chosen]
     pixels = _pixels(result, used, mesh, patches)
@@ -108,7 +110,7 @@ def textured(
         blend(atlas[part.image], some, config.atlas.padding)
     textured_parts = [_textured_part(part, atlas[part.image], config.atlas.jpeg_quality) for part in parts]
     report(1.0)
-    return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)))
+    return TexturedMesh(textured_parts, untextured, len(np.unique(patches.view)), scored.covered)
 
 
 def _patches(mesh: Mesh, labels: NDArray[np.int32], count: int) -> _Patches:

@@ -23,6 +23,8 @@ class ScoredViews:
     cameras: list[FrameCamera]  # [V]
     scores: NDArray[np.float16]  # [V, M] 0 where a triangle is not visible, else higher is better
     colours: NDArray[np.uint8]  # [V, M, 3] mean colour of the triangle in the view
+    covered: float
+    """Share of the views' pixels of known depth that show the mesh."""
 
 
 def score_views(
@@ -40,12 +42,15 @@ def score_views(
     scores = np.zeros((count, len(mesh.faces)), np.float16)
     colours = np.zeros((count, len(mesh.faces), 3), np.uint8)
     centres = mesh.xyz[mesh.faces].mean(axis=1)
-    scale = 0.0
+    scale, covered = 0.0, np.zeros((count, 2))
     for number, (camera, sharpness) in enumerate(sharpest):
         report(0.3 + 0.7 * (number + 1) / count)
         view = source_view(result, camera)
         projection = project_vertices(mesh.xyz, view.T_world_camera, view.camera)
-        vertices = visible_vertices(projection, mesh.faces, view, 2 * voxel, config)
+        inverse = _inverse_depth(projection, mesh.faces, view, config)
+        filmed = cv2.resize(((view.depth > 0) & ~view.masked).astype(np.uint8), inverse.shape[::-1], None, 0, 0, 0) > 0
+        covered[number] = (inverse[filmed] > 0).sum(), filmed.sum()
+        vertices = visible_vertices(projection, inverse, view, 2 * voxel, config)
         complete = of_all(vertices, mesh.faces)
         # A triangle on the outline of something in front: better than none, if no other view shows it.
         visible = complete | of_two(vertices, mesh.faces)
@@ -64,7 +69,8 @@ def score_views(
         scale = scale or max(float(np.median(quality)), 1e-9)
         scores[number, chosen] = (quality / scale).clip(1e-3, 1e3)
         colours[number, chosen] = _mean_colours(view, projection, mesh.faces[chosen])
-    return ScoredViews([camera for camera, _ in sharpest], scores, colours)
+    shown, of = covered.sum(axis=0)
+    return ScoredViews([camera for camera, _ in sharpest], scores, colours, float(shown / max(of, 1)))
 
 
 def normals_and_areas(mesh: Mesh) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -75,12 +81,23 @@ def normals_and_areas(mesh: Mesh) -> tuple[NDArray[np.float32], NDArray[np.float
     return normals / np.maximum(length, 1e-20)[:, None], np.maximum(length / 2, 1e-20)
 
 
+def _inverse_depth(
+    projection: Projection, faces: NDArray[np.int32], view: SourceView, config: ViewConfig
+) -> NDArray[np.float32]:
+    """Inverse depth [h, w] of the mesh in a view, 0 where it is not."""
+    height, width = view.image.shape[:2]
+    factor = min(config.depth_side / max(height, width), 1.0)
+    size = (max(round(width * factor), 1), max(round(height * factor), 1))
+    return rasterize(projection.scaled(factor), faces, size)[1]
+
+
 def visible_vertices(
-    projection: Projection, faces: NDArray[np.int32], view: SourceView, margin: float, config: ViewConfig
+    projection: Projection, inverse: NDArray[np.float32], view: SourceView, margin: float, config: ViewConfig
 ) -> NDArray[np.bool_]:
     """Which vertices [N] a view shows: within its image, not behind the mesh, and not behind its own depth map.
 
-    ``margin``: distance by which a vertex may be behind the depth buffer, in addition to the tolerance.
+    ``inverse``: of the mesh, see `_inverse_depth`. ``margin``: distance by which a vertex may be behind it, in addition
+    to the tolerance.
     """
     height, width = view.image.shape[:2]
     border = config.border * max(height, width)
@@ -93,13 +110,11 @@ def visible_vertices(
         & (xy[:, 1] < height - border)
     )
     factor = min(config.depth_side / max(height, width), 1.0)
-    size = (max(round(width * factor), 1), max(round(height * factor), 1))
-    _, inverse = rasterize(projection.scaled(factor), faces, size)
     # The nearest of the neighbours: a vertex next to the outline of something in front is not visible.
     inverse = cv2.dilate(inverse, np.ones((config.outline, config.outline), np.uint8))
     chosen = np.flatnonzero(visible)
     column, row = (xy[chosen] * np.float32(factor)).astype(np.intp).T
-    nearest = 1 / np.maximum(inverse[row.clip(0, size[1] - 1), column.clip(0, size[0] - 1)], 1e-12)
+    nearest = 1 / np.maximum(inverse[row.clip(0, inverse.shape[0] - 1), column.clip(0, inverse.shape[1] - 1)], 1e-12)
     unhidden = z[chosen] < nearest * (1 + config.tolerance) + margin
     rows, columns = view.depth.shape
     column = (xy[chosen, 0] * (columns / width)).astype(np.intp).clip(0, columns - 1)

@@ -8,7 +8,7 @@ from stream_recon.app.result.cameras import change_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
 from stream_recon.app.result.commit import FolderChange
 from stream_recon.app.result.folder import MESH_NAME, ResultFolder, read_run, revision_of
-from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.result.run_record import MESH, RUN_NAME
 from stream_recon.app.result.tracks import TRACKS_NAME, SparseTracks, change_tracks
 
 
@@ -45,8 +45,9 @@ def amend(
         else:
             change.remove(TRACKS_NAME)
         change.remove(MESH_NAME)  # it is of the old poses
+        kept = {key: value for key, value in result.run.items() if key != MESH}
         numbers = dict.fromkeys(("cameras", "trajectory", "points"), number)
-        change.replace_json(RUN_NAME, {**result.run, **record, "revisions": numbers})
+        change.replace_json(RUN_NAME, {**kept, **record, "revisions": numbers})
         change.commit()
 
 

@@ -21,6 +21,8 @@ ONLINE, REFINEMENT, DENSE, METRIC_SCALE = "online_mapping", "refinement", "dense
 """Keys of the reports of online mapping, refinement, dense depth and metric scale recovery."""
 POSES = "poses"
 """Key of the known poses from which a result was refined."""
+MESH = "mesh"
+"""Key of what ``mesh.glb`` consists of."""
 SPLATS = "splats"
 """Key of the report of the training of Gaussian splats."""
 ONTO = "onto"

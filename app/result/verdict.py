@@ -18,7 +18,7 @@ from stream_recon.app.result import causes
 from stream_recon.app.result.causes import Cause
 from stream_recon.app.result.files import replace_json
 from stream_recon.app.result.folder import read_result
-from stream_recon.app.result.run_record import DENSE, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
+from stream_recon.app.result.run_record import DENSE, MESH, ONLINE, REFINEMENT, RUN_NAME, SPLATS, VERDICT
 
 Level = Literal["good", "unsure", "doubtful", "failed"]
 """``unsure``: a short video does not show enough to check it, and nothing speaks against it."""
@@ -171,7 +171,9 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
     notes = evidence.notes()
     if not findings:
         confirmed = f"{evidence.frames - evidence.stray:.0f} of {evidence.frames:.0f} frames"
-        return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{notes}")
+        covered = _number(_table(record, MESH), "covered")
+        surface = "" if covered is None else f"; the surface covers {covered:.0%} of what was filmed"
+        return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
     first = max(findings, key=lambda finding: finding.weight)
     if all(finding.is_unsure for finding in findings):
         return Verdict("unsure", first.reason + notes, first.cause.advice)

@@ -23,6 +23,7 @@ from stream_recon.app.result.files import output_errors, replace_json
 from stream_recon.app.result.folder import ResultFolder, read_result
 from stream_recon.app.result.run_record import (
     DENSE,
+    MESH,
     METRIC_SCALE,
     ONLINE,
     PARTS,
@@ -216,7 +217,7 @@ def _record(
 ) -> dict[str, Any]:
     """The ``run.json`` of a merged result before refinement."""
     runs = [each.result.run for each in inputs]
-    dropped = (REFINEMENT, DENSE, METRIC_SCALE, VERDICT, ONLINE)
+    dropped = (REFINEMENT, DENSE, MESH, METRIC_SCALE, VERDICT, ONLINE)
     kept = {key: value for key, value in runs[0].items() if key not in dropped}
     counts = ("read", "reconstructed", "keyframes", "dropped", "damaged", "blank")
     frames = {key: sum(int(run.get("frames", {}).get(key) or 0) for run in runs) for key in counts}

@@ -1,9 +1,11 @@
 """A textured mesh as a stage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from stream_recon.app.result.folder import MESH_NAME
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import MESH_NAME, read_run
+from stream_recon.app.result.run_record import MESH, RUN_NAME
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.stage import Stage, StageContext
 from stream_recon.configs.errors import NoSurfaceError
@@ -33,5 +35,7 @@ class MeshStage(Stage):
             report = write_result_mesh(context.result, progress, context.cancel, context.max_bytes)
         except NoSurfaceError as error:
             return [f"no mesh: {error}"]
+        record = {**read_run(context.folder), MESH: asdict(report)}
+        replace_json(context.folder / RUN_NAME, record)
         textures = f", textures of {report.views} frames" if report.views else ""
         return [f"mesh: {MESH_NAME}, {report.triangles} triangles{textures}, {report.size / 1e6:.1f} MB"]

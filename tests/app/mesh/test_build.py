@@ -31,6 +31,7 @@ def wall(tmp_path_factory: pytest.TempPathFactory) -> ResultFolder:
     result = write_wall(tmp_path_factory.mktemp("wall") / "out", gains=(1.0, 0.85, 1.1))
     report = write_result_mesh(result)
     assert report.size == (result.folder / MESH_NAME).stat().st_size and report.views > 1
+    assert 0.9 < report.covered <= 1
     return result
 
 

@@ -76,6 +76,7 @@ def test_depth_under_a_lens_that_was_found_is_not_blamed_on_the_video() -> None:
 def test_a_confirmed_result_is_good_and_says_why() -> None:
     verdict = judge(refined())
     assert verdict.level == "good" and verdict.reason.startswith("60 of 60 frames") and not verdict.advice
+    assert judge({**refined(), "mesh": {"covered": 0.572}}).reason.endswith("the surface covers 57% of what was filmed")
 
 
 def test_what_was_not_checked_is_doubtful_with_what_to_do() -> None:

@@ -90,6 +90,7 @@ def test_a_mesh_is_made_and_reported(tmp_path: Path) -> None:
     end = run_stages(RunPlan.of(RunOptions(mapping="off")), StageContext(folder, observer=heard))
     assert end.is_complete and (folder / MESH_NAME).is_file() and heard.shares[-1] == 1
     assert heard.stages == ["mesh"] and heard.lines[0].startswith("mesh: mesh.glb, ") and not heard.messages
+    assert 0 < read_run(folder)["mesh"]["covered"] <= 1
     (verdict,) = heard.verdicts
     assert end.verdict == verdict and read_run(folder)[VERDICT] == verdict.to_json()
 
@@ -123,7 +124,7 @@ def test_another_scale_makes_the_mesh_again(tmp_path: Path) -> None:
     run_stage(folder, MeshStage())
     before = (folder / MESH_NAME).read_bytes()
     assert run_stage(folder, ScaleStage("frames:0,3,10")).is_complete
-    assert not (folder / MESH_NAME).exists(), "it is of the old unit"
+    assert not (folder / MESH_NAME).exists() and "mesh" not in read_run(folder), "it is of the old unit"
     assert run_stage(folder, MeshStage()).is_complete and (folder / MESH_NAME).read_bytes() != before
 
 
