@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 VIEWER_EXPORTS = {form.name: form.label(form.offered[0]) for form in FORMATS.values() if form.in_viewer}
 """Labels of the exports that the viewer offers, by the format's name."""
+MIN_COVERAGE = 0.5
+"""Share of what was filmed that a mesh must cover to replace the keyframes' surfaces."""
 FILM_SECONDS = 10.0
 """Length of a film that a page asks for."""
 
@@ -27,6 +29,7 @@ def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECO
     from stream_recon.app.export.view import gltf_axes
     from stream_recon.app.result.cloud import POINTS_NAME
     from stream_recon.app.result.folder import MESH_NAME, current_splats, read_result
+    from stream_recon.app.result.verdict import surface_coverage
     from stream_recon.configs.errors import StreamReconError
 
     viewer.offer_cloud(folder / POINTS_NAME)
@@ -39,7 +42,9 @@ def offer_result(viewer: "Viewer", folder: Path, film_seconds: float = FILM_SECO
     except StreamReconError:
         return
     if axes is not None:
-        viewer.show_mesh(mesh, axes.T)
+        covered = surface_coverage(result.run)
+        if covered is None or covered >= MIN_COVERAGE:
+            viewer.show_mesh(mesh, axes.T)
         viewer.offer("mesh", lambda _: mesh)
     splats = current_splats(result)
     if splats is not None:

@@ -151,6 +151,11 @@ def record_verdict(folder: Path) -> Verdict:
     return verdict
 
 
+def surface_coverage(record: Mapping[str, Any]) -> float | None:
+    """Share of what was filmed that the mesh covers; None where it is not known."""
+    return _number(_table(record, MESH), "covered")
+
+
 def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictConfig = DEFAULT_VERDICT) -> Verdict:
     """Verdict on a result by its ``run.json``; entries that are missing or damaged are no evidence.
 
@@ -171,7 +176,7 @@ def judge(record: Mapping[str, Any], frames: int | None = None, config: VerdictC
     notes = evidence.notes()
     if not findings:
         confirmed = f"{evidence.frames - evidence.stray:.0f} of {evidence.frames:.0f} frames"
-        covered = _number(_table(record, MESH), "covered")
+        covered = surface_coverage(record)
         surface = "" if covered is None else f"; the surface covers {covered:.0%} of what was filmed"
         return Verdict("good", f"{confirmed} were confirmed by points kept aside to check it{surface}{notes}")
     first = max(findings, key=lambda finding: finding.weight)

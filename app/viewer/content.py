@@ -20,8 +20,6 @@ OUTLIERS = 0.01
 """Share of the points on each side that may lie outside `Extent.low` to `Extent.high`."""
 MARGIN = 0.03
 """Border around them, as a share of their extent."""
-NEAR_MESH = 0.08
-"""Distance from a mesh, as a share of that from a camera, up to which the mesh has a point."""
 EDGE_BLUR = 0.016
 """Error of edges of surfaces, as a share of their distance from the nearest camera: some pixels of a depth map."""
 UPRIGHT = 0.3
@@ -131,23 +129,6 @@ class SceneContent:
         t = surface.triangles
         xyz = (t.xyz * surface.scale(self.timeline)) @ pose[:3, :3].T + pose[:3, 3]
         return Primitive(np.asarray(xyz, np.float32), t.faces, uv=t.uv, texture=surface.jpeg)
-
-
-def coverage(mesh: SceneMesh, points: NDArray[np.floating], cameras: NDArray[np.floating]) -> float:
-    """Share of points [N, 3] that lie near a mesh, by their distance from the nearest of the cameras [n, 3]."""
-    try:
-        vertices = np.concatenate([part.xyz for part in read_glb(mesh.glb)] or [np.zeros((0, 3), np.float32)])
-    except ValueError:  # of another program: nothing is known
-        return 1.0
-    if not len(points) or not len(cameras):
-        return 1.0
-    if not len(vertices):
-        return 0.0
-    from scipy.spatial import cKDTree  # imported here: it takes time
-
-    to_camera = cKDTree(cameras).query(points)[0]
-    to_mesh = cKDTree(vertices @ mesh.R_world_mesh.T).query(points)[0]
-    return float(np.mean(to_mesh < NEAR_MESH * to_camera))
 
 
 def moved(part: Primitive, R: NDArray[np.floating], t: NDArray[np.floating]) -> Primitive:

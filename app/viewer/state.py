@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.types import FrameResult, Intrinsics, Revision
 from stream_recon.app.viewer.cameras import ViewerCameras
 from stream_recon.app.viewer.chunks import ChunkStore
-from stream_recon.app.viewer.content import SceneContent, coverage
+from stream_recon.app.viewer.content import SceneContent
 from stream_recon.app.viewer.downloads import cut_cloud, cut_mesh
 from stream_recon.app.viewer.measure import Unit
 from stream_recon.app.viewer.nodes import MapLayer
@@ -26,8 +26,6 @@ POINTS_PER_UPDATE = 50_000
 """Points that an update recomputes after a revision, about: half a megabyte to each client."""
 SURFACE_BYTES_PER_UPDATE = 1_000_000
 """Bytes of surfaces that an update sends again after a revision, about."""
-MIN_COVERAGE = 0.5
-"""Share of what the cameras looked at that a mesh must have to replace the keyframes' surfaces."""
 MAX_CHUNKS = 32
 """Most chunks of points, each of which has a node for each step of confidence."""
 IN_BOX = {"points": "Points in the box (PLY)", "mesh": "Mesh in the box (GLB)"}
@@ -110,11 +108,7 @@ class ViewerState:
         self.surfaces.revise(named)
 
     def show_mesh(self, mesh: SceneMesh) -> None:
-        """Show a mesh in place of the keyframes' surfaces, unless it lacks most of what the cameras looked at."""
-        points, _ = self.cameras.subject.world(self.timeline)
-        path = self.timeline.path(len(self.timeline))
-        if self.surfaces.surfaces and coverage(mesh, points, path) < MIN_COVERAGE:
-            return
+        """Show a mesh in place of the keyframes' surfaces."""
         self.scene.mesh = mesh
 
     def update(self, status: str, skipped: int, *, settled: bool = True) -> bool:

@@ -185,25 +185,13 @@ class Viewer:
                 self._wake.wait(0.05)
 
     def show_mesh(self, path: Path, R_world_mesh: NDArray[np.floating]) -> None:
-        """Show a GLB file in place of the keyframes' surfaces, if it exists and has most of what they show.
+        """Show a GLB file in place of the keyframes' surfaces, if it exists.
 
         ``R_world_mesh``: rotation [3, 3] from the axes of the file to the world.
         """
         with suppress(OSError):
-            mesh = SceneMesh.read(path, R_world_mesh)
-            with self._wake:
-                # It is compared with what is shown, so frames and revisions that came earlier go first.
-                self._requests.append(partial(self._when_settled, partial(self.state.show_mesh, mesh)))
-                self._touched = True
-                self._wake.notify()
-
-    def _when_settled(self, request: Callable[[], object]) -> None:
-        """Do it, or try again after the next queued item."""
-        with self._wake:
-            if len(self._queue):
-                self._requests.append(partial(self._when_settled, request))
-                return
-        request()
+            self._queue_request(self.state.show_mesh, SceneMesh.read(path, R_world_mesh))
+            self._touch()
 
     def show_splats(self, splats: Splats, most: int | None = None) -> None:
         """Show Gaussian splats in place of the last ones. ``most``: see `SplatLayer.show`."""

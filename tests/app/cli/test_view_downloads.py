@@ -8,6 +8,8 @@ import numpy as np
 
 from stream_recon.app.cli import downloads
 from stream_recon.app.core.gltf import Primitive, read_glb, write_glb
+from stream_recon.app.result.files import replace_json
+from stream_recon.app.result.folder import read_run
 from stream_recon.app.viewer.viewer import Viewer
 from stream_recon.configs.schema import PointsConfig
 from tests.app.export.rooms import write_room
@@ -40,3 +42,14 @@ def test_a_finished_result_offers_its_mesh_cloud_cameras_and_films(tmp_path: Pat
     assert any("/cameras." in name for name in zipfile.ZipFile(tmp_path / "a.zip").namelist())
     (tmp_path / "a.mp4").write_bytes(client.files[3][1])
     assert cv2.VideoCapture(str(tmp_path / "a.mp4")).read()[0]
+
+
+def test_a_mesh_that_covers_little_does_not_replace_the_surfaces(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_room(folder, 6, source=False)
+    write_glb(folder / "mesh.glb", [Primitive(np.eye(3, dtype=np.float32), np.array([[0, 1, 2]], np.int32))])
+    for covered, is_shown in ((0.49, False), (0.51, True), ("much", True)):
+        replace_json(folder / "run.json", {**read_run(folder), "mesh": {"covered": covered}})
+        with Viewer(PointsConfig(), port=0) as viewer:
+            downloads.offer_result(viewer, folder)
+            assert viewer.flush() and viewer.shows_mesh == is_shown
