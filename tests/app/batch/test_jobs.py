@@ -2,6 +2,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from stream_recon.app.batch.jobs import EngineLoader, folder_names, job_key
 from stream_recon.app.engine.model_choice import ModelChoice
@@ -42,3 +43,15 @@ def test_a_model_is_described_by_its_weights_without_being_loaded(tmp_path: Path
         EngineLoader(ModelChoice("small", tmp_path / "none.safetensors")).describe()
     with pytest.raises(WeightsError, match="no embedded weights"):
         EngineLoader(ModelChoice("lingbot-map")).describe()
+
+
+def test_the_gpus_are_those_that_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    loader = EngineLoader(ModelChoice("small", device="cuda"))
+    assert loader.gpus() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,5")
+    assert loader.gpus() == ["GPU-a", "5"]
+    assert EngineLoader(ModelChoice("small", device="cpu")).gpus() == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert loader.gpus() == []

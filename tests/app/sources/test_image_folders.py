@@ -142,7 +142,9 @@ def test_images_of_fewer_bits_in_16_have_their_brightness(tmp_path: Path, bits: 
     assert np.abs(frames[0][..., 0].astype(int) - picture // 3).max() <= 1
 
 
-@pytest.mark.parametrize("kind", ["grey", "ones", "deep", "deep_ones", "colour", "transparent", "palette", "jpeg"])
+@pytest.mark.parametrize(
+    "kind", ["grey", "ones", "deep", "deep_ones", "colour", "transparent", "deep_transparent", "palette", "jpeg"]
+)
 def test_masks_of_any_form_exclude_the_same(tmp_path: Path, kind: str) -> None:
     write_images(tmp_path / "a", ["0.png"], (96, 72))
     (tmp_path / "m").mkdir()
@@ -156,6 +158,8 @@ def test_masks_of_any_form_exclude_the_same(tmp_path: Path, kind: str) -> None:
         "deep_ones": (keep // 255).astype(np.uint16),
         "colour": np.dstack([keep, keep, keep]),
         "transparent": np.dstack([white, keep]),
+        # 256 is the darkest 16-bit value that is something in 8 bits.
+        "deep_transparent": np.dstack([white.astype(np.uint16) * 257, np.where(keep, 256, 255).astype(np.uint16)]),
         "jpeg": keep,
     }
     if kind == "palette":

@@ -16,6 +16,7 @@ from stream_recon.app.core.transforms import align
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.export.source_images import source_of
 from stream_recon.app.result.folder import read_result
+from stream_recon.app.run.listeners import RunObserver
 from stream_recon.app.run.options import RunOptions
 from stream_recon.app.stages.joined_frames import MergeInput
 from stream_recon.app.stages.merge import merge_results
@@ -56,7 +57,11 @@ def test_the_camera_of_a_result_has_the_median_of_its_focal_lengths() -> None:
 def test_two_walks_become_one(places: Path, tmp_path: Path) -> None:
     before = {name: contents(places / name) for name in ("one", "two", "floor")}
     folders = [places / name for name in ("one", "floor", "two")]
-    report = merge_results(folders, tmp_path / "all", JOINT)
+    heard: list[str] = []
+    observer = RunObserver()
+    observer.on_message = lambda line, *, warning=False: heard.append(line)  # type: ignore[method-assign]
+    report = merge_results(folders, tmp_path / "all", JOINT, observer)
+    assert "floor shares no view with the others: it is left out" in heard
     merge_results(folders, tmp_path / "again", JOINT)
     assert report is not None and report.merged == ["one", "two"] and report.left_out == ["floor"]
     merged = read_result(tmp_path / "all")
@@ -71,6 +76,7 @@ def test_two_walks_become_one(places: Path, tmp_path: Path) -> None:
     assert seam.max() < 0.01 * np.linalg.norm(np.diff(found[:14], axis=0), axis=1).sum()
     assert merged.run["refinement"]["segments"] == 1
     assert [part["name"] for part in merged.run["options"]["parts"]] == ["one", "two"]
+    assert len(set(merged.run["revisions"].values())) == 1
     assert {name: contents(places / name) for name in before} == before
     assert not list(tmp_path.glob("*.part"))
     first, second = contents(tmp_path / "all"), contents(tmp_path / "again")

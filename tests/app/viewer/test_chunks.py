@@ -69,3 +69,12 @@ def test_points_can_be_shown_up_to_a_frame() -> None:
     assert 0 < len(early) < len(points)
     assert early.frame.max() == 3
     assert len(points.filtered(PointOptions(last_frame=9))) == len(points)
+
+
+def test_pixels_without_depth_do_not_count_in_the_ranks() -> None:
+    """Of a quarter of the pixels with depth, the surest is still above nearly all."""
+    result = room_result(0)
+    result.depth[:, : 3 * result.depth.shape[1] // 4] = 0.0
+    result.confidence[result.depth == 0] = 1.0
+    result.confidence[result.depth > 0] = np.linspace(0.1, 0.9, int((result.depth > 0).sum()))
+    assert ranked_points(result, CONFIG)[1].max() >= 99

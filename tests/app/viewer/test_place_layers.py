@@ -1,11 +1,13 @@
 """Layers of a place: what a page hides by its switches, and how many pictures stay."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from stream_recon.app.core.types import Intrinsics
+from stream_recon.app.viewer.nodes import MapLayer, MapLayerNodes
 from stream_recon.app.viewer.place_layers import MAX_QUERIES, SOURCES, LayerChoice, PlaceLayers, SourceLayer
 
 CAMERA = Intrinsics(300.0, 300.0, 160.0, 120.0)
@@ -83,3 +85,13 @@ def test_the_oldest_pictures_go(server: Server) -> None:
     assert len(server.scene.nodes) == MAX_QUERIES
     assert f"/queries/{MAX_QUERIES + 2}" in server.scene.nodes and "/queries/2" not in server.scene.nodes
     assert layers.hidden(LayerChoice(queries=False), NODES) == {"/queries"}
+
+
+def test_the_map_is_shown_where_it_is_switched_on(server: Server) -> None:
+    timeline: Any = SimpleNamespace(segments=lambda edges: np.ones((len(edges), 2, 3), np.float32))
+    shown = MapLayer(np.ones((4, 3), np.float32), np.array([[0, 5]]))
+    nodes, before = MapLayerNodes(server), set(server.scene.nodes)
+    for points, loops in ((True, False), (False, True), (True, True), (False, False)):
+        nodes.sync(shown, timeline, points, loops, typical_depth=1.0)
+        expected = {name for name, on in (("/map/points", points), ("/map/loops", loops)) if on}
+        assert set(server.scene.nodes) - before == expected
