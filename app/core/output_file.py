@@ -111,7 +111,7 @@ def sync(file: BinaryIO | FileIO) -> None:
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk, where the system can say so."""
     with suppress(OSError):  # Windows opens no folders
-        descriptor = os.open(folder, os.O_RDONLY | OPEN_FLAGS)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

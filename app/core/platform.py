@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-"""Flags of `os.open`: bytes stay as they are, and child processes do not get the file."""
+OPEN_FLAGS = getattr(os, "O_BINARY", 0)
+"""Flag of `os.open`: bytes stay as they are."""
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 """Flag of `os.open` that refuses symbolic links; 0 where the system has none."""
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stream_recon.cache.attention import TorchAttention, attend_by_products, cpu_has, merge_spans
+from stream_recon.cache.attention import ReadRun, TorchAttention, attend_by_products, cpu_has, merge_spans
 
 
 def test_spans_that_touch_are_joined() -> None:
@@ -75,3 +75,11 @@ def test_bf16_on_a_cpu_reads_exactly_its_spans(spans: list[tuple[int, int]], has
     blank_frames[index] = False
     keys[blank_frames], values[blank_frames] = 1e3, 1e3
     assert torch.equal(backend.attend(q, keys, values), before)
+
+
+def test_a_compressed_pool_is_read_in_shorter_steps() -> None:
+    plain, compressed = runs = ReadRun(), ReadRun(torch.zeros(1000))
+    for run in runs:
+        run.plan([(700, 900), (300, 500)])
+        assert run.tokens.stop == 900
+    assert plain.tokens.start < compressed.tokens.start <= 300

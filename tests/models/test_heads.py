@@ -3,7 +3,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stream_recon.models.heads import NEIGHBOURS, ConvexUpsampling, project_channels, resize_bilinear
+from stream_recon.models.heads import (
+    NEIGHBOURS,
+    ConvexUpsampling,
+    position_grid,
+    project_channels,
+    resize_bilinear,
+)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -61,3 +67,9 @@ def test_resizing_has_the_values_and_gradients_of_interpolation(size: tuple[int,
     weights = torch.randn(ours.shape, dtype=torch.float64)
     gradients = [torch.autograd.grad((y * weights).sum(), x)[0] for y in (ours, theirs)]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_are_coded_as_the_columns_of_the_turned_image() -> None:
+    where = 8, torch.device("cpu"), torch.float32, False
+    code, turned = (position_grid(size, where[0], size[1] / size[0], *where[1:])[0] for size in ((3, 5), (5, 3)))
+    torch.testing.assert_close(code, turned.mT.roll(4, 0), rtol=0, atol=1e-6)

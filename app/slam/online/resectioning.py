@@ -119,8 +119,6 @@ def refine_attached_pose(
     config, row = online.resectioning, tracked.row
     points = keyframe.points(camera_model)[row]
     used = np.flatnonzero(np.isfinite(points[:, 0]) & ~keyframe.held_out[row])
-    if len(used) < config.min_points:
-        return T_keyframe_frame
     sigma = _sigma(keyframe, row[used], config.guessed_sigma * camera_model.longer_side)
     start = keyframe.T_world_camera @ T_keyframe_frame
     uv = tracked.uv[used].astype(np.float64)

@@ -36,6 +36,7 @@ def test_textured_primitives_have_a_material_and_an_image_each() -> None:
     pages = [Primitive(QUAD + k, FACES, uv=UV, texture=image, name=f"page{k}") for k, image in enumerate(images)]
     data = glb(pages)
     document = json.loads(data[20 : 20 + int.from_bytes(data[12:16], "little")])
+    assert document["scenes"] == [{"nodes": [0, 1]}]
     assert len(document["materials"]) == len(document["images"]) == len(document["textures"]) == 2
     for number, material in enumerate(document["materials"]):
         assert material["doubleSided"] is False and "KHR_materials_unlit" in material["extensions"]
@@ -60,6 +61,7 @@ def test_nothing_makes_a_valid_file() -> None:
     data = glb([Primitive(np.empty((0, 3), np.float32))])
     document = json.loads(data[20 : 20 + int.from_bytes(data[12:16], "little")])
     assert "nodes" not in document and "accessors" not in document
+    assert document["scenes"] == [{}], "the format forbids an empty list of nodes"
 
 
 def test_a_file_is_read_back_as_it_was_written() -> None:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.mesh.config import HoleConfig, VisibilityConfig
@@ -54,6 +55,29 @@ def test_a_hole_in_a_plane_is_closed_exactly(radius: float) -> None:
     a, b, c = (closed.xyz[closed.faces[:, k]] for k in range(3))
     assert (np.cross(b - a, c - a)[:, 2] < 0).all()
     assert (closed.rgb == 90).all()
+
+
+def test_borders_are_the_same_in_any_order_of_triangles() -> None:
+    mesh = without(sheet(6), 0.0, 0.0, 0.06)
+
+    def found(faces: NDArray[np.int32]) -> set[frozenset[int]]:
+        return {frozenset(border.tolist()) for border in borders(faces, HoleConfig())}
+
+    expected = found(mesh.faces)
+    assert len(expected) == 2
+    for k in range(len(mesh.faces)):
+        faces = np.roll(mesh.faces, k, axis=0)
+        assert all(found(np.roll(faces, turn, axis=1)) == expected for turn in range(3))
+
+
+def test_new_vertices_are_as_far_from_all_sides_of_a_hole() -> None:
+    whole = sheet()
+    centre = whole.xyz[whole.faces].mean(axis=1)
+    mesh = subset(whole, (np.abs(centre[:, 0]) > 0.4) | (np.abs(centre[:, 1]) > 0.2))
+    closed, count = closed_mesh(mesh, [])
+    added = closed.xyz[len(mesh.xyz) :]
+    middle = (added.min(axis=0) + added.max(axis=0)) / 2
+    assert count == 1 and len(added) > 10 and middle == pytest.approx([0, 0, 3], abs=1e-3)
 
 
 def test_the_outer_border_of_a_sheet_stays_open() -> None:

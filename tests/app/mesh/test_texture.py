@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
+from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.mesh.atlas import copy_patches, pack_patches
 from stream_recon.app.mesh.blending import view_gains
-from stream_recon.app.mesh.config import TextureConfig
+from stream_recon.app.mesh.config import TextureConfig, ViewConfig
+from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas
+from stream_recon.app.mesh.rasterizer import project_vertices
+from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, visible_vertices
 from tests.app.mesh.test_holes import sheet
 
 CONFIG = TextureConfig()
@@ -105,3 +108,15 @@ def test_a_patch_shows_its_part_of_the_image() -> None:
 def test_normals_point_to_the_front() -> None:
     normals, areas = normals_and_areas(sheet(4))
     assert normals == pytest.approx(np.tile([[0, 0, -1]], (32, 1)), abs=1e-5) and areas == pytest.approx(0.00125)
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
+def test_what_a_view_shows_does_not_depend_on_the_unit_of_length(unit: float) -> None:
+    mesh, camera = sheet(), Intrinsics(90, 90, 30, 30)
+    image, depth = np.zeros((60, 60, 3), np.uint8), np.full((60, 60), 3 * unit, np.float32)
+    view = SourceView(image, camera, np.eye(4), depth, np.zeros((60, 60), np.bool_))
+    projection = project_vertices(mesh.xyz * np.float32(unit), np.eye(4), camera)
+    shown = visible_vertices(projection, mesh.faces, view, 0.0, ViewConfig())
+    # Half of the view's width is a third of the depth: 20 of the sheet's edges, less the image's border.
+    expected = np.abs(mesh.xyz[:, :2]).max(axis=1) < 0.96
+    assert (shown == expected).all()

@@ -120,3 +120,9 @@ def test_stopping_keeps_what_is_there(scene: TrainingScene) -> None:
     trainer = Trainer(scene, OPTIONS, CPU, draw_plainly)
     held_out = train(trainer, lambda t: t.step < 7)
     assert trainer.step == 7 and not trainer.is_done and held_out.psnr is not None
+
+
+@pytest.mark.parametrize(("weight", "name"), [("scale_weight", "scales"), ("opacity_weight", "opacities")])
+def test_penalties_make_splats_smaller_and_more_transparent(scene: TrainingScene, weight: str, name: str) -> None:
+    free, held = (trained(scene, replace(OPTIONS, **{weight: value}), steps=5) for value in (0.0, 10.0))
+    assert held.model.gaussians[name].mean() < free.model.gaussians[name].mean() - 0.01

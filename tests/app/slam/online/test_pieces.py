@@ -174,7 +174,8 @@ def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     off = pose((0.13, 0.03, 0.02), 0.03)
     assert np.allclose(refine_attached_pose(one, followed, off, 1.0, LENS), T, atol=0.005)
     lost = replace(followed, uv=noise.uniform((0, 0), (320, 240), (len(row), 2)).astype(np.float32))
-    assert refine_attached_pose(one, lost, off, 1.0, LENS) is off
+    few = [TrackedPoints(row[:n], followed.uv[:n], followed.T_network) for n in (0, 1, 3)]
+    assert all(refine_attached_pose(one, each, off, 1.0, LENS) is off for each in (lost, *few))
 
 
 @pytest.mark.parametrize("firm", [True, False])
