@@ -3,13 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stream_recon.models.heads import (
-    NEIGHBOURS,
-    ConvexUpsampling,
-    position_grid,
-    project_channels,
-    resize_bilinear,
-)
+from stream_recon.models.heads import NEIGHBOURS, ConvexUpsampling, position_grid, project_channels, resize_bilinear
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

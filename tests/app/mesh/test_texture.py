@@ -9,7 +9,7 @@ from stream_recon.app.mesh.blending import view_gains
 from stream_recon.app.mesh.config import TextureConfig, ViewConfig
 from stream_recon.app.mesh.fusion import SourceView
 from stream_recon.app.mesh.labelling import neighbours, patches_of, view_labels
-from stream_recon.app.mesh.rasterizer import project_vertices
+from stream_recon.app.mesh.rasterizer import project_vertices, rasterize
 from stream_recon.app.mesh.view_scores import choose_views, normals_and_areas, visible_vertices
 from tests.app.mesh.test_holes import sheet
 
@@ -116,7 +116,8 @@ def test_what_a_view_shows_does_not_depend_on_the_unit_of_length(unit: float) ->
     image, depth = np.zeros((60, 60, 3), np.uint8), np.full((60, 60), 3 * unit, np.float32)
     view = SourceView(image, camera, np.eye(4), depth, np.zeros((60, 60), np.bool_))
     projection = project_vertices(mesh.xyz * np.float32(unit), np.eye(4), camera)
-    shown = visible_vertices(projection, mesh.faces, view, 0.0, ViewConfig())
+    inverse = rasterize(projection, mesh.faces, (60, 60))[1]
+    shown = visible_vertices(projection, inverse, view, 0.0, ViewConfig())
     # Half of the view's width is a third of the depth: 20 of the sheet's edges, less the image's border.
     expected = np.abs(mesh.xyz[:, :2]).max(axis=1) < 0.96
     assert (shown == expected).all()
