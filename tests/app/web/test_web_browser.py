@@ -80,12 +80,19 @@ def test_a_video_from_upload_to_download(browser: Any, tmp_path: Path) -> None:
         assert 0 < kept < video.stat().st_size
         before = relay.passed
         relay.restore()
-        until(lambda: count(browser, ".job") and not count(browser, ".upload"), 60, "the end of the upload")
+        told: list[str] = []
+        """What the page has said of the job, which begins before its video is there."""
+
+        def is_told(words: str) -> bool:
+            told.append(element(browser, ".job .hint").text)
+            return any(words in text for text in told)
+
+        until(lambda: is_told("") and not count(browser, ".upload"), 60, "the end of the upload")
         # It went on where it was cut, and did not begin again.
         assert relay.passed - before < video.stat().st_size - kept + 300_000
         relay.close()
         browser.get(server.url)
-        until(lambda: "frame" in element(browser, ".job .hint").text, 120, "the progress")
+        until(lambda: is_told("frame"), 120, "the progress")
         until(lambda: element(browser, ".job a.primary").text == "Watch", 60)
         watch_while_it_runs(browser, element(browser, ".job a.primary").get_attribute("href"))
         until(lambda: not count(browser, '.job[data-kind="reconstruct"]'), 600, "the end of the run")
