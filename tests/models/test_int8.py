@@ -17,7 +17,7 @@ from stream_recon.models.int8 import (
 )
 from stream_recon.models.layers import Block, attend_within
 
-pytestmark = pytest.mark.skipif(not exact_levels(), reason="this CPU or torch has no products in int8")
+needs_products = pytest.mark.skipif(not exact_levels(), reason="this CPU or torch has no products in int8")
 
 
 def error(found: Tensor, expected: Tensor) -> float:
@@ -34,6 +34,7 @@ def test_activations_are_within_half_a_level_and_zero_is_exact(low: float, high:
     assert quantise(torch.cat([x, torch.zeros(1)]))[0][-1] == quantise(torch.cat([x, torch.zeros(1)]))[2]
 
 
+@needs_products
 @pytest.mark.parametrize("levels", [ALL_LEVELS, HALF_LEVELS])
 @torch.no_grad()
 def test_a_layer_is_near_the_exact_one(levels: int) -> None:
@@ -44,6 +45,7 @@ def test_a_layer_is_near_the_exact_one(levels: int) -> None:
     assert error(Int8Linear(layer, exact_levels(), gelu=True)(x), nn.functional.gelu(layer(x))) < 0.02
 
 
+@needs_products
 @torch.no_grad()
 def test_a_block_is_near_the_exact_one_with_its_gains() -> None:
     torch.manual_seed(0)
@@ -58,6 +60,7 @@ def test_the_choice_is_the_same_each_time() -> None:
     assert is_fastest(torch.float32) == is_fastest(torch.float32)
 
 
+@needs_products
 @torch.no_grad()
 def test_a_frame_is_independent_of_others_in_its_batch() -> None:
     torch.manual_seed(0)
