@@ -18,6 +18,8 @@ from stream_recon.configs.errors import InputError
 CAMERAS = ("image_02", "image_00")
 EARTH_RADIUS = 6_378_137.0
 """Radius in metres of the development kit's projection."""
+OXTS = 30
+"""Numbers of a row: latitude, longitude, altitude, roll, pitch, yaw, and others that are not used."""
 CAMERA_FILE, VELO_FILE, IMU_FILE = "calib_cam_to_cam.txt", "calib_velo_to_cam.txt", "calib_imu_to_velo.txt"
 
 
@@ -98,15 +100,17 @@ def _transform(file: Path) -> FloatArray:
 
 def _poses(path: Path, T_camera_first: FloatArray) -> tuple[dict[int, FloatArray], list[str]]:
     """Camera poses by frame number, from oxts, and a warning where a calibration for them is missing."""
-    files = sorted((path / "oxts" / "data").glob("*.txt")) if (path / "oxts" / "data").is_dir() else []
-    files = [file for file in files if file.stem.isdecimal()]
+    files = [file for file in sorted((path / "oxts" / "data").glob("*.txt")) if file.stem.isdecimal()]
     velo, imu = _find(path, VELO_FILE), _find(path, IMU_FILE)
     if not files:
         return {}, []
     if velo is None or imu is None:
         return {}, [f"oxts gives no poses without {VELO_FILE if velo is None else IMU_FILE}"]
     T_imu_camera = np.linalg.inv(T_camera_first @ _transform(velo) @ _transform(imu))
-    values = {int(file.stem): numbers(read_text(file), str(file), 6) for file in files}
+    values = {int(file.stem): numbers(read_text(file), str(file), OXTS) for file in files}
+    for number, row in values.items():
+        if len(row) != OXTS:
+            raise InputError(f"{path / 'oxts'}: frame {number} has {len(row)} numbers instead of {OXTS}")
     scale = float(np.cos(np.radians(values[min(values)][0])))
     first = _imu_pose(values[min(values)], scale)
     origin = np.eye(4)

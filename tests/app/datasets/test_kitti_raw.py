@@ -23,7 +23,7 @@ def write_drive(root: Path, kind: str = "sync") -> Path:
         write_image(drive / f"image_02/data/{number:010d}.png", number, SIZE)
         # A drive to the east: yaw 0 is east.
         longitude = LONGITUDE + 2.0 * number / (METRES_A_DEGREE * np.cos(np.radians(LATITUDE)))
-        write_lines(drive / f"oxts/data/{number:010d}.txt", f"{LATITUDE} {longitude:.12f} 110.0 0 0 0 1 2 3")
+        write_lines(drive / f"oxts/data/{number:010d}.txt", f"{LATITUDE} {longitude:.12f} 110.0 0 0 0" + " 1" * 24)
     stamps = [f"2011-09-26 13:02:25.{100 * number + 5:03d}000000" for number in range(4)]
     write_lines(drive / "image_02/timestamps.txt", *stamps)
     width, height = SIZE
@@ -73,3 +73,13 @@ def test_a_drive_without_all_times_is_refused(tmp_path: Path) -> None:
     write_lines(drive / "image_02/timestamps.txt", *["yesterday"] * 4)
     with pytest.raises(InputError, match="date and time"):
         scene.open()
+
+
+@pytest.mark.parametrize("change", ["fewer", "more"])
+def test_rows_of_other_columns_are_refused(tmp_path: Path, change: str) -> None:
+    drive = write_drive(tmp_path)
+    path = drive / "oxts/data/0000000002.txt"
+    words = path.read_text().split()
+    write_lines(path, " ".join(words[1:] if change == "fewer" else ["0", *words]))
+    with pytest.raises(InputError, match="30"):
+        load_kitti_raw(drive)
