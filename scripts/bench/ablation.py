@@ -66,7 +66,10 @@ CHANGES = {
 """Mechanisms without a switch, by name."""
 STAGES = {"online": 0, "offline": 1, "stereo": 2}
 """First stage that a configuration changes: stream, refinement, stereo."""
-MEASURES = {"stream": "ATE of the stream", "final": "ATE", "depth": "AbsRel", "dense": "AbsRel of stereo"}
+MEASURES = {
+    "stream": "ATE of the stream", "final": "ATE", "depth": "AbsRel", "dense": "AbsRel of stereo",
+    "confirmed": "confirmed pixels",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,9 @@ def measured(run: Run) -> dict[str, Any]:
                 pairs = ((result.surface_of(camera), result_of(folder, camera)) for camera in cameras)
                 assert truth is not None
                 dense_errors = dense_depth_errors(pairs, truth)
-                errors["dense"] = None if dense_errors is None else dense_errors.dense.absrel
+                if dense_errors is not None:
+                    errors["dense"] = dense_errors.dense.absrel
+                    errors["confirmed"] = dense_errors.shares["confirmed"]
             else:
                 metrics = evaluate_result(read_result(folder), truth).metrics()
                 errors["stream" if name == "stream" else "final"] = metrics.ate_over_path
