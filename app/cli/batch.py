@@ -78,14 +78,6 @@ def batch_command(
             panel=shared.WORKERS,
         ),
     ] = None,
-    ray: Annotated[
-        str | None,
-        shared.option(
-            "Run on a Ray cluster. All nodes need ROOT and the output.",
-            panel=shared.WORKERS,
-            metavar="local|auto|ADDRESS",
-        ),
-    ] = None,
     split: Annotated[
         int,
         shared.option("Process each video in this number of overlapping chunks, then join them.", panel=shared.WORKERS),
@@ -125,7 +117,6 @@ def batch_command(
         split=split,
         workers=workers,
         streams=streams,
-        ray=ray,
         dry_run=dry_run,
         compare=compare,
         masks=masks,

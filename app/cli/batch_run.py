@@ -10,7 +10,6 @@ from rich.console import Console
 
 from stream_recon.app.batch.jobs import ModelLoader
 from stream_recon.app.batch.plan import Batch, find_masks, find_scales
-from stream_recon.app.batch.ray_workers import RayPool
 from stream_recon.app.batch.remote_store import open_store
 from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.shared_network import DEFAULT_STREAMS, SharedNetworkPool, check_streams, shares_by_default
@@ -41,11 +40,9 @@ class BatchOptions:
     """Of each scene's run; without a source of scale."""
     split: int = 1
     workers: int | None = None
-    """Processes (None: one); with Ray, actors (None: one for each GPU)."""
+    """Processes (None: one)."""
     streams: int | None = None
     """Scenes at once on each GPU through one network; None: chosen automatically."""
-    ray: str | None = None
-    """``local``, ``auto`` (the cluster of this machine), or the address of a cluster."""
     dry_run: bool = False
     compare: Path | None = None
     masks: Path | None = None
@@ -126,26 +123,23 @@ def _pool(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int)
     streams = _streams(options, loader, store, scenes)
     if streams is not None:
         return SharedNetworkPool(loader, store, streams)
-    if options.ray is None and (options.workers is None or options.workers == 1):
+    if options.workers is None or options.workers == 1:
         return SerialPool(loader, store)
     if store.single_process:
         raise ConfigError(f"{options.out} can be read by one process only: workers need a folder or a shared address")
-    if options.ray is not None:
-        return RayPool(loader, store, options.ray, options.workers)
-    assert options.workers is not None
     return ProcessPool(loader, store, options.workers)
 
 
 def _streams(options: BatchOptions, loader: ModelLoader, store: Store, scenes: int) -> int | None:
     """Number of streams that share a network; None: each worker has its own."""
     if options.streams is None:
-        if options.workers is not None or options.ray is not None or store.single_process:
+        if options.workers is not None or store.single_process:
             return None
         return DEFAULT_STREAMS if scenes * options.split > 1 and shares_by_default(loader) else None
     if options.streams < 1:
         raise ConfigError(f"--streams must be at least 1, not {options.streams}")
-    if options.workers is not None or options.ray is not None:
-        raise ConfigError("--streams cannot be combined with --workers or --ray")
+    if options.workers is not None:
+        raise ConfigError("--streams cannot be combined with --workers")
     if store.single_process:
         raise ConfigError(f"{options.out} can be read by one process only: streams need a folder or a shared address")
     check_streams(loader)

@@ -1,6 +1,5 @@
-"""Scenes an hour of `stream-recon batch` with one worker, with several, and with Ray where it is installed."""
+"""Scenes an hour of `stream-recon batch` with one worker, and with several."""
 
-import importlib.util
 import shlex
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -31,10 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> None:
     """Wall time from the first worker's start to the last scene's end, model loading included."""
     workers = options.workers
-    several = ["--workers", workers]
-    modes = {"1 worker": ["--workers", 1], f"{workers} workers": several}
-    if importlib.util.find_spec("ray") is not None:
-        modes[f"Ray, {workers} actors"] = [*several, "--ray", "local"]
+    modes = {"1 worker": ["--workers", 1], f"{workers} workers": ["--workers", workers]}
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         for name, mode in modes.items():
@@ -44,5 +40,3 @@ def run(options: Namespace) -> None:
             shown = f"{totals['scenes_per_hour']:.0f} scenes/hour ({totals['scenes']} scenes, {totals['frames']} frames"
             row(f"batch, {name}", f"{shown} in {totals['seconds']:.1f} s)")
     row(f"speed-up of {workers} workers over 1", f"{seconds[0] / seconds[1]:.2f}")
-    for ray in seconds[2:]:
-        row("Ray, plain workers", f"{ray:.1f} s, {seconds[1]:.1f} s")

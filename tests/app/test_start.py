@@ -27,7 +27,7 @@ def test_what_workers_and_commands_import_at_their_start_leaves_torch_alone(pack
     name, (folder,) = package.__name__, package.__path__
     modules = modules_of(name, Path(folder))
     assert len(modules) > 5
-    assert not imported_with(modules) & {"torch", "stream_recon.app.engine.engine", "ray"}
+    assert not imported_with(modules) & {"torch", "stream_recon.app.engine.engine"}
 
 
 def test_help_needs_no_more_than_the_options() -> None:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it() -> None:
-    assert str(missing_library("--ray", "ray", "fsspec")) == "--ray needs ray and fsspec: pip install ray fsspec"
+    assert str(missing_library("--x", "a", "b")) == "--x needs a and b: pip install a b"
     otherwise = missing_library("x", "a", "b", "c", otherwise="use y")
     assert str(otherwise) == "x needs a, b and c: pip install a b c, or use y"
 

@@ -177,7 +177,6 @@ class RoomLoader:
     """The first process that reaches frame 6 of a scene writes this file and is killed."""
     die_always: bool = False
     unusable: bool = False
-    crashing: bool = False
     """Loading raises an unexpected error."""
     named_gpus: tuple[str, ...] = ()
     notes: Path | None = None
@@ -202,8 +201,6 @@ class RoomLoader:
         assert weights_sha256 in (None, WEIGHTS, HASHED_ELSEWHERE)
         if self.unusable:
             raise WeightsError("weights of another family")
-        if self.crashing:
-            raise ZeroDivisionError("in the driver\nof the GPU")
         if self.notes is not None:
             given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
             (self.notes / str(os.getpid())).write_text(" ".join(given))

@@ -2,7 +2,6 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -118,14 +117,6 @@ def test_workers_and_split_give_the_same_scenes(run: Run, data: Path, tmp_path: 
         "long.mp4": 60,
     }
     assert len(scenes["long.mp4"]["overlaps"]) == 1 and "overlaps" not in scenes["walk one.mp4"]
-
-
-def test_ray_has_to_be_installed(
-    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert run("batch", str(data), "-o", "out", "--ray", "local") == 2
-    assert "--ray needs ray and fsspec: pip install ray fsspec" in capfd.readouterr().err
 
 
 @pytest.mark.slow

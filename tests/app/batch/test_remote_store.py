@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from stream_recon.app.batch.remote_store import RemoteFiles, RemoteStore, open_store, remote_lock
-from stream_recon.app.batch.runner import run_batch
 from stream_recon.app.batch.store import LOCK_NAME, LocalStore
 from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
-from tests.app.batch.fakes import Listening, RoomLoader, batch_of, result_files, room_scene, run, states
+from tests.app.batch.fakes import RoomLoader, batch_of, result_files, room_scene, run, states
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -121,20 +120,6 @@ def test_a_worker_killed_in_mid_scene_changes_nothing_at_an_address(tmp_path: Pa
     store = store_at(f"file://{tmp_path}/out")
     summary = run(batch_of(root, store, scenes), RoomLoader(die_once=marker), 2)
     assert marker.exists() and [scene["status"] for scene in summary["scenes"]] == ["done", "done"]
-    for name in ("a", "b"):
-        assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
-
-
-def test_ray_actors_upload_their_results(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    from stream_recon.app.batch.ray_workers import RayPool
-
-    root = tmp_path / "data"
-    scenes, loader = [room_scene(root / "a"), room_scene(root / "b", 9)], RoomLoader()
-    run(batch_of(root, tmp_path / "plain", scenes))
-    batch = batch_of(root, store_at(f"file://{tmp_path}/out"), scenes)
-    summary = run_batch(batch, loader, RayPool(loader, batch.store, "local", 1), Listening())
-    assert states(summary) == {"a": ("done", False), "b": ("done", False)}
     for name in ("a", "b"):
         assert result_files(tmp_path / "out" / name) == result_files(tmp_path / "plain" / name)
 
