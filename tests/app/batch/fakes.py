@@ -90,11 +90,10 @@ class RoomEngine:
     cache_use: dict[str, object] = {}  # noqa: RUF012
     reference_frames = ()
     threads = 0
-    weights_sha256 = WEIGHTS
     scale_frames = 4
 
-    def __init__(self, loader: "RoomLoader") -> None:
-        self.preset = fake_preset()
+    def __init__(self, loader: "RoomLoader", weights_sha256: str) -> None:
+        self.preset, self.weights_sha256 = fake_preset(), weights_sha256
         self._loader = loader
         self.reset()
 
@@ -204,7 +203,7 @@ class RoomLoader:
         if self.notes is not None:
             given = [os.environ.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")]
             (self.notes / str(os.getpid())).write_text(" ".join(given))
-        return RoomEngine(self)
+        return RoomEngine(self, weights_sha256 or WEIGHTS)
 
 
 class Listening:

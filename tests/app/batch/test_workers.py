@@ -15,6 +15,7 @@ from stream_recon.app.batch.workers import ProcessPool
 from stream_recon.app.core.cancel import Cancel
 from stream_recon.configs.errors import WeightsError
 from tests.app.batch.fakes import (
+    WEIGHTS,
     Listening,
     RoomLoader,
     RoomScene,
@@ -122,6 +123,8 @@ def test_workers_share_out_gpus_and_cores(tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted(gpu for gpu, _ in given) == ["4", "4", "GPU-9"]
     cores = len(os.sched_getaffinity(0))
     assert {int(threads) for _, threads in given} == {max(1, cores // 3)}
+    records = [json.loads((tmp_path / "out" / name / "run.json").read_text()) for name in "abc"]
+    assert [record["weights_sha256"] for record in records] == [WEIGHTS] * 3, "hashed while workers loaded them"
 
 
 @pytest.mark.slow

@@ -45,7 +45,8 @@ def test_a_preset_that_fits_is_used_by_its_name(run: Run, capfd: pytest.CaptureF
     assert run("--memory", "2GB", "--preset", "small") == 0
     out = capfd.readouterr().out
     assert "walk.mp4, 64x48, in 2.00 GB" in out and "NVIDIA H200 (there is no CUDA device" in out
-    assert "224x168" in out and "full" in out
+    (row,) = [line.replace("│", " ").split() for line in out.splitlines() if "224x168" in line]
+    assert row[:4] == ["small", str(load_preset("small").stream.window), "224x168", "full"] and row[5] == "GB", out
     assert out.splitlines()[-1] == "stream-recon walk.mp4 --preset small"
 
 

@@ -48,14 +48,19 @@ def test_new_views_are_found_with_and_without_their_camera(place: tuple[Localiza
             assert set(found.frames) <= set(range(len(WALK)))
 
 
-def test_a_picture_of_another_size_and_field_of_view(place: tuple[LocalizationMap, Similarity, Path]) -> None:
+@pytest.mark.parametrize(("query", "border"), [(0, 40), (1, 110)])
+def test_a_picture_of_another_size_and_field_of_view(
+    place: tuple[LocalizationMap, Similarity, Path], query: int, border: int
+) -> None:
     here, S, _ = place
-    T = queries()[0]
-    cropped = cv2.resize(picture(T, draw=4)[0][20:200, 40:280], None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
-    found = here.localize(cropped)
+    T = queries()[query]
+    top = border * SIZE[1] // SIZE[0]
+    cut = picture(T, draw=4)[0][top : SIZE[1] - top, border : SIZE[0] - border]
+    zoom = SIZE[0] / cut.shape[1]
+    found = here.localize(cv2.resize(cut, SIZE, interpolation=cv2.INTER_CUBIC))
     assert isinstance(found, Localization)
     assert np.linalg.norm(S.move_pose(found.T_world_camera)[:3, 3] - T[:3, 3]) < 0.06
-    assert found.intrinsics.fx == pytest.approx(2 * FOCAL, rel=0.03)
+    assert found.intrinsics.fx == pytest.approx(zoom * FOCAL, rel=0.03)
 
 
 def test_other_places_are_refused(place: tuple[LocalizationMap, Similarity, Path]) -> None:

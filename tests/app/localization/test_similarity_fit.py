@@ -1,12 +1,17 @@
 """Similarity of two results by pixels: exact where depths are not, and not led away by wrong matches."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from stream_recon.app.core import so3
 from stream_recon.app.core.camera_model import CameraModel
 from stream_recon.app.core.transforms import Similarity, align, invert_pose, rotation_angle_deg
+from stream_recon.app.localization.config import DEFAULT_LOCALIZATION
 from stream_recon.app.localization.similarity_fit import SharedPixels, fit_pixels
 
 LENS = CameraModel(400.0, 320.0, 240.0)
@@ -77,3 +82,27 @@ def test_the_true_similarity_stays_where_it_is() -> None:
     there, back = shared(np.random.default_rng(9), 0.0)
     moved = errors(fit_pixels(TRUE, there, back, 4.5))
     assert moved[0] < 0.3 and moved[1] < 0.02 and moved[2] < 0.05
+
+
+def test_of_exact_points_it_is_the_minimum_that_scipy_finds() -> None:
+    random = np.random.default_rng(2)
+    exact = [
+        replace(each, spread=np.zeros_like(each.spread), uv=each.uv + random.normal(0, 3, each.uv.shape))
+        for each in shared(random, 0.3)
+    ]
+
+    def moved(x: FloatArray) -> Similarity:
+        return Similarity(TRUE.scale * np.exp(x[6]), so3.exp(x[None, :3])[0] @ TRUE.rotation, TRUE.translation + x[3:6])
+
+    def cost(x: FloatArray, loss_px: float = DEFAULT_LOCALIZATION.pose.loss_px) -> float:
+        total = 0.0
+        for each, S in zip(exact, (moved(x).inverse(), moved(x)), strict=True):
+            error = _project(each.T_camera_world, S.apply(each.points)) - each.uv
+            total += np.log1p((error**2).sum(axis=1) / loss_px**2).sum()
+        return total
+
+    # The minimum of a narrower loss is no minimum of this one, however near.
+    narrow = moved(minimize(partial(cost, loss_px=0.5), np.zeros(7), method="BFGS").x)
+    best = errors(moved(minimize(cost, np.zeros(7), method="BFGS").x))
+    assert np.abs(errors(narrow) - best).max() > 0.02
+    assert errors(fit_pixels(narrow, *exact, 4.5)) == pytest.approx(best, abs=0.01)

@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,29 @@ def test_a_sink_that_fails_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
             publisher.add(_result(index))
     assert publisher.failures == ["a test: disk full"] and len(good.messages) == 3
     assert sum("disk full" in record.message for record in caplog.records) == 1
+
+
+def test_where_publishing_breaks_the_run_goes_on_and_nothing_is_kept_for_it() -> None:
+    release = threading.Event()
+
+    class BrokenSink(KeptSink):
+        def joined(self) -> frozenset[Topic]:
+            raise ZeroDivisionError("a mistake of the program")
+
+    sink = BrokenSink(Topic.POINTS, before=lambda topic: bool(release.wait(10)) and None)
+    with ResultPublisher([sink], _options()) as publisher:
+        for index in range(2):
+            publisher.add(_result(index))
+        waiting = _result(2)
+        kept = weakref.ref(waiting)
+        publisher.add(waiting)
+        del waiting
+        sink.wake()
+        release.set()
+        assert eventually(lambda: publisher.failures)
+        publisher.add(_result(3))
+        assert eventually(lambda: kept() is None) and publisher.flush()
+    assert publisher.failures == ["publishing failed: a mistake of the program"]
 
 
 def test_a_revision_moves_map_to_odom_alone() -> None:

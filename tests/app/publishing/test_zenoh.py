@@ -5,6 +5,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,15 @@ def test_late_subscriber_gets_latched_topics(endpoint: str) -> None:
                 path = _decoded(early.samples[-1], "nav_msgs/msg/Path")
                 assert len(path.poses) == 8 and path.header.frame_id == "map"
                 subscriber.undeclare()
+
+
+def test_a_sink_wakes_its_publisher_for_peers_alone(endpoint: str) -> None:
+    woken: list[frozenset[Topic]] = []
+    with session(endpoint) as opened, closing(ZenohSink(endpoint)) as sink:
+        sink.start(lambda: woken.append(sink.joined()))
+        assert not woken
+        PlainSubscriber(opened, "0/stream_recon/odometry/**")
+        assert eventually(lambda: woken) and woken == [frozenset({Topic.ODOMETRY})]
 
 
 def test_without_a_peer_nothing_is_encoded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
