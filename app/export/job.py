@@ -15,7 +15,7 @@ from stream_recon.app.core.transforms import level_axes
 from stream_recon.app.export.view import PinholeView, Up, shared_view
 from stream_recon.app.result.cameras import FrameCamera, select_cameras
 from stream_recon.app.result.cloud import POINTS_NAME, write_result_cloud
-from stream_recon.app.result.depth import depth_path, read_depth
+from stream_recon.app.result.depth import depth_path
 from stream_recon.app.result.files import checked_points, stored_points
 from stream_recon.app.result.folder import ResultFolder
 from stream_recon.app.result.tracks import SparseTracks, read_tracks
@@ -119,14 +119,7 @@ class ExportJob:
     @cached_property
     def view(self) -> PinholeView:
         """The pinhole camera of all frames, at the source's size. Raises StreamReconError."""
-        cameras = self.result.cameras
-        size = cameras[0].source_size if cameras else None
-        if size is None:
-            # A result of an early version: --max-disk may have removed the first files.
-            chosen = select_cameras(cameras, "all")
-            first = next((camera for camera in chosen if self.has_depth(camera)), chosen[0])
-            size = read_depth(depth_path(self.result.folder, first.index)).transform.source_size
-        return shared_view(cameras, self.tracks, size)
+        return shared_view(select_cameras(self.result.cameras, "all"), self.tracks)
 
 
 @dataclass

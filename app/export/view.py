@@ -132,13 +132,12 @@ def undistorted_view(source_size: tuple[int, int], source: Intrinsics) -> Pinhol
     return PinholeView(source_size, source, source_size, source.pinhole)
 
 
-def shared_view(cameras: Sequence[FrameCamera], tracks: SparseTracks | None, fallback: tuple[int, int]) -> PinholeView:
+def shared_view(cameras: Sequence[FrameCamera], tracks: SparseTracks | None) -> PinholeView:
     """One view for all frames, of the refinement's camera, or else of the median of the frames' cameras.
 
-    ``fallback``: the source's size where the cameras do not have it, as in old results. Raises InputError: the frames'
-    images had different sizes.
+    Raises InputError: the frames' images had different sizes.
     """
-    sizes = {camera.source_size or fallback for camera in cameras}
+    sizes = {camera.source_size for camera in cameras}
     if len(sizes) > 1:
         raise InputError("the result's images are of different sizes: an export needs images of one camera")
     size = sizes.pop()

@@ -137,22 +137,15 @@ class TrackedDepth:
 def _depths(result: ResultFolder, content: FeatureMap) -> NDArray[np.float32]:
     """Depths [F] of a map's features in the unit of the depth files: of triangulated points, else of depth maps."""
     z = np.zeros(len(content.uv), np.float32)
-    cameras = {camera.index: camera for camera in result.cameras}
-    camera_model = camera_model_of(content)
-    tracks = read_tracks(result.folder)
-    scale: Scale | None = None
-    tracked: TrackedDepth | None = None
-    for row, index in enumerate(content.frame.tolist()):
-        camera = cameras.get(index)
-        if camera is None or camera.source_size is None:
-            continue
-        if scale is None or tracked is None:
-            size = (int(content.size[0]), int(content.size[1]))
-            scale = Scale(size[0] / camera.source_size[0], size)
-            tracked = TrackedDepth(tracks, scale)
+    rows = {index: row for row, index in enumerate(content.frame.tolist())}
+    camera_model, size = camera_model_of(content), (int(content.size[0]), int(content.size[1]))
+    scale = Scale(size[0] / result.cameras[0].source_size[0], size)
+    tracked = TrackedDepth(read_tracks(result.folder), scale)
+    for camera in (camera for camera in result.cameras if camera.index in rows):
+        row = rows[camera.index]
         part = slice(int(content.start[row]), int(content.start[row + 1]))
         uv = content.uv[part].astype(np.float64) / UV_STEPS
-        points, known = tracked.points(index, uv)
+        points, known = tracked.points(camera.index, uv)
         T = invert_pose(camera.T_world_camera)
         exact = points @ T[2, :3] + T[2, 3]
         measured = _sampled(result, camera, uv, camera_model, scale) if not known.all() else np.zeros(len(uv))

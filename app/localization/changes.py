@@ -78,7 +78,7 @@ def changed_frames(
 ) -> Iterator[tuple[FrameCamera, float, NDArray[np.float32]]]:
     """Each frame, the share of its image that stands in free space of the other result, and its points [N, 3]."""
     others = other.surface_cameras
-    poses = [(c.T_world_camera, c.intrinsics, c.source_size or (1, 1)) for c in others]
+    poses = [(c.T_world_camera, c.intrinsics, c.source_size) for c in others]
 
     @lru_cache(config.cached_views)
     def view(number: int) -> DepthView:

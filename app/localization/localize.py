@@ -127,7 +127,7 @@ class LocalizationMap:
         content = read_map(folder, result.refinement_id)
         if content is None or not len(content.frame):
             raise InputError(f"{folder} has no map: stream-recon refine {folder} makes it")
-        width = max((camera.source_size or (1, 1))[0] for camera in result.cameras)
+        width = max(camera.source_size[0] for camera in result.cameras)
         size = (int(content.size[0]), int(content.size[1]))
         tracked = TrackedDepth(read_tracks(folder), Scale(size[0] / width, size), config.map)
         return cls(content, result.cameras, tracked, config)

@@ -50,8 +50,7 @@ def _detections(
         for frame in source:
             camera = searched.get(frame.index)
             if camera is not None:
-                height, width = frame.rgb.shape[:2]
-                view = view or shared_view([camera], tracks, (width, height))
+                view = view or shared_view([camera], tracks)
                 for marker, corners in detector.find(np.asarray(cv2.cvtColor(frame.rgb, cv2.COLOR_RGB2GRAY), np.uint8)):
                     undistorted = _undistorted(corners, camera, view if tracks is not None else None)
                     if np.isfinite(undistorted).all():
