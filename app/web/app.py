@@ -100,6 +100,7 @@ async def _keep_house(routes: Routes, viewers: Viewers, sessions: Sessions, ever
         await asyncio.sleep(every_s)
         try:
             await viewers.close_idle()
+            sessions.check_engine()
             await sessions.close_idle()
             routes.scans.close_idle()
             await routes.tend_uploads()

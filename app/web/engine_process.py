@@ -16,6 +16,8 @@ ENGINE = (sys.executable, "-m", "stream_recon.app.api.session_engine")
 """The command that runs it."""
 MAX_LINE = 2**27
 """Bytes of a message, such as a revision of all frames."""
+KILL_SECONDS = 10.0
+"""Time for a killed process to end."""
 FAILED = "the engine has ended, perhaps out of memory"
 
 
@@ -31,6 +33,7 @@ class EngineProcess:
         self._starting = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._used = time.monotonic()
+        self._has_worked = False
 
     @property
     def pid(self) -> int | None:
@@ -41,6 +44,7 @@ class EngineProcess:
         """Start it where it does not run. Raises OSError."""
         async with self._starting:
             if self._process is None:
+                self._has_worked = False
                 self._process = await asyncio.create_subprocess_exec(
                     *self._program,
                     stdin=asyncio.subprocess.PIPE,
@@ -66,24 +70,34 @@ class EngineProcess:
         if process is not None:
             await _kill(process)
 
+    def give_up(self, reason: str) -> None:
+        """Kill it as one that has died, without waiting for its end."""
+        process, self._process = self._process, None
+        if process is not None and self._reader is not None:
+            self._reader.cancel()
+            with suppress(ProcessLookupError):
+                process.kill()
+            self._lose(reason, self._has_worked)
+
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        reason, has_worked = FAILED, False
+        reason = FAILED
         with suppress(ValueError, msgspec.MsgspecError):  # no message, or too long a one
             while line := await process.stdout.readline():
                 message = msgspec.json.decode(line)
                 if "session" in message:
-                    has_worked = True
+                    self._has_worked = True
                     self._hear(message)
                 else:
                     reason = message["message"]
         if self._process is process:
             self._process = None
-            self._lose(reason, has_worked)
+            self._lose(reason, self._has_worked)
             await _kill(process)
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
-    await process.wait()
+    with suppress(TimeoutError):  # a driver may hold it
+        await asyncio.wait_for(process.wait(), KILL_SECONDS)

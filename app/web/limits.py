@@ -19,6 +19,8 @@ class WebLimits:
     unread: int = 1000
     """Messages that a session keeps for its client; with more it takes no frames of it."""
     unread_bytes: int = 32_000_000
+    engine_s: float = 60.0
+    """Longest time for a step of the sessions' engine; it may take `SLOW_START` times that to load, and at first."""
     waiting_jobs: int = 200
     scans: int = 4
     """Scans, of which most are being refined: a phone does not wait for that."""
@@ -40,6 +42,7 @@ class WebLimits:
     """Longest pause between frames of a scan; a longer one begins a new segment."""
 
 
+SLOW_START = 5
 RETRY = {"Retry-After": "5"}
 """Header of answers to what a limit refuses, in seconds."""
 

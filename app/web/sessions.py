@@ -3,7 +3,7 @@
 What a session tells has numbers and is kept until the client confirms it. One frame is with the engine and one waits,
 which a newer one replaces: a frame is acknowledged when it goes to the engine, or is dropped.
 
-Where the engine dies, another one is started. It gets the frames without a result again, and sessions go on in a new
+Where the engine dies, or does not answer in time, another one is started. It gets the frames without a result again, and sessions go on in a new
 segment. Frames that the dead one was at work on are tried one session at a time: one that kills engines is found.
 """
 
@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stream_recon.app.sources.images import NOMINAL_FPS
 from stream_recon.app.viewer.guard import RateLimiter
 from stream_recon.app.web.engine_process import EngineProcess, Message
-from stream_recon.app.web.limits import RETRY, WebLimits
+from stream_recon.app.web.limits import RETRY, SLOW_START, WebLimits
 from stream_recon.app.web.monitoring import ServerMetrics
 from stream_recon.configs.errors import StreamReconError
 
@@ -63,6 +63,8 @@ class StreamSession:
     waiting: Message | None = None
     engine: Literal["", "begun", "ready", "busy"] = ""
     """What the engine does: it does not know the session, knows it, asks for a message, has one."""
+    asked: float = 0.0
+    """When it got the session's last message, or said something of it."""
     taken: deque[Message] = field(default_factory=lambda: deque(maxlen=MAX_AGAIN))
     """Frames that went to the engine, without those before the last result."""
     again: deque[Message] = field(default_factory=deque)
@@ -124,6 +126,7 @@ class Sessions:
         self._losses = 0
         """Engines that died since the last result."""
         self._restart: asyncio.Task[None] | None = None
+        self._has_results = False
         self.engine = EngineProcess(program, self._hear, self._lose)
 
     def __len__(self) -> int:
@@ -176,6 +179,16 @@ class Sessions:
         if not self._sessions:
             await self.engine.close_idle(self._limits.viewer_idle_s)
 
+    def check_engine(self) -> None:
+        """Replace an engine that has left a session without an answer for too long."""
+        for session in self._sessions.values():
+            is_quick = session.engine == "busy" and self._has_results
+            limit_s = self._limits.engine_s * (1 if is_quick else SLOW_START)
+            is_asked = session.engine in ("begun", "busy") and not session.is_over
+            if is_asked and time.monotonic() - session.asked > limit_s:
+                self.engine.give_up(f"the engine has not answered for {limit_s:g} s")
+                break
+
     async def _admit(self, socket: WebSocket) -> StreamSession:
         """The session that the first message begins or resumes. Raises ProtocolError."""
         config = await asyncio.wait_for(_next(socket), CONFIG_SECONDS)
@@ -216,7 +229,7 @@ class Sessions:
     def _introduce(self, session: StreamSession) -> None:
         """Make a session known to the engine."""
         if not session.engine and not session.is_over:
-            session.engine = "begun"
+            session.engine, session.asked = "begun", time.monotonic()
             self.engine.send({**session.config, "session": session.id})
 
     def _take(self, session: StreamSession, message: Message) -> None:
@@ -266,7 +279,7 @@ class Sessions:
                 message["time"] = session.next_time
             session.next_time = None
             session.taken.append(message)
-        session.engine = "busy"
+        session.engine, session.asked = "busy", time.monotonic()
         self.engine.send({**message, "session": session.id})
 
     def _end_trial(self, session: StreamSession) -> None:
@@ -286,6 +299,7 @@ class Sessions:
         session = self._sessions.get(message.pop("session"))
         if session is None or session.is_over:
             return
+        session.asked = time.monotonic()
         if message["type"] == "ready":
             session.engine = "ready"
             if not session.again and not session.is_finishing:
@@ -303,6 +317,7 @@ class Sessions:
         self._metrics.count("messages_total", type=message["type"])
         if message["type"] == "result":
             self._losses = session.losses = 0
+            self._has_results = True
             session.last_time = message["time"]
             session.segment = message["segment"] = session.first_segment + message["segment"]
             while session.taken and session.taken[0]["frame"] <= number:

@@ -15,8 +15,8 @@ from stream_recon.app.core.types import FrameResult, FrameRevision, ImageTransfo
 from stream_recon.app.sources.images import checked_time
 from stream_recon.configs.errors import InputError
 
-SIZE, DEADLY, UNWANTED = (96, 128), (64, 64), (80, 80)
-"""Heights and widths of images: good ones, those that kill the engine, and those that it refuses."""
+SIZE, DEADLY, UNWANTED, STICKY = (96, 128), (64, 64), (80, 80), (64, 80)
+"""Heights and widths of images: good ones, and those that kill the engine, that it refuses, and at which it hangs."""
 SLOW_SECONDS = 0.3
 """Duration of a step with ``mapping`` off."""
 
@@ -42,6 +42,8 @@ class FakeStream:
         at = checked_time(timestamp, self._time)
         if rgb.shape[:2] == DEADLY:
             os._exit(1)
+        if rgb.shape[:2] == STICKY:
+            time.sleep(1000)
         if rgb.shape[:2] == UNWANTED:
             raise InputError("an image of another size")
         time.sleep(self._seconds)

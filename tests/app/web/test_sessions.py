@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from stream_recon.app.web.limits import WebLimits
-from tests.app.web.fake_session_engine import DEADLY, SIZE, UNWANTED
+from tests.app.web.fake_session_engine import DEADLY, SIZE, STICKY, UNWANTED
 from tests.app.web.serving import served
 
 ADDRESS = "ws://127.0.0.1:8080/v1/stream"
@@ -250,6 +250,32 @@ def test_sessions_go_on_when_their_engine_is_killed(tmp_path: Path) -> None:
         assert (messages[-1]["frames"], messages[-1]["dropped"]) == (len(frames), 0)
 
 
+def test_sessions_go_on_when_their_engine_hangs(tmp_path: Path) -> None:
+    limits = WebLimits(engine_s=1, housekeeping_s=0.1)
+    with (
+        served(tmp_path / "data", limits=limits) as client,
+        client.websocket_connect(ADDRESS) as busy,
+        client.websocket_connect(ADDRESS) as idle,
+    ):
+        begin(busy, mapping="off")
+        begin(idle)
+        send(idle, 0)
+        engine = int(until(idle, "result")[-1]["pose"][1][3])
+        send(busy, 0)
+        until(busy, "video.ack", frame=0)
+        os.kill(engine, signal.SIGSTOP)
+        for number in (1, 2):
+            send(busy, number)
+        messages = until(busy, "result", frame=2)
+        assert [each["frame"] for each in messages if each["type"] == "result"] == [0, 2]
+        send(idle, 1)
+        last = until(idle, "result")[-1]
+        assert (last["frame"], last["segment"]) == (1, 1) and last["pose"][1][3] != engine
+        assert figure(client, "engine_losses_total") == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(engine, 0)
+
+
 def test_an_end_is_told_once_also_where_the_engine_dies_at_it_or_after_it(tmp_path: Path) -> None:
     with (
         served(tmp_path / "data") as client,
@@ -287,6 +313,22 @@ def test_a_frame_that_kills_engines_ends_its_session_alone(tmp_path: Path) -> No
         assert [each["frame"] for each in until(other, "result", frame=1) if each["type"] == "result"] == [0, 1]
         assert figure(client, "engine_losses_total") == 2
         assert figure(client, "sessions") == 1
+
+
+def test_a_frame_at_which_engines_hang_ends_its_session_alone(tmp_path: Path) -> None:
+    limits = WebLimits(engine_s=1, housekeeping_s=0.1)
+    with served(tmp_path / "data", limits=limits) as client, client.websocket_connect(ADDRESS) as other:
+        begin(other)
+        send(other, 0)
+        until(other, "result")
+        with client.websocket_connect(ADDRESS) as socket:
+            begin(socket)
+            send(socket, 0, data=picture(STICKY))
+            failed = until(socket, "error")[-1]
+            assert (failed["code"], failed["message"]) == ("engine_failed", "the engine has not answered for 1 s")
+        send(other, 1)
+        assert until(other, "result", frame=1)
+        assert figure(client, "engine_losses_total") == 2
 
 
 def test_an_engine_that_cannot_work_is_told(tmp_path: Path) -> None:
