@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
@@ -19,7 +20,7 @@ from stream_recon.app.web.engine_process import ENGINE
 from stream_recon.app.web.jobs import JobStore
 from stream_recon.app.web.limits import DEFAULT_LIMITS, WebLimits
 from stream_recon.app.web.monitoring import ServerMetrics
-from stream_recon.app.web.operations import Health, operations
+from stream_recon.app.web.operations import Health, operations, routes_of
 from stream_recon.app.web.proxy import ViewerProxy
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
@@ -73,7 +74,7 @@ def make_app(
         routes=[
             Route("/", _page("index.html")),
             Route("/scan", _page("scan.html")),
-            *(Route(each.path, each.endpoint, methods=[each.method]) for each in operations(routes, scans, health)),
+            *routes_of(operations(routes, scans, health)),
             WebSocketRoute("/v1/stream", sessions.stream),
             WebSocketRoute("/api/scans/{id}/stream", scans.scan_socket),
             Route("/view/{name}", proxy.page),
@@ -82,7 +83,7 @@ def make_app(
             Route("/view/{name}/{path:path}", proxy.page),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        exception_handlers={500: _failed},
+        exception_handlers={HTTPException: _refused, 500: _failed},
         lifespan=lifespan,
     )
     return Access(application, policy, limits.sockets, metrics)
@@ -106,6 +107,10 @@ async def _keep_house(routes: Routes, viewers: Viewers, sessions: Sessions, ever
             await routes.tend_uploads()
         except (OSError, StreamReconError) as error:  # such as of one upload: the others are tended the next time
             log.warning("the server cannot tend its uploads, scans and viewers: %s", error)
+
+
+async def _refused(_: Request, error: Any) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

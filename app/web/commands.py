@@ -10,34 +10,26 @@ from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
 from stream_recon.configs.errors import ConfigError
 
-ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f\ud800-\udfff]{1,2000}", re.IGNORECASE)
+ADDRESS = re.compile(r"(rtsps?|https?|rtmps?|srt|udp|tcp)://[^\s\x00-\x1f]{1,2000}", re.IGNORECASE)
 """Addresses that a page may give; paths of this machine are not among them."""
 CAMERA = re.compile(r"[0-9]{1,2}")
-SCALE = re.compile(r"(marker:\d+(\.\d+)?|height:\d+(\.\d+)?|frames:\d+,\d+,\d+(\.\d+)?|exif)")
+SCALE = "(marker:[0-9]+([.][0-9]+)?|height:[0-9]+([.][0-9]+)?|frames:[0-9]+,[0-9]+,[0-9]+([.][0-9]+)?|exif)"
 """Sources of metric scale without a file."""
-MAX_FRAMES = 10_000_000
+Schema = dict[str, Any]
+"""A JSON Schema, of the keywords that `_fits` knows."""
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_FRAMES
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-OPTIONS: dict[str, tuple[Callable[[object], bool], Callable[[Any], list[str]]]] = {
-    "stride": (_is_count, lambda value: ["--stride", str(value)]),
-    "max_frames": (_is_count, lambda value: ["--max-frames", str(value)]),
-    "scale": (
-        lambda value: isinstance(value, str) and SCALE.fullmatch(value) is not None,
-        lambda value: ["--scale-from", value],
-    ),
-    "mesh": (_is_bool, lambda value: [] if value else ["--no-mesh"]),
-    "dense": (_is_bool, lambda value: [] if value else ["--dense", "off"]),
-    "mapping": (lambda value: value in ("full", "stream", "off"), lambda value: ["--mapping", value]),
+COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": 10_000_000}
+BOOLEAN: Schema = {"type": "boolean"}
+OPTIONS: dict[str, tuple[Schema, Callable[[Any], list[str]]]] = {
+    "stride": (COUNT, lambda value: ["--stride", str(value)]),
+    "max_frames": (COUNT, lambda value: ["--max-frames", str(value)]),
+    "scale": ({"type": "string", "pattern": f"^{SCALE}$"}, lambda value: ["--scale-from", value]),
+    "mesh": (BOOLEAN, lambda value: [] if value else ["--no-mesh"]),
+    "dense": (BOOLEAN, lambda value: [] if value else ["--dense", "off"]),
+    "mapping": ({"type": "string", "enum": ["full", "stream", "off"]}, lambda value: ["--mapping", value]),
 }
-"""Options of a reconstruction that a page may set: the check of their values, and their words on the command line."""
+"""Options of a reconstruction that a page may set: schemas of their values, and their words on the command line."""
 BOX = re.compile(r"-?\d{1,9}(\.\d{1,9})?(,-?\d{1,9}(\.\d{1,9})?){5,6}")
 """Borders of a box, as the viewer states them; see ``export --box``."""
 WEB_EXPORTS = {
@@ -64,12 +56,18 @@ def checked_options(values: object) -> dict[str, Any]:
         raise ConfigError("the options are not an object")
     options: dict[str, Any] = {}
     for name, value in values.items():
-        if value in (None, ""):
-            continue
-        if not (name in OPTIONS and OPTIONS[name][0](value)):
+        if name not in OPTIONS or not (value is None or _fits(OPTIONS[name][0], whole(value))):
             raise ConfigError(f"the option {str(name)[:40]} has no such value")
-        options[name] = value
+        options |= {} if value is None else {name: whole(value)}
     return options
+
+
+def _fits(schema: Schema, value: Any) -> bool:
+    """Whether a value is as a schema says."""
+    if type(value) is not {"integer": int, "boolean": bool, "string": str}[schema["type"]]:
+        return False
+    is_among = value in schema.get("enum", [value]) and re.fullmatch(schema.get("pattern", ".*"), str(value))
+    return bool(is_among) and schema.get("minimum", value) <= value <= schema.get("maximum", value)
 
 
 def checked_export(name: object, box: object) -> dict[str, Any]:
@@ -83,6 +81,18 @@ def checked_export(name: object, box: object) -> dict[str, Any]:
     if not form.concerns("box"):
         raise ConfigError(f"a box cuts {concerned('box')}: leave it out, or choose one of these")
     return {"box": text}
+
+
+def whole(value: object) -> object:
+    """A value of JSON, where 2.0 is the integer 2."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def checked_title(title: object) -> str:
+    """A name that a page may leave out. Raises ConfigError."""
+    if not isinstance(title, str | None):
+        raise ConfigError("the name is no text")
+    return (title or "").strip()
 
 
 def checked_address(address: object) -> str:

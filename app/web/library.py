@@ -21,6 +21,7 @@ from stream_recon.app.result.run_record import METRIC_SCALE, PROGRAM, REFINEMENT
 from stream_recon.app.result.tracks import DAMAGE, read_arrays
 from stream_recon.app.result.writer import remove_result
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
+from stream_recon.app.web.limits import ConflictError, MissingError
 from stream_recon.configs.errors import OutputError
 
 MAX_RECORD_BYTES = 16_000_000
@@ -75,10 +76,10 @@ class Library:
         return sorted((entry for _, entry in listed.values() if entry is not None), key=lambda entry: -entry.changed)
 
     def folder(self, name: str) -> Path:
-        """Folder of a result. Raises OutputError where there is none of this name."""
+        """Folder of a result. Raises MissingError where there is none of this name."""
         folder = self._data.result(name)
         if folder is None:
-            raise OutputError("there is no such result")
+            raise MissingError("there is no such result")
         return folder
 
     def picture(self, name: str) -> bytes:
@@ -104,7 +105,7 @@ class Library:
             return name
         target = self._data.path / new
         if self._data.is_taken(new, taken):
-            raise OutputError(f"{new} exists: choose another name")
+            raise ConflictError(f"{new} exists: choose another name")
         FolderLock(folder).release()  # refuses where a process writes to it
         with output_errors(folder):
             folder.rename(target)

@@ -51,4 +51,16 @@ class BusyError(OutputError):
     """A limit is reached: the same request may be carried out later."""
 
 
+class ConflictError(OutputError):
+    """A request does not go with the present state."""
+
+
+class MissingError(OutputError):
+    """What a request names is not there."""
+
+
+class NoRoomError(OutputError):
+    """What a request would store has no room."""
+
+
 DEFAULT_LIMITS = WebLimits()

@@ -9,20 +9,27 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from stream_recon.app.web.access import SAFE_METHODS
+from stream_recon.app.web.commands import ADDRESS, BOOLEAN, BOX, CAMERA, OPTIONS, WEB_EXPORTS, Schema
 from stream_recon.app.web.limits import RETRY, WebLimits
 from stream_recon.app.web.monitoring import Labels, ServerMetrics, resident_bytes
 from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.sessions import Sessions
+from stream_recon.app.web.uploads import LARGEST_SIZE
 from stream_recon.configs.errors import WeightsError
 from stream_recon.configs.schema import load_preset
 from stream_recon.models.embedded import EMBEDDED_PRESET, weights_file
 
 JSON = "application/json"
+ANY_TEXT: Schema = {"type": "string"}
+TEXT: Schema = {"type": "string", "pattern": r"\S"}
+Keys = Mapping[str, Schema]
+"""Schemas of an object's keys, which have a question mark where they may be left out."""
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
-REFUSALS = (400, 409, 415, 429, 500, 503, 507)
+REFUSALS = (400, 404, 409, 415, 429, 500, 503, 507)
 """Statuses of refused requests; see `answered`."""
 
 
@@ -34,13 +41,11 @@ class Operation:
     path: str
     endpoint: Any
     summary: str
-    body: Mapping[str, str] | str = field(default_factory=dict)
-    """Keys of the JSON object and their types, with a question mark where they may be left out; or a media type."""
-    query: Mapping[str, str] = field(default_factory=dict)
+    body: Keys | str = field(default_factory=dict)
+    """Keys of the JSON object; or a media type."""
+    query: Keys = field(default_factory=dict)
     status: int = 200
     answer: str = JSON
-    actions: Sequence[str] = ()
-    """Values of the path's ``action``."""
 
 
 class Health:
@@ -81,39 +86,40 @@ class Health:
 
 def operations(routes: Routes, scans: ScanRoutes, health: Health) -> list[Operation]:
     """All of them."""
-    options = {"name": "string", "size": "integer", "options": "object?"}
+    options = {"options?": _or_null(_object({f"{name}?": _or_null(schema) for name, (schema, _) in OPTIONS.items()}))}
+    new: Keys = {"name": TEXT, "size": {"type": "integer", "minimum": 1, "maximum": LARGEST_SIZE}, **options}
+    source: Keys = {"address": _text(f"({ADDRESS.pattern}|{CAMERA.pattern})"), "name?": _or_null(ANY_TEXT), **options}
+    export: Keys = {"format": {"enum": list(WEB_EXPORTS)}, "box?": _or_null(_text(BOX.pattern))}
+    offset: Keys = {"offset": {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}}
     table = [
         Operation("GET", "/api/state", routes.state, "all that the start page shows"),
-        Operation("POST", "/api/uploads", routes.create_upload, "begin an upload", options, status=201),
+        Operation("POST", "/api/uploads", routes.create_upload, "begin an upload", new, status=201),
         Operation("GET", "/api/uploads/{id}", routes.upload, "how much of an upload has come"),
-        Operation("PATCH", "/api/uploads/{id}", routes.upload, "append a piece", "*/*", {"offset": "integer"}),
+        Operation("PATCH", "/api/uploads/{id}", routes.upload, "append a piece", "*/*", offset),
         Operation("DELETE", "/api/uploads/{id}", routes.upload, "remove an upload"),
         Operation(
             "POST", "/api/sources", routes.add_source, "reconstruct a stream or a camera of the server",
-            {"address": "string", "name": "string?", "options": "object?"}, status=201,
+            source, status=201,
         ),
         Operation("GET", "/api/jobs", routes.jobs, "the latest jobs, the newest first"),
         Operation("GET", "/api/jobs/{id}", routes.jobs, "a job"),
-        Operation("DELETE", "/api/jobs/{id}", routes.job, "forget a job that does not run"),
-        Operation(
-            "POST", "/api/jobs/{id}/{action}", routes.job, "end a job, or let it go on", actions=("stop", "resume")
-        ),
+        Operation("DELETE", "/api/jobs/{id}", routes.forget_job, "forget a job that does not run"),
+        Operation("POST", "/api/jobs/{id}/stop", routes.stop_job, "end a job"),
+        Operation("POST", "/api/jobs/{id}/resume", routes.resume_job, "let a stopped or failed job go on"),
         Operation(
             "GET", "/api/exports/{id}", routes.download, "the file of an export", answer="application/octet-stream"
         ),
         Operation("GET", "/api/results", routes.results, "all results, the last changed first"),
         Operation("GET", "/api/results/{name}", routes.results, "a result"),
-        Operation("DELETE", "/api/results/{name}", routes.result, "remove a result", {"upload": "boolean?"}),
+        Operation("DELETE", "/api/results/{name}", routes.remove, "remove a result", {"upload?": BOOLEAN}),
         Operation("GET", "/api/results/{name}/picture", routes.picture, "a frame in the middle", answer="image/jpeg"),
-        Operation(
-            "POST", "/api/results/{name}/{action}", routes.result, "queue a refinement or an export (201), or rename",
-            {"format": "string?", "box": "string?", "name": "string?"}, status=201,
-            actions=("refine", "export", "rename"),
-        ),
-        Operation("POST", "/api/scans", scans.create_scan, "begin a scan", {"name": "string?"}, status=201),
+        Operation("POST", "/api/results/{name}/refine", routes.refine, "queue a refinement", status=201),
+        Operation("POST", "/api/results/{name}/export", routes.export, "queue an export", export, status=201),
+        Operation("POST", "/api/results/{name}/rename", routes.rename, "rename a result", {"name": TEXT}),
+        Operation("POST", "/api/scans", scans.create_scan, "begin a scan", {"name?": _or_null(ANY_TEXT)}, status=201),
         Operation(
             "POST", "/api/scans/{id}/frames", scans.scan_frame, "a frame of a scan", "image/jpeg",
-            {"captured": "number?"},
+            {"captured?": {"type": "number"}},
         ),
         Operation("POST", "/api/scans/{id}/end", scans.end_scan, "end a scan"),
         Operation("GET", "/api/scans/{id}", scans.scan_state, "the last pose, and a line for the person who films"),
@@ -137,10 +143,8 @@ def description(table: Sequence[Operation]) -> dict[str, Any]:
     for each in table:
         shown: dict[str, Any] = {"summary": each.summary, "parameters": _parameters(each)}
         if each.body:
-            schema = _object(each.body) if isinstance(each.body, Mapping) else {}
-            shown["requestBody"] = {
-                "content": {JSON if isinstance(each.body, Mapping) else each.body: {"schema": schema}}
-            }
+            kind, schema = (each.body, {}) if isinstance(each.body, str) else (JSON, _object(each.body))
+            shown["requestBody"] = {"content": {kind: {"schema": schema}}, "required": bool(schema.get("required"))}
         good: dict[str, Any] = {each.answer: {"schema": {"type": "object"} if each.answer == JSON else {}}}
         answers: dict[str, Any] = {str(code): {"content": good} for code in {each.status, 200}}
         answers |= {str(code): {"content": {JSON: {"schema": ERROR}}} for code in REFUSALS}
@@ -154,20 +158,40 @@ def description(table: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    found = []
-    for name in re.findall(r"{(\w+)}", operation.path):
-        schema: dict[str, Any] = {"type": "string"}
-        schema |= {"enum": list(operation.actions)} if name == "action" else {}
-        found.append({"name": name, "in": "path", "required": True, "schema": schema})
-    for name, kind in operation.query.items():
-        schema = {"type": kind.rstrip("?")}
-        found.append({"name": name, "in": "query", "required": not kind.endswith("?"), "schema": schema})
+    names = re.findall(r"{(\w+)}", operation.path)
+    found = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
+    for name, schema in operation.query.items():
+        found.append({"name": name.rstrip("?"), "in": "query", "required": not name.endswith("?"), "schema": schema})
     if operation.method not in SAFE_METHODS:
         found.append({"name": "X-Stream-Recon", "in": "header", "required": True, "schema": {"type": "string"}})
     return found
 
 
-def _object(keys: Mapping[str, str]) -> dict[str, Any]:
-    required = [name for name, kind in keys.items() if not kind.endswith("?")]
-    properties = {name: {"type": kind.rstrip("?")} for name, kind in keys.items()}
-    return {"type": "object", "properties": properties, "required": required}
+def _text(pattern: str) -> Schema:
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _object(keys: Keys) -> Schema:
+    required = [name for name in keys if not name.endswith("?")]
+    properties = {name.rstrip("?"): schema for name, schema in keys.items()}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def routes_of(table: Sequence[Operation]) -> list[Route]:
+    """One route for each path, so that it tells all methods that it has."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in table:
+        paths.setdefault(each.path, {})[each.method] = each.endpoint
+    return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in paths.items()]
+
+
+def _by_method(endpoints: Mapping[str, Any]) -> Any:
+    async def endpoint(request: Request) -> Response:
+        found: Response = await endpoints["GET" if request.method == "HEAD" else request.method](request)
+        return found
+
+    return endpoint

@@ -1,5 +1,6 @@
 """Parts of endpoints: bodies of requests within bounds, and errors as one line of JSON."""
 
+import json
 import math
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -10,11 +11,15 @@ from starlette.responses import JSONResponse, Response
 
 from stream_recon.app.core.input_file import parse_json
 from stream_recon.app.core.output_file import is_disk_full
-from stream_recon.app.web.limits import RETRY, BusyError
+from stream_recon.app.web.limits import RETRY, BusyError, ConflictError, MissingError, NoRoomError
 from stream_recon.app.web.uploads import OffsetError
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError, StreamReconError
 
 MAX_JSON_BYTES = 65_536
+STATUSES = (
+    (MissingError, 404), (ConflictError, 409), (NoRoomError, 507), (InputError, 415), (ResourceError, 503),
+)  # fmt: skip
+"""Statuses of errors; 400 for the others."""
 
 
 def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) -> Any:
@@ -37,9 +42,8 @@ def answered(endpoint: Callable[[Any, Request], Coroutine[Any, Any, Response]]) 
         except BusyError as error:
             return _failure(str(error), 429, RETRY)
         except StreamReconError as error:
-            is_full = is_disk_full(error)
-            codes = (code for kind, code in ((InputError, 415), (ResourceError, 503)) if isinstance(error, kind))
-            return _failure(str(error), 507 if is_full else next(codes, 400))
+            codes = (code for kind, code in STATUSES if isinstance(error, kind))
+            return _failure(str(error), 507 if is_disk_full(error) else next(codes, 400))
 
     return answer
 
@@ -48,8 +52,8 @@ def _failure(reason: str, code: int, headers: dict[str, str] | None = None) -> R
     return JSONResponse({"error": reason.encode(errors="replace").decode()}, code, headers)
 
 
-async def json_of(request: Request) -> dict[str, Any]:
-    """A request's JSON object; empty without a body. Raises ConfigError."""
+async def json_of(request: Request, *keys: str) -> dict[str, Any]:
+    """A request's JSON object, which has some of these keys; empty without a body. Raises ConfigError."""
     check_length(request, MAX_JSON_BYTES)
     data = b""
     async for block in request.stream():
@@ -58,10 +62,13 @@ async def json_of(request: Request) -> dict[str, Any]:
             raise ConfigError("the request is too large")
     try:
         given = parse_json(data) if data else {}
+        json.dumps(given, ensure_ascii=False).encode()  # texts have no halves of characters
     except ValueError as error:
         raise ConfigError("the request is no JSON") from error
     if not isinstance(given, dict):
         raise ConfigError("the request is no JSON object")
+    if unknown := sorted(given.keys() - set(keys)):
+        raise ConfigError(f"the request has {', '.join(unknown)[:200]}: use {', '.join(keys)}")
     return given
 
 

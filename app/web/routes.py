@@ -16,14 +16,14 @@ from stream_recon.app.web import commands
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LARGEST_ID, JobStore, WebJob
 from stream_recon.app.web.library import Entry, Library
-from stream_recon.app.web.limits import BusyError, WebLimits
+from stream_recon.app.web.limits import BusyError, ConflictError, MissingError, WebLimits
 from stream_recon.app.web.requests import answered, check_length, json_of
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import Scans
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.app.web.uploads import MAX_BYTES, MAX_PIECE_BYTES, PIECE_BYTES, Stored, Upload, Uploads
 from stream_recon.app.web.viewers import Viewers
-from stream_recon.configs.errors import ConfigError, OutputError, ResourceError
+from stream_recon.configs.errors import ConfigError, ResourceError
 
 MAX_SHOWN = 200
 """Latest jobs that a page lists."""
@@ -85,7 +85,7 @@ class Routes:
         name = request.path_params.get("name")
         shown = [asdict(entry) for entry in await self.listed() if name in (None, entry.name)]
         if name is not None and not shown:
-            raise OutputError("there is no such result")
+            raise MissingError("there is no such result")
         return JSONResponse(shown[0] if name is not None else {"results": shown})
 
     async def listed(self) -> list[Entry]:
@@ -103,9 +103,9 @@ class Routes:
 
     @answered
     async def create_upload(self, request: Request) -> Response:
-        body = await json_of(request)
+        body = await json_of(request, "name", "size", "options")
         options = commands.checked_options(body.get("options"))
-        upload = self.uploads.create(body.get("name"), body.get("size"), options)
+        upload = self.uploads.create(body.get("name"), commands.whole(body.get("size")), options)
         await self.store.save_or(lambda: self.uploads.remove(upload))
         return JSONResponse({"id": upload.id, "offset": 0, "piece": PIECE_BYTES}, 201)
 
@@ -181,61 +181,75 @@ class Routes:
     @answered
     async def add_source(self, request: Request) -> Response:
         """Reconstruct a camera or an address."""
-        body = await json_of(request)
+        body = await json_of(request, "address", "name", "options")
         address = commands.checked_address(body.get("address"))
-        title = body.get("name") or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        title = (
+            commands.checked_title(body.get("name")) or address.partition("://")[2].partition("/")[0].rpartition("@")[2]
+        )
         name = self._data.free_name(str(title or f"camera-{address}")[:200], self.store.names())
         job = await self._add_stored("reconstruct", name, address, commands.checked_options(body.get("options")))
         return JSONResponse({"job": job.id, "name": job.name}, 201)
 
     @answered
-    async def job(self, request: Request) -> Response:
-        """Stop, resume or forget a job."""
+    async def stop_job(self, request: Request) -> Response:
         job = self._job(request)
-        action = request.path_params.get("action", "")
-        if action == "stop":
-            scan = self.scans.of_job(job.id)
-            if scan is not None and scan.count:
-                self.scans.end(scan)
-            else:
-                await self._runner.stop(job.id)
-        elif action == "resume":
-            self._runner.resume(job.id)
-        elif action:
-            raise OutputError("there is no such action")
+        scan = self.scans.of_job(job.id)
+        if scan is not None and scan.count:
+            self.scans.end(scan)
         else:
-            if job.is_open:
-                raise OutputError("stop it first")
-            await self._forget(job)
-            if self._data.result(job.name) is None and all(job.source != other.source for other in self.store.all()):
-                await self._remove_source(job.source)
+            await self._runner.stop(job.id)
         return JSONResponse({})
 
     @answered
-    async def result(self, request: Request) -> Response:
-        """Refine, export, rename or remove a result."""
-        name, action = request.path_params["name"], request.path_params.get("action", "")
-        self.library.folder(name)
-        body = await json_of(request)
-        if action == "refine":
-            job = await self._add_stored("refine", name, "", {})
-            return JSONResponse({"job": job.id}, 201)
-        if action == "export":
-            options = commands.checked_export(body.get("format"), body.get("box"))
-            job = await self._add_stored("export", name, body["format"], options)
-            return JSONResponse({"job": job.id}, 201)
-        if action not in ("rename", ""):
-            raise OutputError("there is no such action")
-        if any(job.is_open for job in self.store.of_result(name)):
-            raise OutputError("a job of it waits or runs: stop it first")
-        await self._viewers.close(name)
-        if action == "rename":
-            new = await in_thread(self.library.rename, name, body.get("name"), self.store.names())
-            self.store.rename(name, new)
-            return JSONResponse({"name": new})
-        return await self._remove(name, with_upload=body.get("upload") is True)
+    async def resume_job(self, request: Request) -> Response:
+        self._runner.resume(self._job(request).id)
+        return JSONResponse({})
 
-    async def _remove(self, name: str, with_upload: bool) -> Response:
+    @answered
+    async def forget_job(self, request: Request) -> Response:
+        job = self._job(request)
+        if job.is_open:
+            raise ConflictError("stop it first")
+        await self._forget(job)
+        if self._data.result(job.name) is None and all(job.source != other.source for other in self.store.all()):
+            await self._remove_source(job.source)
+        return JSONResponse({})
+
+    @answered
+    async def refine(self, request: Request) -> Response:
+        name = self._result(request)
+        return JSONResponse({"job": (await self._add_stored("refine", name, "", {})).id}, 201)
+
+    @answered
+    async def export(self, request: Request) -> Response:
+        name, body = self._result(request), await json_of(request, "format", "box")
+        options = commands.checked_export(body.get("format"), body.get("box"))
+        return JSONResponse({"job": (await self._add_stored("export", name, body["format"], options)).id}, 201)
+
+    @answered
+    async def rename(self, request: Request) -> Response:
+        name, body = self._result(request), await json_of(request, "name")
+        await self._release(name)
+        new = await in_thread(self.library.rename, name, body.get("name"), self.store.names())
+        self.store.rename(name, new)
+        return JSONResponse({"name": new})
+
+    def _result(self, request: Request) -> str:
+        """Name of the result that a path names. Raises MissingError."""
+        return self.library.folder(request.path_params["name"]).name
+
+    async def _release(self, name: str) -> None:
+        """Close what reads a result. Raises ConflictError where a job of it waits or runs."""
+        if any(job.is_open for job in self.store.of_result(name)):
+            raise ConflictError("a job of it waits or runs: stop it first")
+        await self._viewers.close(name)
+
+    @answered
+    async def remove(self, request: Request) -> Response:
+        name, with_upload = self._result(request), (await json_of(request, "upload")).get("upload", False)
+        if not isinstance(with_upload, bool):
+            raise ConfigError("upload is true or false")
+        await self._release(name)
         recorded = await in_thread(self.library.source, name)
         is_removed = await in_thread(self.library.remove, name, limit_s=LONG_SECONDS)
         jobs = self.store.of_result(name)
@@ -264,16 +278,16 @@ class Routes:
         job = self._job(request)
         path = commands.export_file(job, self._data) if job.kind == "export" else None
         if path is None or job.state != "done" or not path.is_file():
-            raise OutputError("there is no such file: export it again")
+            raise MissingError("there is no such file: export it again")
         return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
     def _job(self, request: Request) -> WebJob:
-        """The job that a path names. Raises OutputError."""
+        """The job that a path names. Raises MissingError."""
         number = request.path_params["id"]
         is_number = number.isascii() and number.isdecimal() and len(number) <= len(str(LARGEST_ID))
         job = self.store.get(int(number)) if is_number else None
         if job is None:
-            raise OutputError("there is no such job")
+            raise MissingError("there is no such job")
         return job
 
     async def _add_stored(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:

@@ -21,6 +21,7 @@ from stream_recon.app.result.lock import LOCK_NAME, FolderLock
 from stream_recon.app.web.commands import arguments, export_file, export_target, is_live
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import LANES, JobStore, WebJob
+from stream_recon.app.web.limits import ConflictError
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import OutputError, StreamReconError
 
@@ -87,14 +88,14 @@ class JobRunner:
             asyncio.get_running_loop().call_later(STOP_SECONDS, _send, process, KILL)
 
     def resume(self, number: int) -> None:
-        """Queue a stopped or failed job again. Raises OutputError where its source cannot be read again."""
+        """Queue a stopped or failed job again. Raises ConflictError where its source cannot be read again."""
         job = self._store.get(number)
         if job is None or job.is_open or job.state == "done":
             return
         if job.kind == "reconstruct" and is_live(job.source) and (self._data.path / job.name).exists():
-            raise OutputError("a camera or stream cannot be read again: what was reconstructed is kept")
+            raise ConflictError("a camera or stream cannot be read again: what was reconstructed is kept")
         if job.kind == "reconstruct" and not is_live(job.source) and not Path(job.source).exists():
-            raise OutputError("its upload is gone: upload it again")
+            raise ConflictError("its upload is gone: upload it again")
         self._store.set_state(number, "queued")
         self.start()
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from stream_recon.app.web.commands import checked_title
 from stream_recon.app.web.requests import answered, check_length, finite, json_of, number
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.scans import MAX_FRAME_BYTES, Scan, Scans
@@ -26,8 +27,8 @@ class ScanRoutes:
 
     @answered
     async def create_scan(self, request: Request) -> Response:
-        body = await json_of(request)
-        scan = await self._scans.create(body.get("name"))
+        body = await json_of(request, "name")
+        scan = await self._scans.create(checked_title(body.get("name")))
         return JSONResponse({"id": scan.id, "name": scan.job.name}, 201)
 
     @answered

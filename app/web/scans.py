@@ -18,7 +18,7 @@ from stream_recon.app.core.platform import write_at
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.limits import BusyError, WebLimits
+from stream_recon.app.web.limits import BusyError, MissingError, WebLimits
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.threads import in_thread
 from stream_recon.configs.errors import InputError, OutputError
@@ -91,12 +91,12 @@ class Scans:
         for folder in data.scans.iterdir():  # of a server that was killed
             _end_file(folder)
 
-    async def create(self, title: object) -> Scan:
+    async def create(self, title: str) -> Scan:
         """Begin a scan and its run. Raises OutputError, OSError."""
         if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
             raise BusyError(f"{self._limits.scans} scans are open: stop one first")
         number = secrets.token_hex(8)
-        named = title if isinstance(title, str) and title.strip() else time.strftime("scan-%Y-%m-%d-%H%M")
+        named = title or time.strftime("scan-%Y-%m-%d-%H%M")
         name = self._data.free_name(named, self.store.names())
         folder = self._data.scans / f"{name.removesuffix('-recon')}-{number[:6]}"
         folder.mkdir(mode=0o700)
@@ -108,10 +108,10 @@ class Scans:
         return scan
 
     def get(self, number: str) -> Scan:
-        """A scan that goes on. Raises OutputError."""
+        """A scan that goes on. Raises MissingError."""
         scan = self._scans.get(number)
         if scan is None or scan.ended:
-            raise OutputError("this scan has ended: begin another one")
+            raise MissingError("this scan has ended: begin another one")
         return scan
 
     def of_job(self, number: int) -> Scan | None:

@@ -3,8 +3,9 @@
 What a session tells has numbers and is kept until the client confirms it. One frame is with the engine and one waits,
 which a newer one replaces: a frame is acknowledged when it goes to the engine, or is dropped.
 
-Where the engine dies, or does not answer in time, another one is started. It gets the frames without a result again, and sessions go on in a new
-segment. Frames that the dead one was at work on are tried one session at a time: one that kills engines is found.
+Where the engine dies, or does not answer in time, another one is started. It gets the frames without a result again,
+and sessions go on in a new segment. Frames that the dead one was at work on are tried one session at a time: one that
+kills engines is found.
 """
 
 import asyncio

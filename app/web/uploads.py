@@ -19,7 +19,7 @@ from stream_recon.app.sources.growing import can_begin, mark_of
 from stream_recon.app.web.contents import HEAD_BYTES, Content, content_of, unpack
 from stream_recon.app.web.data_folder import MAX_NAME, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
-from stream_recon.app.web.limits import BusyError
+from stream_recon.app.web.limits import BusyError, MissingError, NoRoomError
 from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.configs.errors import ConfigError, InputError, OutputError
 
@@ -82,10 +82,10 @@ class Uploads:
         return [(upload, self.offset(upload)) for upload in self._select("where sha256 is null")]
 
     def create(self, title: object, size: object, options: dict[str, Any]) -> Upload:
-        """Announce an upload. Raises ConfigError, OutputError where it is too large for the disk."""
+        """Announce an upload. Raises ConfigError, BusyError, NoRoomError where it is too large for the disk."""
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
             raise ConfigError("the file is empty, or its size is no number of bytes")
-        if not isinstance(title, str):
+        if not isinstance(title, str) or not title.strip():
             raise ConfigError("the file has no name")
         waiting = self.open()
         if len(waiting) >= MAX_OPEN:
@@ -93,7 +93,7 @@ class Uploads:
         promised = sum(upload.size - offset for upload, offset in waiting)
         room = min(MAX_BYTES, self._data.free_bytes() - promised)
         if size > room:
-            raise OutputError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
+            raise NoRoomError(f"the file has {size / 1e9:.1f} GB, and there is room for {max(0, room) / 1e9:.1f} GB")
         shown = "".join(c if c.isprintable() else "?" for c in title)[: 2 * MAX_NAME]
         upload = Upload(secrets.token_hex(8), shown, size, options, time.time())
         write_new(self.path(upload), b"", 0o600)
@@ -104,10 +104,10 @@ class Uploads:
         return upload
 
     def get(self, number: str) -> Upload:
-        """An incomplete upload. Raises OutputError where there is none."""
+        """An incomplete upload. Raises MissingError where there is none."""
         uploads = self._select("where sha256 is null and id=?", number)
         if not uploads:
-            raise OutputError("there is no such upload: begin it again")
+            raise MissingError("there is no such upload: begin it again")
         return uploads[0]
 
     def offset(self, upload: Upload) -> int:

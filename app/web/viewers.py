@@ -13,9 +13,9 @@ from stream_recon.app.core.platform import INTERRUPT, child_options
 from stream_recon.app.core.progress_file import VARIABLE, read_progress
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import WebJob
-from stream_recon.app.web.limits import WebLimits
+from stream_recon.app.web.limits import MissingError, WebLimits
 from stream_recon.app.web.runner import NICENESS, JobRunner
-from stream_recon.configs.errors import OutputError, ResourceError
+from stream_recon.configs.errors import ResourceError
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -43,10 +43,10 @@ class Viewers:
     async def port(self, name: str) -> int:
         """Port on loopback; ``name``: of a result, or of a job's.
 
-        Raises OutputError where there is neither, ResourceError where no viewer can be started.
+        Raises MissingError where there is neither, ResourceError where no viewer can be started.
         """
         if not self._runner.knows(name) and self._data.result(name) is None:
-            raise OutputError("there is no such result")
+            raise MissingError("there is no such result")
         async with self._starting.setdefault(name, asyncio.Lock()):
             live = self._runner.viewer_port(name)
             if live is not None:

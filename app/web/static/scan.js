@@ -142,7 +142,7 @@ async function overPost() {
         acknowledged(answer, taken.at);
         failures = 0;
       } catch (error) {
-        if (error.status === 400) { acknowledged({error: error.message}, taken.at); return; }
+        if ([400, 404].includes(error.status)) { acknowledged({error: error.message}, taken.at); return; }
         stats.inFlight -= 1;
         if (!failures) { stats.cuts += 1; note("The connection is cut. Stay where you are: the scan goes on when it is back."); }
         failures += 1;
@@ -167,7 +167,7 @@ async function stream() {
     note("The connection is cut. Stay where you are: the scan goes on when it is back.");
     await new Promise(resolve => setTimeout(resolve, RETRY_MS));
     // The server may have ended the scan in the meantime.
-    await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).catch(error => error.status === 400 && stop(error.message));
+    await request("GET", `api/scans/${scan.id}`, undefined, {timeout: 5000}).catch(error => error.status === 404 && stop(error.message));
   }
 }
 

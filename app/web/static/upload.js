@@ -39,13 +39,13 @@ export class Upload {
         return this.answer;
       } catch (error) {
         if (this.state === "cancelled") return null;
-        if (error instanceof ServerError && error.status === 409 && error.data) { this.offset = error.data.offset; continue; }
-        if (error instanceof ServerError && error.status < 500) { this.state = "failed"; this.error = error.message; remember(this.fingerprint, null); this.onChange(this); return null; }
+        if (error instanceof ServerError && error.status === 409 && error.data?.offset !== undefined) { this.offset = error.data.offset; continue; }
+        if (error instanceof ServerError && (error.status < 500 || (error.status === 507 && !this.id))) { this.state = "failed"; this.error = error.message; remember(this.fingerprint, null); this.onChange(this); return null; }
         this.state = "interrupted"; this.error = error instanceof ServerError ? error.message : "the connection is cut: it goes on by itself"; this.onChange(this);
         await new Promise(resolve => { setTimeout(resolve, wait); addEventListener("online", resolve, {once: true}); });
         wait = Math.min(2 * wait, LONGEST_WAIT_MS);
         if (this.id) await request("GET", `api/uploads/${this.id}`).then(found => { this.offset = found.offset; wait = 500; }, error => {
-          if (error instanceof ServerError && error.status === 400) { this.id = null; this.offset = 0; }
+          if (error instanceof ServerError && error.status === 404) { this.id = null; this.offset = 0; }
         });
       }
     }

@@ -124,13 +124,21 @@ def test_requests_that_are_no_requests_are_answered(tmp_path: Path) -> None:
             client.post("/api/sources", json={"address": "file:///etc/passwd"}),
             client.post("/api/sources", json={"address": "rtsp://a b"}),
             client.post("/api/sources", content=b'{"address": "rtsp://\\ud800"}'),
-            client.post(f"/api/jobs/{'9' * 5000}/stop"),
             client.post("/api/sources", json={"address": "0", "options": {"stride": "x"}}),
             client.post("/api/sources", json={"address": "0", "options": {"scale": "track:/etc/passwd"}}),
+            client.post("/api/uploads", json={"name": " ", "size": 1}),
+            client.post("/api/sources", json={"address": "0", "name": {}}),
+            client.post("/api/sources", json={"address": "0", "options": {"scale": "exif\n"}}),
+            client.post("/api/sources", json={"address": "0", "option": {"stride": 2}}),
+        ]
+        missing = [
             client.post("/api/results/none/refine", json={}),
             client.post("/api/jobs/99/stop"),
             client.get("/api/exports/99"),
+            client.post(f"/api/jobs/{'9' * 5000}/stop"),
+            client.post("/api/results/hall/none"),
         ]
+        assert all(answer.status_code == 404 and answer.json()["error"] for answer in missing), missing
         assert all(answer.status_code == 400 and answer.json()["error"] for answer in answers), answers
         assert client.get("/api/state").json()["jobs"] == []
 

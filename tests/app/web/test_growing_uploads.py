@@ -119,7 +119,7 @@ def test_a_cancelled_upload_stops_its_job_and_leaves_nothing(tmp_path: Path, lon
         assert "cancelled" in job(client)["error"]
         assert not list(DataFolder(tmp_path / "data").uploads.rglob("*"))
         resumed = client.post(f"/api/jobs/{job(client)['id']}/resume")
-        assert resumed.status_code == 400 and "upload it again" in resumed.json()["error"]
+        assert resumed.status_code == 409 and "upload it again" in resumed.json()["error"]
 
 
 def test_a_user_stops_the_job_and_the_upload_goes_on(tmp_path: Path, long_film: bytes) -> None:

@@ -101,7 +101,7 @@ def test_jobs_wait_for_one_another(tmp_path: Path) -> None:
         assert [job(client, n)["state"] for n in (2, 3)] == ["queued", "queued"]
         client.post("/api/jobs/2/stop")
         assert job(client, 2)["state"] == "stopped"
-        assert client.delete("/api/jobs/1").status_code == 400  # it runs
+        assert client.delete("/api/jobs/1").status_code == 409  # it runs
         client.post("/api/jobs/1/stop")
         until(lambda: job(client, 3)["state"] == "running")
         assert job(client, 2)["state"] == "stopped"
@@ -204,7 +204,7 @@ def test_a_live_source_is_not_read_again(tmp_path: Path) -> None:
     store.close()
     with served(tmp_path / "data") as client:
         refused = client.post("/api/jobs/1/resume")
-        assert refused.status_code == 400 and "read again" in refused.json()["error"]
+        assert refused.status_code == 409 and "read again" in refused.json()["error"]
         assert "secret" not in client.get("/api/state").text
 
 

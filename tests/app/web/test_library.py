@@ -79,7 +79,7 @@ def test_a_name_is_taken_by_folders_links_and_jobs(data: Path) -> None:
         client.post("/api/sources", json={"address": "rtsp://a/b", "name": "garden"})
         for name in ("link", "Garden-Recon", "hall"):
             answer = client.post("/api/results/hall/rename", json={"name": name})
-            assert (answer.status_code == 400) == (name != "hall"), name
+            assert (answer.status_code == 409) == (name != "hall"), name
         again = client.post("/api/sources", json={"address": "rtsp://a/b", "name": "GARDEN"}).json()
         assert again["name"] == "GARDEN-recon-2"
     assert DataFolder(data).free_name("link") == "link-recon" and (data / "hall").is_dir()
@@ -124,7 +124,7 @@ def test_the_page_asks_for_all_of_it(data: Path) -> None:
         assert client.get("/api/results/hall/picture").headers["content-type"] == "image/jpeg"
         assert client.post("/api/results/hall/rename", json={"name": "flur"}).json() == {"name": "flur"}
         assert client.post("/api/results/flur/refine", json={}).status_code == 201
-        assert client.delete("/api/results/flur").status_code == 400  # a job of it waits
+        assert client.delete("/api/results/flur").status_code == 409  # a job of it waits
         client.post("/api/jobs/1/stop")
         assert client.delete("/api/results/flur").json() == {"gone": True}
         assert client.get("/api/state").json()["results"] == []

@@ -168,7 +168,7 @@ def test_a_run_that_ends_is_told_to_the_phone(tmp_path: Path) -> None:
         client.post(f"/api/scans/{number}/frames?captured=1", content=jpeg())
         client.post("/api/jobs/1/stop")  # a scan's stop is its end
         answer = client.post(f"/api/scans/{number}/frames?captured=2", content=jpeg())
-        assert answer.status_code == 400 and "ended" in answer.json()["error"]
+        assert answer.status_code == 404 and "ended" in answer.json()["error"]
 
 
 def test_a_scan_that_a_kill_cut_off_can_be_read_again(tmp_path: Path) -> None:

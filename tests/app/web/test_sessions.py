@@ -416,4 +416,4 @@ def test_metrics_agree_with_what_the_client_saw(tmp_path: Path) -> None:
         assert 0 < figure(client, 'ack_seconds{quantile="0.5"}') <= figure(client, 'ack_seconds{quantile="0.95"}')
         assert figure(client, 'resident_bytes{process="server"}') > 1e7
         client.get("/api/jobs/7")
-        assert figure(client, 'refusals_total{code="400"}') == 1
+        assert figure(client, 'refusals_total{code="404"}') == 1
