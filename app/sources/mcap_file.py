@@ -16,12 +16,16 @@ from stream_recon.app.core.input_file import open_regular
 from stream_recon.configs.errors import InputError, missing_library
 
 SCHEMAS = {
-    "CompressedImage": ("sensor_msgs/msg/CompressedImage", "timestamp data format"),
-    "RawImage": ("sensor_msgs/msg/Image", "timestamp width height encoding step data"),
-    "CameraCalibration": ("sensor_msgs/msg/CameraInfo", "timestamp width height distortion_model D K R P"),
+    "CompressedImage": ("sensor_msgs/msg/CompressedImage", "timestamp data format frame_id"),
+    "RawImage": ("sensor_msgs/msg/Image", "timestamp width height encoding step data frame_id"),
+    "CameraCalibration": ("sensor_msgs/msg/CameraInfo", "timestamp width height distortion_model D K R P frame_id"),
 }
 """Type of ROS that is like a message of Foxglove's, and the names of its fields from the first on."""
-EMPTY = {"data": b"", "format": "", "encoding": "", "distortion_model": ""} | {name: () for name in "DKRP"}
+EMPTY = {
+    "data": b"",
+    **dict.fromkeys("format encoding distortion_model frame_id".split(), ""),
+    **dict.fromkeys("DKRP", ()),
+}
 """Values of fields that a message leaves out, where they are no numbers."""
 
 
@@ -97,7 +101,7 @@ class McapFile:
 
 
 def _of_json(fields: dict[str, Any], names: Sequence[str]) -> SimpleNamespace:
-    if missing := [name for name in names if name not in fields and name not in ("timestamp", *"DRP")]:
+    if missing := [name for name in names if name not in fields and name not in ("timestamp", "frame_id", *"DRP")]:
         raise ValueError(f"a message has no {missing[0]}")
     fields |= {name: int(fields[name]) for name in ("width", "height", "step") if name in fields}
     stamp = fields.get("timestamp") or {}

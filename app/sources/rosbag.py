@@ -113,12 +113,15 @@ class RecordingReader(Reader):
             try:
                 self._message, logged = next(self._messages, (None, 0.0))
             except self._errors as error:
-                self._message = None
+                self._message, self.frame_hint = None, self._index + 1
                 self.damaged += 1
                 self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
             if self._message is None:
                 if self._clock.replaced > 1:
                     self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
+                if self.frame_hint != self._index + 1:
+                    stated = f"{self.name} states {self.frame_hint} images of {self._topic}"
+                    self.warnings.append(f"{stated}, and has {self._index + 1}")
                 return None
             self._index += 1
             frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
@@ -202,11 +205,17 @@ class RecordingReader(Reader):
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
         names = info_topics(self._topic)
-        connections = [c for c in self._bag.connections if alike(str(c.msgtype)) == CAMERA and c.topic in names]
+        others = [c for c in self._bag.connections if alike(str(c.msgtype)) == CAMERA or c.topic in names]
+        connections = [c for c in others if alike(str(c.msgtype)) == CAMERA and c.topic in names]
+        if others and not connections:
+            other = f"{others[0].topic} of type {others[0].msgtype}"
+            self.warnings.append(f"{self._topic} has no camera_info of its own: {other} is not used")
         unusable: tuple[type[Exception], ...] = (*self._errors, StreamReconError)
         try:
             for message, _ in self._read(connections) if connections else ():
                 return camera_of(message, rectified=is_rectified(self._topic))
+            if connections:
+                raise InputError("it has no message")
         except unusable as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
@@ -301,7 +310,7 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     Raises InputError, ConfigError or ValueError: a camera that cannot be applied.
     """
     K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
-    size = int(message.width), int(message.height)
+    size, model = (int(message.width), int(message.height)), str(message.distortion_model)
     if len(K) == 9 and not any(K):
         return None
     if len(K) != 9 or not K[0] > 0 or min(size) < 1:
@@ -314,7 +323,7 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
         used: tuple[float, ...] = ()
     else:
         fx, fy, cx, cy, skew = K[0], K[4], K[2], K[5], K[1]
-        kind, used = distortion(str(message.distortion_model), D)
+        kind, used = distortion(model, D)
     if abs(skew) > SKEW * fx:
         raise InputError(f"its camera matrix has skew {skew:g}")
     # The matrix is for the whole sensor. Images may be a part of it (roi), of which pixels were joined (binning).
@@ -324,7 +333,9 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     width, height = sides[0] or size[0], sides[1] or size[1]
     # In ROS (0, 0) is the centre of the first pixel.
     centre = (cx + 0.5 - left) / across, (cy + 0.5 - top) / down
-    return Calibration(fx / across, fy / down, *centre, kind, used, (width // across, height // down))
+    said = f"camera_info has the distortion_model {model!r} and {len(D)} coefficients D: taken as {kind} {used}"
+    notes = (said,) if bool(model) != bool(D) and not rectified else ()
+    return Calibration(fx / across, fy / down, *centre, kind, used, (width // across, height // down), notes=notes)
 
 
 def _numbers(message: Any, name: str) -> list[float]:

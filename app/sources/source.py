@@ -49,7 +49,7 @@ class Source:
         self._exif = choice.camera == EXIF
         known = parse_camera(choice.camera) if choice.camera and not self._exif else None
         self._calibration = known or reader.calibration
-        reader.warnings += known.notes if known is not None else ()
+        reader.warnings += self._calibration.notes if self._calibration is not None else ()
         self._undistorter: Undistorter | None = None
         self._is_checked = is_panorama or reader.rig is not None
         self._masks = MaskFolder(Path(choice.masks)) if choice.masks else None
