@@ -21,11 +21,8 @@ SCHEMAS = {
     "CameraCalibration": ("sensor_msgs/msg/CameraInfo", "timestamp width height distortion_model D K R P frame_id"),
 }
 """Type of ROS that is like a message of Foxglove's, and the names of its fields from the first on."""
-EMPTY = {
-    "data": b"",
-    **dict.fromkeys("format encoding distortion_model frame_id".split(), ""),
-    **dict.fromkeys("DKRP", ()),
-}
+EMPTY: dict[str, Any] = {"data": b"", **dict.fromkeys("DKRP", ())}
+EMPTY |= dict.fromkeys(("format", "encoding", "distortion_model", "frame_id"), "")
 """Values of fields that a message leaves out, where they are no numbers."""
 
 

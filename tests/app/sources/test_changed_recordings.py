@@ -185,9 +185,12 @@ CAMERA: Message = [
 ]
 
 
-def read_protobuf(
-    path: Path, kind: str, image: Message, camera: Message, numbers: dict[str, dict[str, int]]
-) -> tuple[object, list[str]]:
+Written = tuple[Message, Message, dict[str, dict[str, int]]]
+"""Messages of an image and of its camera, and the numbers of fields in the schemas."""
+
+
+def read_protobuf(path: Path, kind: str, written: Written) -> tuple[object, list[str]]:
+    image, camera, numbers = written
     writing = pytest.importorskip("mcap.writer")
     with path.open("wb") as file:
         writer = writing.Writer(file)
@@ -226,7 +229,7 @@ def test_no_change_of_a_message_in_protobuf_is_silent(tmp_path: Path, kind: str)
     of_camera = [replace(m, content=(IMAGES[kind], m.content, NUMBERS)) for m in cameras]
     of_schema = [
         replace(m, content=(IMAGES[kind], CAMERA, {**NUMBERS, name: dict(m.content)}))
-        for name in (kind, *(["CameraCalibration"] if cameras else []))
+        for name in (kind, "CameraCalibration")
         for m in of_parts([*NUMBERS[name].items()])
     ]
     names = ("a.mcap", "/image", "distortion_model")
