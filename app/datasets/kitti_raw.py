@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.datasets.recording import PinholeCamera, Recording, has_images, images_in, in_time_order
 from stream_recon.app.datasets.rgbd import centred
-from stream_recon.app.datasets.text import content_lines, named_numbers, numbers, read_text, rigid
+from stream_recon.app.datasets.text import content_lines, named_numbers, number_row, rigid
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.configs.errors import InputError
 
@@ -107,10 +108,7 @@ def _poses(path: Path, T_camera_first: FloatArray) -> tuple[dict[int, FloatArray
     if velo is None or imu is None:
         return {}, [f"oxts gives no poses without {VELO_FILE if velo is None else IMU_FILE}"]
     T_imu_camera = np.linalg.inv(T_camera_first @ _transform(velo) @ _transform(imu))
-    values = {int(file.stem): numbers(read_text(file), str(file), OXTS) for file in files}
-    for number, row in values.items():
-        if len(row) != OXTS:
-            raise InputError(f"{path / 'oxts'}: frame {number} has {len(row)} numbers instead of {OXTS}")
+    values = {int(file.stem): number_row(file, OXTS) for file in files}
     scale = float(np.cos(np.radians(values[min(values)][0])))
     first = _imu_pose(values[min(values)], scale)
     origin = np.eye(4)
@@ -121,15 +119,11 @@ def _poses(path: Path, T_camera_first: FloatArray) -> tuple[dict[int, FloatArray
     }, []
 
 
-def _imu_pose(row: list[float], scale: float) -> FloatArray:
+def _imu_pose(row: FloatArray, scale: float) -> FloatArray:
     latitude, longitude, altitude, roll, pitch, yaw = row[:6]
     T = np.eye(4)
-    cr, sr, cp, sp, cy, sy = (f(a) for a in (roll, pitch, yaw) for f in (np.cos, np.sin))
-    T[:3, :3] = (
-        np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
-        @ np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
-        @ np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
-    )
+    about_x, about_y, about_z = so3.exp(np.diag([roll, pitch, yaw]))
+    T[:3, :3] = about_z @ about_y @ about_x
     east = scale * EARTH_RADIUS * np.radians(longitude)
     north = scale * EARTH_RADIUS * np.log(np.tan(np.radians(90 + latitude) / 2))
     T[:3, 3] = east, north, altitude

@@ -104,5 +104,4 @@ def _of_file(path: Path) -> KnownPoses:
         named, metric = nerfstudio.named_poses(path)
         return KnownPoses(np.array([*named.values()]), names=tuple(named), metric=metric)
     timed = read_trajectory(path)
-    times, rows = np.unique(timed.times, return_index=True)
-    return KnownPoses(timed.poses[rows], times)
+    return KnownPoses(timed.poses, timed.times)

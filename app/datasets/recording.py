@@ -18,7 +18,6 @@ from stream_recon.app.core.input_file import input_errors
 from stream_recon.app.core.types import Intrinsics, reduced_size
 from stream_recon.app.datasets.sequence import read_sequence
 from stream_recon.app.datasets.text import dataset_errors
-from stream_recon.app.datasets.trajectories import FEW_MATCHES
 from stream_recon.app.sources.calibration import Calibration, one_camera
 from stream_recon.app.sources.capture import open_capture, shown_frame_count
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -223,8 +222,10 @@ class Recording:
         found = self.calibration if choice.camera is None else None
         notes = (self.unusable,) if self.unusable else () if found is None else found.notes
         reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])
-        if 0 < len(self.poses) < FEW_MATCHES * len(self.images) and not any("have a pose" in w for w in self.warnings):
-            reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose")
+        without = [image.name for i, image in enumerate(self.images) if i not in self.poses] if self.poses else []
+        if without and not any("have a pose" in warning for warning in self.warnings):
+            said = f"{len(self.poses)} of {len(self.images)} images of {name} have a pose"
+            reader.warnings.append(f"{said}, not {without[0]}")
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:

@@ -13,7 +13,7 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import Intrinsics
 from stream_recon.app.datasets.recording import DepthImages, PinholeCamera, Recording, TimedImages, in_time_order
-from stream_recon.app.datasets.text import content_lines, listed_file, number_rows, numbers, rigid, timed_files
+from stream_recon.app.datasets.text import content_lines, listed_file, number_row, numbers, rigid, timed_files
 from stream_recon.app.datasets.trajectories import associate, in_seconds, matched_poses
 from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.image_decoding import read_depth_image
@@ -104,10 +104,7 @@ def load_bonn(path: Path) -> Recording:
 
 def load_eth3d(path: Path) -> Recording:
     """ETH3D SLAM: as TUM, with ``fx fy cx cy`` in calibration.txt."""
-    rows = number_rows(path / "calibration.txt", 4)
-    if len(rows) != 1 or rows[0, :2].min() <= 0:
-        raise InputError(f"{path / 'calibration.txt'} must have one line 'fx fy cx cy'")
-    return _load_timed(path, centred(*(float(value) for value in rows[0])), size=None)
+    return _load_timed(path, centred(*number_row(path / "calibration.txt", 4).tolist()), size=None)
 
 
 def load_icl(path: Path) -> Recording:

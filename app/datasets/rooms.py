@@ -119,6 +119,5 @@ def _replica_camera(file: Path) -> tuple[PinholeCamera, float]:
 
 
 def _existing(files: dict[int, Path], units_per_metre: float, invalid: int = 0) -> DepthImages | None:
-    """Reader of the depth images that exist; None where there are none."""
-    existing = {index: file for index, file in files.items() if file.is_file()}
-    return DepthImages(existing, units_per_metre, invalid) if existing else None
+    """Reader of depth images; None where there are none."""
+    return DepthImages(files, units_per_metre, invalid) if any(map(Path.is_file, files.values())) else None

@@ -117,6 +117,14 @@ def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.
     return np.array(rows, dtype=np.float64).reshape(-1, columns)
 
 
+def number_row(path: Path, columns: int) -> NDArray[np.float64]:
+    """The numbers [columns] of a file of one line. Raises InputError."""
+    rows = number_rows(path, columns, exact=True)
+    if len(rows) != 1:
+        raise InputError(f"{path} must have one line of {columns} numbers, and has {len(rows)}")
+    return np.asarray(rows[0])
+
+
 def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
     """Timestamps and files of lines ``timestamp file`` (TUM RGB-D), relative to the list's folder.
 

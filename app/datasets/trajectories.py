@@ -32,6 +32,8 @@ MIN_NAMED = 5
 """Columns that a comment names at least where it is a header."""
 QUATERNION_TOLERANCE = 0.05
 """Relative difference of quaternions' lengths up to which they are rounded."""
+ROUNDED = 1e-5
+"""Difference of poses' numbers up to which they are the same."""
 ASSOCIATION_SECONDS = 0.02
 """Largest difference of associated timestamps, as in the tools of the TUM benchmark."""
 FEW_MATCHES = 0.5
@@ -40,15 +42,10 @@ FEW_MATCHES = 0.5
 
 @dataclass(frozen=True)
 class TimedPoses:
-    """Poses with timestamps in any order."""
+    """Poses with timestamps."""
 
-    times: FloatArray  # [N] seconds
+    times: FloatArray  # [N] seconds, ascending
     poses: FloatArray  # [N, 4, 4]
-
-    def nearest(self, times: FloatArray) -> dict[int, FloatArray]:
-        """The nearest pose to each of ``times`` within `ASSOCIATION_SECONDS`, if any, by position in ``times``."""
-        matches = associate(times, self.times)
-        return {i: self.poses[match] for i, match in enumerate(matches) if match >= 0}
 
 
 def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | None = None) -> TimedPoses:
@@ -58,7 +55,8 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
         columns: meaning of the first columns where no header names them.
         unit: seconds of the unit of times where no header states it; None: seconds, or what their size tells.
 
-    Raises InputError: a header that is not understood, a line that does not fit it, or quaternions that are none.
+    Raises InputError: a header that is not understood, a line that does not fit it, quaternions that are none or in an
+    unusual order, or different poses of one time.
     """
     try:
         header, lines = _header_and_lines(path)
@@ -74,8 +72,18 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
             f"{usual:.3g}: check the order of the columns"
         )
     where = f"{path}, timestamp"
-    poses = [pose_from_quaternion(row[:3], row[3:], f"{where} {at:.6f}") for row, at in zip(rows, times, strict=True)]
-    return TimedPoses(times, np.array(poses, dtype=np.float64).reshape(-1, 4, 4))
+    listed = [pose_from_quaternion(row[:3], row[3:], f"{where} {at:.6f}") for row, at in zip(rows, times, strict=True)]
+    poses = np.array(listed, dtype=np.float64).reshape(-1, 4, 4)
+    # A trajectory that begins at the identity does so by half a turn where qw is taken for qx.
+    if header is None and len(poses) and abs(poses[0, :3, 3]).max() < ROUNDED > abs(np.trace(poses[0])):
+        raise InputError(
+            f"{path} begins upside down at the origin: name its columns in a first line # timestamp x y .."
+        )
+    times, rows_of_times, at_time = np.unique(times, return_index=True, return_inverse=True)
+    several = abs(poses[rows_of_times][at_time] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED
+    if several.any():
+        raise InputError(f"{where} {times[at_time[several][0]]:.6f}: there are different poses of this time")
+    return TimedPoses(times, poses[rows_of_times])
 
 
 read_euroc_trajectory: Callable[[Path], TimedPoses] = partial(read_trajectory, columns=EUROC, unit=1e-9)
@@ -174,14 +182,15 @@ def associate(times: FloatArray, others: FloatArray, within: float = ASSOCIATION
 def matched_poses(
     path: Path | None, times: FloatArray, read: Callable[[Path], TimedPoses] = read_trajectory
 ) -> tuple[dict[int, FloatArray], list[str]]:
-    """`TimedPoses.nearest` of a file, and a warning where most images have no pose, as for times in another unit.
+    """The pose of a file within `ASSOCIATION_SECONDS` of each time, by position in ``times``, and a warning where most
+    have none, as for times in another unit.
 
     None without a file. ``read``: its reader.
     """
     if path is None or not path.is_file():
         return {}, []
     truth = read(path)
-    poses = truth.nearest(times)
+    poses = {i: truth.poses[match] for i, match in enumerate(associate(times, truth.times)) if match >= 0}
     if not len(times) or len(poses) >= FEW_MATCHES * len(times):
         return poses, []
     if not len(truth.times):

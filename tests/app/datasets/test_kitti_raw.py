@@ -83,3 +83,12 @@ def test_rows_of_other_columns_are_refused(tmp_path: Path, change: str) -> None:
     write_lines(path, " ".join(words[1:] if change == "fewer" else ["0", *words]))
     with pytest.raises(InputError, match="30"):
         load_kitti_raw(drive)
+
+
+def test_a_missing_row_of_oxts_is_told(tmp_path: Path) -> None:
+    drive = write_drive(tmp_path)
+    (drive / "oxts/data/0000000002.txt").unlink()
+    (scene,) = find_scenes(drive)
+    assert sorted(truth_of(scene).poses) == [0, 1, 3]
+    with scene.open() as source:
+        assert source.warnings == [f"3 of 4 images of {scene.name} have a pose, not 0000000002.png"]

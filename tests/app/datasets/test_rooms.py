@@ -55,6 +55,11 @@ def test_seven_scenes_without_a_pose_file_or_depth_of_a_frame(tmp_path: Path) ->
     assert_poses(truth, {0: PATH[0].matrix, 2: PATH[2].matrix})
     assert truth.depth(2) is None
     assert_depth(truth, 3, 1.503)
+    with only_scene(tmp_path, "7scenes").open() as source:
+        assert source.warnings == [
+            "1 depth images of seq-01 are missing, such as frame-000002.depth.png",
+            "2 of 4 images of seq-01 have a pose, not frame-000001.color.png",
+        ]
 
 
 def test_a_pose_that_is_no_rotation_is_refused_with_its_file(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_of_several_colmap_models_the_largest_is_read_and_told(tmp_path: Path) -
         assert source.warnings == ["of 2 COLMAP models 1, of 3 images, is used, not 0 (1)"]
     (tmp_path / "garden/sparse/1/images.txt").unlink()
     with only_scene(tmp_path, "colmap").open() as source:
-        assert source.warnings == ["1 of 3 images of garden have a pose"]
+        assert source.warnings == ["1 of 3 images of garden have a pose, not IMG 2.png"]
 
 
 def colmap_read(root: Path) -> tuple[object, list[str]]:

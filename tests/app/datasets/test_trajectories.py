@@ -104,3 +104,23 @@ def test_no_change_of_a_column_is_read_as_something_else(tmp_path: Path) -> None
     mutants = list(of_table(COLUMNS, cells()))
     expected = read([list(COLUMNS), *cells()])[0]
     assert silently_other(read, mutants, expected, InputError) == []
+
+
+@pytest.mark.parametrize("column", [1, 6])
+def test_two_poses_of_one_time_are_refused_and_equal_ones_count_once(tmp_path: Path, column: int) -> None:
+    rows = cells()
+    assert_read(read_trajectory(write_lines(tmp_path / "a.txt", *map(" ".join, [*rows, rows[2]]))))
+    other = [*rows[2][:column], "0.25", *rows[2][column + 1 :]]
+    lines = [" ".join(row) for row in (*rows, other)]
+    with pytest.raises(InputError, match=r"a\.txt, timestamp 1305031102\.375000: there are different"):
+        read_trajectory(write_lines(tmp_path / "a.txt", *lines))
+
+
+def test_a_first_quaternion_in_another_order_is_told_where_it_is_plain(tmp_path: Path) -> None:
+    rows = ["0.0 0 0 0 1 0 0 0", "0.1 0.2 0 0 0.999 0.04 0 0"]
+    with pytest.raises(InputError, match=r"a\.txt begins at the origin by half a turn: name its columns"):
+        read_trajectory(write_lines(tmp_path / "a.txt", *rows))
+    found = read_trajectory(write_lines(tmp_path / "a.txt", "# timestamp tx ty tz qw qx qy qz", *rows))
+    assert np.array_equal(found.poses[0], np.eye(4))
+    with pytest.raises(InputError, match="half a turn"):
+        read_euroc_trajectory(write_lines(tmp_path / "b.csv", "1000000000,0,0,0,0,0,0,1"))
