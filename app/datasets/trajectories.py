@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.transforms import FloatArray
+from stream_recon.app.core.transforms import FloatArray, rotation_matrix
 from stream_recon.app.datasets.tables import CLOCKS, LENGTHS, TIMES, Column, epoch_unit, number, read_table
-from stream_recon.app.datasets.text import pose_from_quaternion, read_text
+from stream_recon.app.datasets.text import read_text
 from stream_recon.configs.errors import InputError
 
 COLUMNS = ("t", "x", "y", "z", "qx", "qy", "qz", "qw")
@@ -32,6 +32,8 @@ MIN_NAMED = 5
 """Columns that a comment names at least where it is a header."""
 QUATERNION_TOLERANCE = 0.05
 """Relative difference of quaternions' lengths up to which they are rounded."""
+MIN_LENGTH = 1e-6
+"""Length of a quaternion below which it is zero."""
 ROUNDED = 1e-5
 """Difference of poses' numbers up to which they are the same."""
 ASSOCIATION_SECONDS = 0.02
@@ -63,22 +65,18 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
         rows, times = _rows(header, lines, columns, unit) if lines else (np.empty((0, 7)), np.empty(0))
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-    lengths = np.linalg.norm(rows[:, 3:], axis=1)
-    usual = float(np.median(lengths)) if len(rows) else 0.0
-    if usual > 0 and abs(lengths / usual - 1).max() > QUATERNION_TOLERANCE:
-        worst = int(abs(lengths - usual).argmax())
-        raise InputError(
-            f"{path}, timestamp {times[worst]:.6f}: the quaternion is of length {lengths[worst]:.3g}, others of "
-            f"{usual:.3g}: check the order of the columns"
-        )
-    where = f"{path}, timestamp"
-    listed = [pose_from_quaternion(row[:3], row[3:], f"{where} {at:.6f}") for row, at in zip(rows, times, strict=True)]
-    poses = np.array(listed, dtype=np.float64).reshape(-1, 4, 4)
+    where, lengths = f"{path}, timestamp", np.linalg.norm(rows[:, 3:], axis=1)
+    usual = float(np.median(lengths)) if len(rows) else 1.0
+    if (odd := ~(abs(lengths - usual) <= QUATERNION_TOLERANCE * usual) | (lengths < MIN_LENGTH)).any():
+        worst = int((abs(lengths - usual) + odd).argmax())
+        said = f"is of length {lengths[worst]:.3g}, others of {usual:.3g}" if lengths[worst] else "is zero"
+        raise InputError(f"{where} {times[worst]:.6f}: the quaternion {said}: check the order of the columns")
+    poses = np.tile(np.eye(4), (len(rows), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = rotation_matrix(rows[:, 3:]), rows[:, :3]
     # A trajectory that begins at the identity does so by half a turn where qw is taken for qx.
     if header is None and len(poses) and abs(poses[0, :3, 3]).max() < ROUNDED > abs(np.trace(poses[0])):
-        raise InputError(
-            f"{path} begins upside down at the origin: name its columns in a first line # timestamp x y .."
-        )
+        said = "begins at the origin by half a turn: name its columns in a first line"
+        raise InputError(f"{path} {said}, such as # timestamp tx ty tz qw qx qy qz")
     times, rows_of_times, at_time = np.unique(times, return_index=True, return_inverse=True)
     several = abs(poses[rows_of_times][at_time] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED
     if several.any():
