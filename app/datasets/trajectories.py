@@ -62,26 +62,31 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
     """
     try:
         header, lines = _header_and_lines(path)
-        rows, times = _rows(header, lines, columns, unit) if lines else (np.empty((0, 7)), np.empty(0))
+        rows, listed = _rows(header, lines, columns, unit) if lines else (np.empty((0, 7)), np.empty(0))
+        poses = _poses(rows, listed)
+        times, first, at = np.unique(listed, return_index=True, return_inverse=True)
+        if len(odd := np.flatnonzero(abs(poses[first][at] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED)):
+            raise ValueError(f"timestamp {listed[odd[0]]:.6f} has different poses")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-    where, lengths = f"{path}, timestamp", np.linalg.norm(rows[:, 3:], axis=1)
-    usual = float(np.median(lengths)) if len(rows) else 1.0
-    if (odd := ~(abs(lengths - usual) <= QUATERNION_TOLERANCE * usual) | (lengths < MIN_LENGTH)).any():
-        worst = int((abs(lengths - usual) + odd).argmax())
-        said = f"is of length {lengths[worst]:.3g}, others of {usual:.3g}" if lengths[worst] else "is zero"
-        raise InputError(f"{where} {times[worst]:.6f}: the quaternion {said}: check the order of the columns")
-    poses = np.tile(np.eye(4), (len(rows), 1, 1))
-    poses[:, :3, :3], poses[:, :3, 3] = rotation_matrix(rows[:, 3:]), rows[:, :3]
     # A trajectory that begins at the identity does so by half a turn where qw is taken for qx.
     if header is None and len(poses) and abs(poses[0, :3, 3]).max() < ROUNDED > abs(np.trace(poses[0])):
         said = "begins at the origin by half a turn: name its columns in a first line"
         raise InputError(f"{path} {said}, such as # timestamp tx ty tz qw qx qy qz")
-    times, rows_of_times, at_time = np.unique(times, return_index=True, return_inverse=True)
-    several = abs(poses[rows_of_times][at_time] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED
-    if several.any():
-        raise InputError(f"{where} {times[at_time[several][0]]:.6f}: there are different poses of this time")
-    return TimedPoses(times, poses[rows_of_times])
+    return TimedPoses(times, poses[first])
+
+
+def _poses(rows: FloatArray, times: FloatArray) -> FloatArray:
+    """Poses [N, 4, 4] of positions and quaternions [N, 7], whose lengths must agree. Raises ValueError."""
+    lengths = np.linalg.norm(rows[:, 3:], axis=1)
+    usual = float(np.median(lengths)) if len(rows) else 1.0
+    if (odd := ~(abs(lengths - usual) <= QUATERNION_TOLERANCE * usual) | (lengths < MIN_LENGTH)).any():
+        worst = int((abs(lengths - usual) + odd).argmax())
+        said = f"is of length {lengths[worst]:.3g}, others of {usual:.3g}" if lengths[worst] else "is zero"
+        raise ValueError(f"timestamp {times[worst]:.6f}: the quaternion {said}: check the order of the columns")
+    poses = np.tile(np.eye(4), (len(rows), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = rotation_matrix(rows[:, 3:]), rows[:, :3]
+    return poses
 
 
 read_euroc_trajectory: Callable[[Path], TimedPoses] = partial(read_trajectory, columns=EUROC, unit=1e-9)

@@ -40,6 +40,8 @@ _INTEGERS, _FLOATS, _TEXT = (21, 22, 65, 66, 67, 74, 75, 76, 77, 78), (23, 24), 
 """QuickTime's type numbers of metadata values."""
 _WHOLE, _RATIO, _ASCII = {1: "B", 3: "H", 4: "I"}, {5: "II", 10: "ii"}, {2: "s", 129: "s"}
 """Formats of values by TIFF's number of their type."""
+MP_ENTRIES = 0xB002
+"""Tag of the list of pictures in a JPEG (CIPA DC-007)."""
 HEAD_BYTES, MAX_TEXT = 64, 64
 """Bytes in which a file says its format, and those of a tag's text that are read."""
 MAX_NUMBER, MAX_FOCAL_MM = 1e6, 1e4
@@ -137,37 +139,48 @@ def read_exif(path: Path) -> Exif:
 @lru_cache(1 << 15)
 def _read(path: Path, _size: int, _changed: int) -> Exif:
     with open_regular(path) as file:
-        head = file.read(HEAD_BYTES)
-        file.seek(0)
-        if head[:4] in TIFF:
-            return _exif(file, None)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                size, block = _block(file, head)
-        except Exception:  # noqa: BLE001  # the libraries raise what they meet in damaged data
-            return Exif(notes=("its EXIF cannot be read",))
-        found = _exif(BytesIO(block.removeprefix(b"Exif\0\0")), size) if block else Exif(size)
-        return replace(found, orientation=1) if is_heic(head) else found
+        return exif_of(file)
 
 
-def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes]:
-    """Size of an image, and its EXIF as a TIFF structure; empty without one."""
+def exif_of(file: BinaryIO) -> Exif:
+    """Metadata of an open photograph; empty if it has none."""
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    if head[:4] in TIFF:
+        return _exif(file, None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            size, block, several = _block(file, head)
+    except Exception:  # noqa: BLE001  # the libraries raise what they meet in damaged data
+        return Exif(notes=("its EXIF cannot be read",))
+    found = _exif(BytesIO(block.removeprefix(b"Exif\0\0")), size) if block else Exif(size)
+    found = replace(found, notes=(*found.notes, f"its further pictures ({several}) are not read")) if several else found
+    return replace(found, orientation=1) if is_heic(head) else found
+
+
+def _block(file: BinaryIO, head: bytes) -> tuple[tuple[int, int], bytes, str]:
+    """Size of an image, its EXIF as a TIFF structure (empty without one), and its format where it has several pictures
+    (of an animation, a burst or two lenses)."""
     if is_heic(head):
         import pillow_heif
 
         heif = pillow_heif.open_heif(file)
-        return heif.size, heif.info.get("exif") or b""
+        return heif.size, heif.info.get("exif") or b"", "HEIC" if len(heif) > 1 else ""
     with Image.open(file) as image:
         size, block = image.size, image.info.get("exif") or b""
+        # Beside a JPEG's picture there may be a brightness map or a smaller copy of it, which say nothing else.
+        kinds = [entry["Attribute"]["MPType"] for entry in getattr(image, "mpinfo", {}).get(MP_ENTRIES, ())]
+        is_one = getattr(image, "n_frames", 1) == 1 or (kinds and not any("Multi-Frame" in kind for kind in kinds[1:]))
+        several = "" if is_one else str(image.format)
     if not block and head[:8] == PNG:
         file.seek(len(PNG))
         while len(chunk := file.read(8)) == 8:  # it may also stand after the image
             length = int.from_bytes(chunk[:4], "big")
             if chunk[4:] == b"eXIf":
-                return size, file.read(min(length, MAX_TABLE_BYTES))
+                return size, file.read(min(length, MAX_TABLE_BYTES)), several
             file.seek(length + 4, 1)
-    return size, block
+    return size, block, several
 
 
 def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
@@ -183,7 +196,7 @@ def _exif(file: BinaryIO, size: tuple[int, int] | None) -> Exif:
         _tags(file, order, at, table) for at, table in ((inner, _TIME), (inner, _FOCAL), (place, _GPS))
     )
     if size is None:
-        main.notes += ["its further pages (TIFF) are not read"] * main.following
+        main.notes += ["its further pictures (TIFF) are not read"] * main.following
         width, height = (int(main.number(name) or 0) for name in ("ImageWidth", "ImageLength"))
         size = (width, height) if width and height else None
     turned = main.numbers.get("Orientation", [1.0])[0]

@@ -191,10 +191,13 @@ def _several_series(images: list[Path]) -> list[str]:
 
 
 def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:
-    """Images of which several have one name without its suffix, once each: in the format that most have, else JPEG."""
+    """Images of which several have one name without its suffix, once each: in the format that most have, else JPEG.
+
+    Of a portrait that a phone has blurred it is the original.
+    """
     named: dict[tuple[Path, str], list[Path]] = {}
     for path in images:
-        named.setdefault((path.parent, path.stem.casefold()), []).append(path)
+        named.setdefault((path.parent, PORTRAIT.sub("", path.stem.casefold())), []).append(path)
     twins = [paths for paths in named.values() if len(paths) > 1]
     if not twins:
         return images, []
@@ -202,7 +205,8 @@ def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:
         _check_same_picture(paths)
     counts = Counter(path.suffix.lower() for path in images)
     kept = [
-        max(each, key=lambda p: (counts[p.suffix.lower()], p.suffix.lower() in (".jpg", ".jpeg"))) for each in twins
+        max(each, key=lambda p: ("original" in p.stem.lower(), counts[p.suffix.lower()], p.suffix.lower() in JPEG))
+        for each in twins
     ]
     left_out = {path for paths in twins for path in paths} - set(kept)
     example = min(path.name for path in left_out)
@@ -210,6 +214,9 @@ def _without_twins(images: list[Path]) -> tuple[list[Path], list[str]]:
     return [path for path in images if path not in left_out], [warning]
 
 
+JPEG = (".jpg", ".jpeg")
+PORTRAIT = re.compile(r"(?<=portrait)-\d+\.(cover|original)$")
+"""What differs in the names of the two pictures of a portrait (Pixel)."""
 TWINS_COMPARED, SAME_PICTURE = 3, 24.0
 """Pairs of twins whose pictures are compared, and the mean difference of grey levels up to which they are the same."""
 

@@ -9,7 +9,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from stream_recon.app.core.input_file import open_regular
@@ -37,13 +37,12 @@ def alike(schema: str) -> str:
 class McapFile:
     """Messages of an MCAP file, with the interface of rosbags' `AnyReader`."""
 
-    def __init__(self, path: Path, library: ModuleType) -> None:
-        """``library``: rosbags. Raises InputError: the file has no index; ResourceError: a library is missing."""
+    def __init__(self, path: Path) -> None:
+        """Raises InputError: the file has no index; ResourceError: a library is missing."""
         try:
             from mcap.reader import make_reader
         except ImportError as error:
             raise missing_library("reading of MCAP files other than ROS 2's", "mcap") from error
-        self._library = library
         self._stores: dict[str, Any] = {}
         self._file = open_regular(path)
         self._reader = make_reader(self._file)
@@ -81,7 +80,8 @@ class McapFile:
         raise ValueError(f"messages in {encoding!r} are not read")
 
     def _of_ros(self, schema: Any, encoding: str, content: bytes) -> Any:
-        types = self._library.typesys
+        from rosbags import typesys as types
+
         kind = schema.name if "/msg/" in schema.name else schema.name.replace("/", "/msg/")
         if kind not in self._stores:
             store = types.get_typestore(types.Stores.ROS1_NOETIC if encoding == "ros1" else types.Stores.ROS2_HUMBLE)

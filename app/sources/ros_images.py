@@ -1,6 +1,7 @@
 """Images in messages of ROS and Foxglove, raw or compressed, as RGB."""
 
 import sys
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app import MAX_PIXELS
-from stream_recon.app.sources.exif import PNG
+from stream_recon.app.sources.exif import PNG, exif_of
 from stream_recon.app.sources.image_decoding import is_truncated_png
 
 # OpenCV names a Bayer pattern by its second row and column.
@@ -67,6 +68,12 @@ def unsupported(message: Any) -> str | None:
     known_words = (*STILLS, "compressed", "compressedDepth", *ENCODINGS)
     is_known = all(word in known_words or word.lower() in STILLS for word in words)
     return None if is_known else f"the format {text[:60]!r}"
+
+
+def turn_notes(message: Any) -> list[str]:
+    """Note on the EXIF orientation of a compressed picture, which is taken as stored: so is its camera_info."""
+    turn = 1 if hasattr(message, "encoding") else exif_of(BytesIO(message.data)).orientation
+    return [f"its images have the EXIF orientation {turn}, which is not applied, as in ROS"] if turn != 1 else []
 
 
 def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:

@@ -1,14 +1,10 @@
 """Reader of ROS recordings: ROS 1 bags, ROS 2 bag folders and files, and MCAP, by the library rosbags."""
 
 import re
-import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +15,7 @@ from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of
 from stream_recon.app.sources.mcap_file import McapFile, alike
 from stream_recon.app.sources.readers import Reader
-from stream_recon.app.sources.ros_images import ENCODINGS, STILLS, decoded, unsupported, used_bits
+from stream_recon.app.sources.ros_images import ENCODINGS, STILLS, decoded, turn_notes, unsupported, used_bits
 from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
@@ -36,11 +32,8 @@ MAX_RATIO = 2.0
 """Ratio of the clocks up to which that of the recording is the time of the images, and not that of a conversion."""
 RATE_FRAMES = 30
 """First frames whose median interval gives the rate: about a second, read in a moment."""
-DAMAGE = (
-    OSError, LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError, EOFError,
-    RecursionError, MemoryError, NotImplementedError, StopIteration, RuntimeError, struct.error, cv2.error,
-)  # fmt: skip
-"""Exceptions that the library raises for damaged files, in addition to its own."""
+DAMAGE = Exception
+"""What the libraries raise for damaged recordings: they have no common error, and let through those of Python."""
 _RECTIFIED = re.compile(r"(^|_)(rect|rectified)(_|$)")
 """Pattern of a rectified topic's last name: image_rect, image_rect_color (image_proc)."""
 
@@ -68,18 +61,16 @@ class RecordingReader(Reader):
             ConfigError: no such topic, or several topics and none chosen.
             ResourceError: the library is not installed.
         """
-        library = _library()
-        self._errors = _errors(library)
         self._closed = True
         self._bits = 16
         _check_signatures(path)
         try:
-            self._bag = _open(path, library)
+            self._bag = _open(path)
             self._closed = False
             infos = dict(self._bag.topics)
         except StreamReconError:
             raise
-        except self._errors as error:
+        except DAMAGE as error:
             raise InputError(f"{path.name} is not a readable recording: {_line(error)}") from error
         try:
             self._topic = _choose_topic(infos, topic, path.name)
@@ -109,42 +100,43 @@ class RecordingReader(Reader):
         self._first: tuple[str, tuple[int, int]] | None = None
 
     def grab(self) -> tuple[int, float] | None:
-        while True:
-            try:
-                self._message, logged = next(self._messages, (None, 0.0))
-            except self._errors as error:
-                self._message, self.frame_hint = None, self._index + 1
-                self.damaged += 1
-                self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
-            if self._message is None:
-                if self._clock.replaced > 1:
-                    self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
-                if self.frame_hint != self._index + 1:
-                    stated = f"{self.name} states {self.frame_hint} images of {self._topic}"
-                    self.warnings.append(f"{stated}, and has {self._index + 1}")
-                return None
-            self._index += 1
-            frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
-            if frame_id != (self._frame_id or frame_id):
-                said = f"{self._topic} has images of {self._frame_id} and {frame_id}"
-                self.warnings.append(f"{said}, taken as one camera")
-            self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
-            stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
-            time = self._clock.time(stamp, logged)
-            if self._clock.replaced > before == 0:
-                off = abs(stamp - self._clock.begin - time)
-                self.warnings.append(
-                    f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off: such stamps are "
-                    "replaced by the times of recording"
-                )
-            # A clock may be set back; timestamps must increase.
-            self._time = time if time > self._time else self._time + 1 / self.rate
-            return self._index, self._time
+        try:
+            self._message, logged = next(self._messages, (None, 0.0))
+        except DAMAGE as error:
+            self._message, self.frame_hint = None, self._index + 1
+            self.damaged += 1
+            self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
+        if self._message is None:
+            self._tell_counts()
+            return None
+        self._index += 1
+        frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
+        if frame_id != (self._frame_id or frame_id):
+            self.warnings.append(f"{self._topic} has images of {self._frame_id} and {frame_id}, taken as one camera")
+        self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
+        stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
+        time = self._clock.time(stamp, logged)
+        if self._clock.replaced > before == 0:
+            off = abs(stamp - self._clock.begin - time)
+            self.warnings.append(
+                f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off: such stamps are "
+                "replaced by the times of recording"
+            )
+        # A clock may be set back; timestamps must increase.
+        self._time = time if time > self._time else self._time + 1 / self.rate
+        return self._index, self._time
+
+    def _tell_counts(self) -> None:
+        if self._clock.replaced > 1:
+            self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
+        if self.frame_hint != self._index + 1:
+            stated = f"{self.name} states {self.frame_hint} images of {self._topic}"
+            self.warnings.append(f"{stated}, and has {self._index + 1}")
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         try:
             rgb = decoded(self._message, self._bits)
-        except self._errors:
+        except DAMAGE:
             rgb = None
         if rgb is None:
             self.damaged += 1
@@ -152,6 +144,7 @@ class RecordingReader(Reader):
             return None
         size = (rgb.shape[1], rgb.shape[0])
         name = f"image {self._index} of {self._topic}"
+        self.warnings += [f"{self._topic}: {note}" for note in ([] if self._first else turn_notes(self._message))]
         self._first = self._first or (name, size)
         check_frame_size(name, size, *self._first)
         return rgb
@@ -186,7 +179,7 @@ class RecordingReader(Reader):
                     break
         except StreamReconError:
             raise
-        except self._errors as error:
+        except DAMAGE as error:
             if not times:
                 raise InputError(f"no image of {self._topic} can be read: {_line(error)}") from error
         if not times:
@@ -210,13 +203,12 @@ class RecordingReader(Reader):
         if others and not connections:
             other = f"{others[0].topic} of type {others[0].msgtype}"
             self.warnings.append(f"{self._topic} has no camera_info of its own: {other} is not used")
-        unusable: tuple[type[Exception], ...] = (*self._errors, StreamReconError)
         try:
             for message, _ in self._read(connections) if connections else ():
                 return camera_of(message, rectified=is_rectified(self._topic))
             if connections:
                 raise InputError("it has no message")
-        except unusable as error:
+        except DAMAGE as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
 
@@ -364,44 +356,19 @@ def _check_signatures(path: Path) -> None:
             raise InputError(f"{path.name} is not a readable recording: {file.name} does not begin like one")
 
 
-def _library() -> ModuleType:
+def _open(path: Path) -> Any:
+    """The recording, opened: by rosbags, or an MCAP file of another program."""
     try:
-        import rosbags.highlevel
+        import rosbags.highlevel as library
+        from rosbags.typesys import Stores, get_typestore
     except ImportError as error:
         raise missing_library("reading of ROS recordings", "rosbags") from error
-    return rosbags  # type: ignore[no-any-return,unused-ignore]
-
-
-def _errors(library: ModuleType) -> tuple[type[Exception], ...]:
-    """Errors of the libraries that read recordings, for damaged ones."""
-    errors: list[type[Exception]] = [
-        *DAMAGE,
-        library.highlevel.AnyReaderError,
-        library.rosbag1.ReaderError,
-        library.rosbag2.ReaderError,
-        library.serde.SerdeError,
-        library.typesys.TypesysError,
-    ]
-    with suppress(ImportError):
-        import apsw
-
-        errors.append(apsw.Error)
-    with suppress(ImportError):
-        import mcap.exceptions
-
-        errors.append(mcap.exceptions.McapError)
-    return tuple(errors)
-
-
-def _open(path: Path, library: ModuleType) -> Any:
-    """The recording, opened: by rosbags, or an MCAP file of another program."""
-    store = library.typesys.get_typestore(library.typesys.Stores.ROS2_HUMBLE)
-    bag = library.highlevel.AnyReader([path], default_typestore=store)
+    bag = library.AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE))
     try:
         bag.open()
-    except (KeyError, library.highlevel.AnyReaderError) as error:
+    except (KeyError, library.AnyReaderError) as error:
         # A schema that is not ROS 2's, or another profile.
         if path.suffix.lower() != ".mcap" or not (isinstance(error, KeyError) or "rofile" in str(error)):
             raise
-        return McapFile(path, library)
+        return McapFile(path)
     return bag

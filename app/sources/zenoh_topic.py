@@ -15,9 +15,9 @@ from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.live import LIVE_LIMITS, LiveLimits
 from stream_recon.app.sources.readers import FrameRange, Reader
 from stream_recon.app.sources.rmw_zenoh import DEFAULT_ENDPOINT, RosNode, RosQos, dds_type, open_session, ros_domain
-from stream_recon.app.sources.ros_images import decoded, unsupported
+from stream_recon.app.sources.ros_images import decoded, turn_notes, unsupported
 from stream_recon.app.sources.rosbag import CAMERA, COMPRESSED, DAMAGE, RAW, camera_of, info_topics, is_rectified
-from stream_recon.configs.errors import ConfigError, InputError, StreamReconError, missing_library
+from stream_recon.configs.errors import ConfigError, InputError, missing_library
 
 NODE = "stream_recon_source"
 """Name of the node that subscribes."""
@@ -45,7 +45,7 @@ class ZenohReader(Reader):
         """Raises InputError: no image arrives; ConfigError: a wrong address; ResourceError: a library is missing."""
         endpoint, self._topic, domain = parse_topic(spec)
         super().__init__(f"zenoh:/{self._topic}", NOMINAL_RATE)
-        self._store, self._hashes, self._errors = _types()
+        self._store, self._hashes = _types()
         self._limits, self._reconnects = limits, reconnect > 0
         self._lost_after = reconnect if reconnect > 0 else limits.pause_s
         self._changed = threading.Condition()
@@ -88,11 +88,12 @@ class ZenohReader(Reader):
         try:
             message = self._store.deserialize_cdr(data, kind)
             what, rgb = unsupported(message), decoded(message)
-        except self._errors:
+        except DAMAGE:
             what = rgb = None
         if what is not None:
             raise InputError(f"the images of {self._topic} have {what}, which is not supported: convert them to rgb8")
         size = None if rgb is None else (rgb.shape[1], rgb.shape[0])
+        self.warnings += [f"{self._topic}: {note}" for note in ([] if self._size or not size else turn_notes(message))]
         self._size = self._size or size
         if rgb is None or size != self._size:
             self.damaged += 1
@@ -199,7 +200,7 @@ class ZenohReader(Reader):
         try:
             message = self._store.deserialize_cdr(self._info[1], CAMERA)
             return camera_of(message, rectified=is_rectified(self._topic))
-        except self._errors as error:
+        except DAMAGE as error:
             self.warnings.append(f"the camera_info of {self._topic} is not used: {str(error)[:200]}")
         return None
 
@@ -239,13 +240,12 @@ def _header_ns(data: bytes) -> int:
     return int(seconds) * 10**9 + int(nanoseconds) if seconds >= 0 and nanoseconds < 10**9 else 0
 
 
-def _types() -> tuple[Any, dict[str, str], tuple[type[Exception], ...]]:
-    """Types of ROS 2, the hashes of those used here, and errors of damaged messages. Raises ResourceError."""
+def _types() -> tuple[Any, dict[str, str]]:
+    """Types of ROS 2, and the hashes of those used here. Raises ResourceError."""
     try:
-        from rosbags.serde import SerdeError
         from rosbags.typesys import Stores, get_typestore
     except ImportError as error:
         raise missing_library("zenoh", "eclipse-zenoh", "xxhash", "rosbags") from error
     store = get_typestore(Stores.ROS2_JAZZY)
     hashes = {kind: str(store.hash_rihs01(kind)) for kind in (RAW, COMPRESSED, CAMERA)}
-    return store, hashes, (*DAMAGE, SerdeError, StreamReconError)
+    return store, hashes

@@ -367,7 +367,7 @@ def several(files: Path, images: list[NDArray[np.uint8]]) -> list[dict[str, Any]
             bag.write("/image/compressed", kind, number, bag.store.types[kind](header, "jpeg", data))
     return [
         case("source", "series", "two cameras in one folder are told", frames=4, warning="differ by words alone"),
-        case("source", "pages", "further pages are told", frames=2, warning="its further pages (TIFF) are not read"),
+        case("source", "pages", "further pages are told", frames=2, warning="its further pictures (TIFF) are not read"),
         case("source", "cameras.bag", "two cameras in one topic are told", frames=4, warning="of left and right"),
     ]
 

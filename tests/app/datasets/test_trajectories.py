@@ -112,7 +112,7 @@ def test_two_poses_of_one_time_are_refused_and_equal_ones_count_once(tmp_path: P
     assert_read(read_trajectory(write_lines(tmp_path / "a.txt", *map(" ".join, [*rows, rows[2]]))))
     other = [*rows[2][:column], "0.25", *rows[2][column + 1 :]]
     lines = [" ".join(row) for row in (*rows, other)]
-    with pytest.raises(InputError, match=r"a\.txt, timestamp 1305031102\.375000: there are different"):
+    with pytest.raises(InputError, match=r"a\.txt: timestamp 1305031102\.375000 has different poses"):
         read_trajectory(write_lines(tmp_path / "a.txt", *lines))
 
 

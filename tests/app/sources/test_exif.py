@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,3 +227,49 @@ def test_times_of_other_zones_are_compared_in_one(tmp_path: Path) -> None:
         paths.append(jpeg(tmp_path / f"{name}.jpg", RGB, structure(main, inner, {})))
     times = times_taken(paths)
     assert times is not None and times[1] - times[0] == 3600
+
+
+SECOND = Image.fromarray(255 - RGB[:60, :180])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("a.png", {}, False),
+        ("a.png", {"save_all": True, "append_images": [SECOND]}, True),
+        ("a.webp", {"save_all": True, "append_images": [SECOND]}, True),
+        ("a.tif", {"save_all": True, "append_images": [SECOND]}, True),
+        ("a.mpo", {"save_all": True, "append_images": [SECOND]}, False),
+    ],
+)
+def test_further_pictures_of_a_file_are_told(tmp_path: Path, name: str, options: dict[str, Any], told: bool) -> None:
+    path, rgb = tmp_path / name, np.repeat(np.arange(0, 240, 4, np.uint8), 540).reshape(60, 180, 3)
+    Image.fromarray(rgb).save(path, **options)
+    if path.suffix == ".mpo":
+        path = path.rename(tmp_path / "a.jpg")
+    with open_source(str(path)) as source:
+        assert np.abs(next(iter(source)).rgb.astype(int) - rgb).mean() < 9
+        assert [line for line in source.warnings if "further pictures" in line] == [
+            f"{path.name}: its further pictures ({'TIFF' if name == 'a.tif' else name[2:].upper()}) are not read"
+        ] * told
+
+
+def test_a_second_view_in_a_photograph_is_told(tmp_path: Path) -> None:
+    Image.fromarray(RGB).save(tmp_path / "a.mpo", save_all=True, append_images=[SECOND])
+    data = (tmp_path / "a.mpo").read_bytes()
+    # The second of two entries of 16 bytes begins with its attribute, here that of a pair of lenses.
+    at = data.index(struct.pack("<HHI", 0xB002, 7, 32))
+    (offset,) = struct.unpack_from("<I", data, at + 8)
+    begin = data.index(b"MPF\0") + 4 + offset + 16
+    (tmp_path / "a.jpg").write_bytes(data[:begin] + struct.pack("<I", 0x020002) + data[begin + 4 :])
+    with open_source(str(tmp_path / "a.jpg")) as source:
+        next(iter(source))
+        assert source.warnings == ["a.jpg: its further pictures (MPO) are not read"]
+
+
+def test_a_burst_in_heic_is_told(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    heif = pillow_heif.from_pillow(Image.fromarray(RGB))
+    heif.add_from_pillow(SECOND)
+    heif.save(tmp_path / "a.heic")
+    assert read_exif(tmp_path / "a.heic").notes == ("its further pictures (HEIC) are not read",)

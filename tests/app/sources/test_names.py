@@ -67,6 +67,18 @@ def test_twins_of_one_name_are_read_once(tmp_path: Path) -> None:
         assert any("4 files (.dng) beside photographs" in line for line in source.warnings)
 
 
+def test_of_a_portrait_the_original_is_read(tmp_path: Path) -> None:
+    for number in range(3):
+        for picture in ("01.COVER", "02.ORIGINAL"):
+            textured(number).save(tmp_path / f"PXL_20240101_12000{number}123.PORTRAIT-{picture}.jpg")
+    textured(7).save(tmp_path / "00000IMG_00000_BURST20240101120000000_COVER.jpg")
+    textured(8).save(tmp_path / "00001IMG_00001_BURST20240101120000100.jpg")
+    with open_source(str(tmp_path)) as source:
+        assert source.image_names is not None and len(source.image_names) == 5
+        assert sum("ORIGINAL" in name for name in source.image_names) == 3
+        assert any("3 images were left out as twins" in line and "01.COVER" in line for line in source.warnings)
+
+
 def test_different_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
     for number in range(4):
         textured(number).save(tmp_path / f"{number}.jpg")

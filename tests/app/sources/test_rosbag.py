@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 pytest.importorskip("rosbags")
 
@@ -143,6 +144,20 @@ def test_compressed_mosaics_and_deep_images_are_what_the_raw_ones_are(tmp_path: 
         with open_source(str(tmp_path / folder)) as source:
             frames.append(next(iter(source)).rgb)
     assert np.array_equal(*frames)
+
+
+def test_an_exif_turn_of_a_message_is_told(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture(2)).save(tmp_path / "a.jpg", exif=exif)
+    with Bag(tmp_path / "one") as bag:
+        for number in range(2):
+            bag.compressed("/image/compressed", number, np.fromfile(tmp_path / "a.jpg", np.uint8))
+    with open_source(str(tmp_path / "one")) as source:
+        assert [frame.rgb.shape[:2] for frame in source] == [(HEIGHT, WIDTH)] * 2
+        assert [line for line in source.warnings if "EXIF" in line] == [
+            "/image/compressed: its images have the EXIF orientation 6, which is not applied, as in ROS"
+        ]
 
 
 def test_compressed_depth_is_read_as_raw_depth_is(tmp_path: Path) -> None:
