@@ -222,10 +222,9 @@ class Recording:
         found = self.calibration if choice.camera is None else None
         notes = (self.unusable,) if self.unusable else () if found is None else found.notes
         reader.warnings.extend([*self.warnings, *(f"camera of {name}: {note}" for note in notes)])
-        without = [image.name for i, image in enumerate(self.images) if i not in self.poses] if self.poses else []
-        if without and not any("have a pose" in warning for warning in self.warnings):
-            said = f"{len(self.poses)} of {len(self.images)} images of {name} have a pose"
-            reader.warnings.append(f"{said}, not {without[0]}")
+        first = next((image.name for i, image in enumerate(self.images) if i not in self.poses), None)
+        if self.poses and first is not None:
+            reader.warnings.append(f"{len(self.poses)} of {len(self.images)} images of {name} have a pose, not {first}")
         return Source(reader, choice)
 
     def known_camera(self, name: str) -> Calibration:

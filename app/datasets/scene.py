@@ -15,6 +15,7 @@ import numpy as np
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints, DepthTruth, GroundTruth
 from stream_recon.app.datasets.catalogue import reader_named
+from stream_recon.app.datasets.recording import Recording
 from stream_recon.app.datasets.text import dataset_errors
 from stream_recon.app.sources.calibration import Calibration, parse_camera
 from stream_recon.app.sources.frame_choice import FrameChoice
@@ -77,14 +78,13 @@ class Scene:
         counted when they are reached. Raises InputError: files of the scene that do not match their layout, or nothing
         to read; ConfigError: a stride or limit below 1.
         """
-        reader = reader_named(self.dataset)
-        if reader.loader is None:
+        recording = self._recording()
+        if recording is None:
             if self.camera == CALIBRATED:
                 raise InputError(f"--dataset-intrinsics: {self.path.name} is a video, which has no calibration")
             return open_source(
                 str(self.path), FrameChoice(stride=stride, max_frames=max_frames, camera=self.camera, masks=self.masks)
             )
-        recording = dataclasses.replace(reader.load(self.path), side=self.side)
         camera = recording.known_camera(self.name).text() if self.camera == CALIBRATED else self.camera
         return recording.source(self.name, FrameChoice(stride, max_frames=max_frames, camera=camera, masks=self.masks))
 
@@ -93,13 +93,17 @@ class Scene:
 
         Raises InputError: files of the scene that do not match their layout.
         """
-        reader = reader_named(self.dataset)
-        if reader.loader is None:
+        recording = self._recording()
+        if recording is None:
             return None
-        recording = dataclasses.replace(reader.load(self.path), side=self.side)
         with dataset_errors(self.path):
             truth = recording.truth()
         if truth is None or self.camera is None:
             return truth
         calibrated = self.camera == CALIBRATED
         return undistorted_truth(truth, recording.known_camera(self.name) if calibrated else parse_camera(self.camera))
+
+    def _recording(self) -> Recording | None:
+        """Everything but the images; None for a video."""
+        reader = reader_named(self.dataset)
+        return None if reader.loader is None else dataclasses.replace(reader.load(self.path), side=self.side)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.ground_truth import DepthMap, DepthPoints
 from stream_recon.app.core.types import Intrinsics
-from stream_recon.app.datasets.text import dataset_errors, number_rows, rigid
+from stream_recon.app.datasets.text import dataset_errors, number_row, number_rows, rigid
 from stream_recon.app.sources.calibration import same_aspect
 from stream_recon.app.sources.image_decoding import fits_stored, read_depth_image, read_image
 from stream_recon.app.sources.image_files import list_images
@@ -71,10 +71,9 @@ def read_sequence(folder: Path) -> TruthSequence:
         raise InputError(f"{folder} is not an evaluation sequence: looked for {folder.name}/rgb/*.jpg or *.png")
     with dataset_errors(folder):
         intrinsics = folder / "intrinsics.txt"
-        rows = number_rows(intrinsics, 6, exact=True) if intrinsics.is_file() else None
-        is_stated = rows is not None and len(rows) == 1 and bool(np.isfinite(rows).all())
-        stated = (int(rows[0][4]), int(rows[0][5])) if rows is not None and is_stated else None
-        described = is_stated or (folder / "poses.txt").is_file()
+        row = number_row(intrinsics, 6) if intrinsics.is_file() else None
+        stated = None if row is None else (int(row[4]), int(row[5]))
+        described = row is not None or (folder / "poses.txt").is_file()
         first = read_image(images[0], as_stored=described and fits_stored(images, stated))
         if first is None:
             raise InputError(f"{images[0]} cannot be read as an image")
@@ -84,7 +83,7 @@ def read_sequence(folder: Path) -> TruthSequence:
             images=images,
             source_size=size,
             poses=_read_poses(folder / "poses.txt", images),
-            intrinsics=None if rows is None else _read_intrinsics(intrinsics, rows, size),
+            intrinsics=None if row is None else _read_intrinsics(intrinsics, row, size),
         )
 
 
@@ -119,10 +118,10 @@ def _read_numbered_poses(path: Path) -> dict[int, NDArray[np.float64]]:
     return poses
 
 
-def _read_intrinsics(path: Path, rows: NDArray[np.float64], size: tuple[int, int]) -> Intrinsics:
-    if len(rows) != 1 or not np.isfinite(rows).all() or min(rows[0][0], rows[0][1], rows[0][4], rows[0][5]) <= 0:
+def _read_intrinsics(path: Path, row: NDArray[np.float64], size: tuple[int, int]) -> Intrinsics:
+    fx, fy, cx, cy, width, height = map(float, row)
+    if min(fx, fy, width, height) <= 0:
         raise InputError(f"{path} must have one line 'fx fy cx cy width height'")
-    fx, fy, cx, cy, width, height = map(float, rows[0])
     if not same_aspect(size, (width, height)):
         raise InputError(f"{path} is for {width:g}x{height:g} pixels; the images are {size[0]}x{size[1]}")
     sx, sy = size[0] / width, size[1] / height

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from stream_recon.app.core.types import Frame, ImageTransform
+from stream_recon.app.core.types import Frame
 from stream_recon.app.result.cameras import FrameCamera
 from stream_recon.app.result.depth import DepthFile, depth_path, read_depth
 from stream_recon.app.sources.preprocess import prepare
@@ -89,16 +89,11 @@ def _mean_difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
 
 
 def _has_depth(mask: NDArray[np.bool_], stored: DepthFile) -> bool:
-    """Whether the stored frame has depth where a mask excludes it."""
-    inside = _shrunk(mask, stored.transform)
-    return bool(inside.any()) and float((stored.depth[inside] > 0).mean()) > MASKED_SHARE
-
-
-def _shrunk(mask: NDArray[np.bool_], transform: ImageTransform) -> NDArray[np.bool_]:
-    """Pixels of the network's image that a mask covers completely."""
-    left, top, width, height = (round(value) for value in transform.crop)
+    """Whether the stored frame has depth where a mask excludes it: at pixels that the mask covers completely."""
+    left, top, width, height = (round(value) for value in stored.transform.crop)
     used = mask[top : top + height, left : left + width].astype(np.float32)
-    return np.asarray(cv2.resize(used, transform.network_size, interpolation=cv2.INTER_AREA) > 0.999)
+    inside = cv2.resize(used, stored.transform.network_size, interpolation=cv2.INTER_AREA) > 0.999
+    return bool(inside.any()) and float((stored.depth[inside] > 0).mean()) > MASKED_SHARE
 
 
 def check_source(folder: Path, cameras: Sequence[FrameCamera], open_again: Callable[[], Source]) -> None:

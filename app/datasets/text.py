@@ -120,8 +120,8 @@ def number_rows(path: Path, columns: int, *, exact: bool = False) -> NDArray[np.
 def number_row(path: Path, columns: int) -> NDArray[np.float64]:
     """The numbers [columns] of a file of one line. Raises InputError."""
     rows = number_rows(path, columns, exact=True)
-    if len(rows) != 1:
-        raise InputError(f"{path} must have one line of {columns} numbers, and has {len(rows)}")
+    if len(rows) != 1 or not np.isfinite(rows).all():
+        raise InputError(f"{path} must have one line of {columns} finite numbers")
     return np.asarray(rows[0])
 
 
@@ -180,7 +180,8 @@ def rigid(pose: FloatArray, where: str, tolerance: float = ROTATION_TOLERANCE) -
     if not np.isfinite(pose).all():  # the decomposition would never end
         raise refused
     u, singular, vt = np.linalg.svd(pose[:3, :3])
-    if np.abs(singular - 1).max() > tolerance or np.linalg.det(u @ vt) < 0:
+    last = pose[3:] - (0, 0, 0, 1)  # a matrix by columns has its translation there
+    if np.abs([*(singular - 1), *last.ravel()]).max() > tolerance or np.linalg.det(u @ vt) < 0:
         raise refused
     result = np.eye(4)
     result[:3, :3], result[:3, 3] = u @ vt, pose[:3, 3]
@@ -205,25 +206,19 @@ def read_pose_lines(path: Path, columns: int) -> dict[int, FloatArray]:
 
     A blank line, or one with inf or nan, is a frame without a pose.
     """
-    poses = {}
-    for index, line in enumerate(read_text(path).splitlines()):
-        where = f"{path} line {index + 1}"
-        if not line.strip():
-            continue
-        values = np.array(numbers(line, where, columns), dtype=np.float64)
-        if len(values) not in (columns, 16):
-            raise InputError(f"{where}: {len(values)} numbers instead of {columns}")
-        if np.isfinite(values).all():
-            poses[index] = rigid(values.reshape(-1, 4), where)
-    return poses
+    lines = enumerate(read_text(path).splitlines())
+    found = {i: _pose(line, f"{path} line {i + 1}", columns) for i, line in lines if line.strip()}
+    return {index: pose for index, pose in found.items() if pose is not None}
 
 
 def read_pose_files(files: Mapping[int, Path]) -> dict[int, FloatArray]:
     """Poses of text files with a 4x4 matrix each; a missing file, or one with inf or nan, is a frame without a pose."""
-    poses = {}
-    for index, path in files.items():
-        if path.is_file():
-            values = np.array(numbers(read_text(path), str(path), 16)[:16], dtype=np.float64)
-            if np.isfinite(values).all():
-                poses[index] = rigid(values.reshape(4, 4), str(path))
-    return poses
+    found = {index: _pose(read_text(path), str(path), 16) for index, path in files.items() if path.is_file()}
+    return {index: pose for index, pose in found.items() if pose is not None}
+
+
+def _pose(text: str, where: str, columns: int) -> FloatArray | None:
+    values = np.array(numbers(text, where, columns), np.float64)
+    if len(values) not in (columns, 16):
+        raise InputError(f"{where}: {len(values)} numbers instead of {columns}")
+    return rigid(values.reshape(-1, 4), where) if np.isfinite(values).all() else None

@@ -32,8 +32,6 @@ MIN_NAMED = 5
 """Columns that a comment names at least where it is a header."""
 QUATERNION_TOLERANCE = 0.05
 """Relative difference of quaternions' lengths up to which they are rounded."""
-MIN_LENGTH = 1e-6
-"""Length of a quaternion below which it is zero."""
 ROUNDED = 1e-5
 """Difference of poses' numbers up to which they are the same."""
 ASSOCIATION_SECONDS = 0.02
@@ -80,7 +78,7 @@ def _poses(rows: FloatArray, times: FloatArray) -> FloatArray:
     """Poses [N, 4, 4] of positions and quaternions [N, 7], whose lengths must agree. Raises ValueError."""
     lengths = np.linalg.norm(rows[:, 3:], axis=1)
     usual = float(np.median(lengths)) if len(rows) else 1.0
-    if (odd := ~(abs(lengths - usual) <= QUATERNION_TOLERANCE * usual) | (lengths < MIN_LENGTH)).any():
+    if (odd := ~(abs(lengths - usual) <= QUATERNION_TOLERANCE * usual) | (lengths == 0)).any():
         worst = int((abs(lengths - usual) + odd).argmax())
         said = f"is of length {lengths[worst]:.3g}, others of {usual:.3g}" if lengths[worst] else "is zero"
         raise ValueError(f"timestamp {times[worst]:.6f}: the quaternion {said}: check the order of the columns")

@@ -6,6 +6,7 @@ Geodetic positions are converted to local east, north, up coordinates in metres 
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import read_file
 from stream_recon.app.core.transforms import FloatArray
-from stream_recon.app.datasets.tables import ANGLES, LENGTHS, Column, epoch_unit, read_table
+from stream_recon.app.datasets.tables import ANGLES, LENGTHS, Column, read_table
 from stream_recon.app.metric_scale.nmea import is_nmea, read_nmea
 from stream_recon.app.result.metric_scale import EAST_NORTH_UP, OF_FILE
 
@@ -99,17 +100,27 @@ def read_positions(path: Path) -> Positions:
     if is_nmea(lines[0]):
         degrees, height, times, damaged = read_nmea(lines)
         return replace(geodetic_positions(degrees, height, times), left_out=damaged)
-    if all(_is_number(word) for word in lines[0].split()):
-        return _tum(lines)
-    return _csv([*_commented_header(filled, lines[0]), *lines])
+    is_spaced = all(_is_number(word) for word in lines[0].split())
+    lines = [" ".join(line.split()) for line in lines] if is_spaced else lines
+    header = _commented_header(filled, lines[0])
+    return _csv([*(header or (_usual_header(lines[0]) if is_spaced else [])), *lines])
 
 
 def _commented_header(filled: list[str], first: str) -> list[str]:
     """The header of a table behind a comment sign, as in EuRoC's files; none where the ``first`` line may be one."""
-    if not (filled[0].lstrip().startswith("#") and all(_is_number(word) for word in re.split(r"[,;\t]", first))):
-        return []
-    headers = [line for line in filled[: filled.index(first)] if re.search(r"[,;\t]", line)]
-    return [header.lstrip().lstrip("#") for header in headers[-1:]]
+    cells, sign = re.split(r"[,;\t ]+", first), next((sign for sign in ";\t," if sign in first), " ")
+    comments = takewhile(lambda line: line.lstrip().startswith("#"), filled)
+    headers = [re.split(r"[,;\t]+" if sign != " " else r"[,;\t ]+", line.strip("# \t")) for line in comments]
+    named = [sign.join(header) for header in headers if len(header) == len(cells)]
+    return named[-1:] if all(map(_is_number, cells)) else []
+
+
+def _usual_header(line: str) -> list[str]:
+    """Names of the columns of lines ``seconds x y z``, which a quaternion may follow. Raises ValueError."""
+    columns = len(line.split())
+    if columns not in (4, 7, 8):
+        raise ValueError(f"its lines have {columns} numbers, not 'seconds x y z', or with a quaternion")
+    return [" ".join(["t", "x", "y", "z", *["other"] * (columns - 4)])]
 
 
 def _decoded(data: bytes) -> str:
@@ -175,20 +186,6 @@ def _gpx(text: str) -> Positions:
         raise ValueError("it has no points with a time")
     positions = geodetic_positions(values[timed, :2], values[timed, 2], values[timed, 3])
     return replace(positions, left_out=positions.left_out + int((~timed).sum()))
-
-
-def _tum(lines: list[str]) -> Positions:
-    """Positions from lines ``time x y z ..``."""
-    columns = len(lines[0].split())
-    if columns not in (4, 7, 8):
-        raise ValueError(f"its lines have {columns} numbers, not 'seconds x y z', or with a quaternion")
-    try:
-        rows = np.array([[float(word) for word in line.split()[:4]] for line in lines], np.float64)
-    except ValueError as error:
-        raise ValueError("its lines are not 'seconds x y z ..'") from error
-    if rows.ndim != 2 or rows.shape[1] != 4:
-        raise ValueError("its lines are not 'seconds x y z ..'")
-    return cartesian_positions(rows[:, 1:], rows[:, 0] * epoch_unit(rows[:, 0]), None)
 
 
 def _csv(lines: list[str]) -> Positions:

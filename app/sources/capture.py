@@ -45,7 +45,9 @@ def open_capture(spec: Path | str | int, name: str, timeout_s: float = 10.0) -> 
         else:
             limit = int(1000 * timeout_s)
             options = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, limit, cv2.CAP_PROP_READ_TIMEOUT_MSEC, limit]
-            capture = cv2.VideoCapture(_text(spec, name), cv2.CAP_FFMPEG, options)
+            if not _is_utf8(spec):
+                raise InputError(f"{name} is not an address: it contains bytes that are not UTF-8")
+            capture = cv2.VideoCapture(spec, cv2.CAP_FFMPEG, options)
     except cv2.error as error:
         raise InputError(f"{name} cannot be opened: {str(error).splitlines()[0]}") from error
     if not capture.isOpened():
@@ -66,7 +68,7 @@ def _nameable(path: Path) -> Iterator[str]:
     files. So such a file is named by its descriptor.
     """
     name = str(path.absolute())
-    if _is_plain(name):
+    if _is_utf8(name) and "%" not in name:
         yield name
         return
     try:
@@ -79,20 +81,12 @@ def _nameable(path: Path) -> Iterator[str]:
         os.close(file)
 
 
-def _is_plain(name: str) -> bool:
+def _is_utf8(text: str) -> bool:
     try:
-        name.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
-    return "%" not in name
-
-
-def _text(address: str, name: str) -> str:
-    try:
-        address.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} is not an address: it contains bytes that are not UTF-8") from error
-    return address
+    return True
 
 
 def capture_frame_count(capture: cv2.VideoCapture) -> int | None:

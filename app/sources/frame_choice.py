@@ -30,9 +30,8 @@ class FrameChoice:
     """File of a rig of cameras, whose folders or films the source has; None: one camera."""
 
     def __post_init__(self) -> None:
-        for name, value in (
-            *(("camera", self.camera), ("masks", self.masks), ("topic", self.topic), ("rig", self.rig)),
-        ):
+        for name in ("camera", "masks", "topic", "rig"):
+            value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
         if self.stride < 1:

@@ -97,14 +97,12 @@ class MaskFolder:
         path = self._by_number.get(index) if name is None else self._by_name.get(_bare(name))
         if path is None:
             return None
-        image = _levels(path)
-        image = _turned_along(image, size, orientation)
-        height, width = image.shape[:2]
+        grey = _turned_along(_levels(path), size, orientation)
+        height, width = grey.shape[:2]
         if (width, height) != stored and abs(width * size[1] - height * size[0]) > 0.01 * width * size[1]:
             raise InputError(
                 f"--masks: {path.name} is {width}x{height}, its frame {size[0]}x{size[1]}: their aspect ratios differ"
             )
-        grey = image
         if (width, height) != size:
             grey = cv2.resize(grey, size, interpolation=cv2.INTER_NEAREST)
         return np.asarray(grey < BLACK)

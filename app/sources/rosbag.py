@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stream_recon.app.core.input_file import open_regular
-from stream_recon.app.sources.calibration import Calibration, Distortion
+from stream_recon.app.sources.calibration import Calibration
 from stream_recon.app.sources.camera_models import SKEW, distortion
 from stream_recon.app.sources.frame_choice import check_frame_size
 from stream_recon.app.sources.image_decoding import BIT_SAMPLES, bits_of
@@ -301,21 +301,14 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
 
     Raises InputError, ConfigError or ValueError: a camera that cannot be applied.
     """
-    K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
-    size, model = (int(message.width), int(message.height)), str(message.distortion_model)
-    if len(K) == 9 and not any(K):
+    size, notes = (int(message.width), int(message.height)), tuple[str, ...]()
+    K, D, model = _matrix(message, rectified=rectified)
+    if not any(K):
         return None
-    if len(K) != 9 or not K[0] > 0 or min(size) < 1:
-        raise InputError(f"its camera matrix K of {len(K)} numbers for {size[0]}x{size[1]} pixels is none")
-    if rectified:
-        if len(P) != 12 or not P[0] > 0:
-            raise InputError("the images are rectified, and it has no projection matrix P")
-        fx, fy, cx, cy, skew = P[0], P[5], P[2], P[6], P[1]
-        kind: Distortion = "perspective"
-        used: tuple[float, ...] = ()
-    else:
-        fx, fy, cx, cy, skew = K[0], K[4], K[2], K[5], K[1]
-        kind, used = distortion(model, D)
+    kind, used = distortion(model, D)
+    if bool(model) != bool(D):
+        notes = (f"camera_info has distortion_model {model!r} and {len(D)} coefficients D: taken as {kind} {used}",)
+    fx, skew, cx, _, fy, cy = K[:6]
     if abs(skew) > SKEW * fx:
         raise InputError(f"its camera matrix has skew {skew:g}")
     # The matrix is for the whole sensor. Images may be a part of it (roi), of which pixels were joined (binning).
@@ -325,9 +318,21 @@ def camera_of(message: Any, *, rectified: bool) -> Calibration | None:
     width, height = sides[0] or size[0], sides[1] or size[1]
     # In ROS (0, 0) is the centre of the first pixel.
     centre = (cx + 0.5 - left) / across, (cy + 0.5 - top) / down
-    said = f"camera_info has the distortion_model {model!r} and {len(D)} coefficients D: taken as {kind} {used}"
-    notes = (said,) if bool(model) != bool(D) and not rectified else ()
     return Calibration(fx / across, fy / down, *centre, kind, used, (width // across, height // down), notes=notes)
+
+
+def _matrix(message: Any, *, rectified: bool) -> tuple[list[float], list[float], str]:
+    """Camera matrix, which may be zero, coefficients, and name of the model of distortion. Raises InputError."""
+    K, P, D = (_numbers(message, name) for name in ("k", "p", "d"))
+    if len(K) == 9 and not any(K):
+        return K, D, ""
+    if len(K) != 9 or not K[0] > 0 or [K[3], *K[6:]] != [0, 0, 0, 1] or min(message.width, message.height) < 1:
+        raise InputError(f"its camera matrix K {K} for {message.width}x{message.height} pixels is none")
+    if not rectified:
+        return K, D, str(message.distortion_model)
+    if len(P) != 12 or not P[0] > 0:
+        raise InputError("the images are rectified, and it has no projection matrix P")
+    return [*P[:3], *P[4:7], *P[8:11]], [], ""
 
 
 def _numbers(message: Any, name: str) -> list[float]:

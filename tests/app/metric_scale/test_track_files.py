@@ -185,6 +185,13 @@ def test_sentences_of_receivers_are_read(tmp_path: Path) -> None:
     assert found.metres[4, 1] == pytest.approx(4 * 0.006 / 60 * 111_170, rel=1e-3) and found.left_out == 1
 
 
+@pytest.mark.parametrize("sign", [" ", "\t", ","])
+def test_a_commented_header_counts_whatever_separates_the_columns(tmp_path: Path, sign: str) -> None:
+    rows = [sign.join(map(str, (z, y, t, x))) for t, (x, y, z) in zip(TIMES, PLACES, strict=True)]
+    found = read(tmp_path, "# a walk", [f"# {sign.join(('z', 'y', 'time', 'x'))}", *rows])
+    assert found.metres == pytest.approx(PLACES) and found.times == pytest.approx(TIMES)
+
+
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     import os
 
@@ -231,6 +238,7 @@ def read_track(path: Path, content: str) -> tuple[object, list[str]]:
     found = read_positions(path)
     clock = found.times if found.times is not None else found.frames
     said = [f"{found.without_height} without a height"] * (found.without_height > 0)
+    said += [f"{found.left_out} lines were left out"] * (found.left_out > 0)
     assert clock is not None
     return (found.metres.round(3).tolist(), (clock - clock[0]).round(3).tolist(), found.world), said
 
