@@ -245,23 +245,14 @@ def reads_private(node: ast.AST) -> bool:
     return not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
 
 
-def classes() -> dict[str, list[str]]:
+def repeated_classes() -> Iterator[Place]:
+    """Names that several classes of the product have."""
     definitions: dict[str, list[str]] = defaultdict(list)
     for path in python_files(*PRODUCT):
         for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 definitions[node.name].append(f"{name_of(path)}:{node.lineno}")
-    return definitions
-
-
-def repeated_classes() -> Iterator[Place]:
-    """Names that several classes of the product have."""
-    return ((1, f"{name}: {', '.join(where)}") for name, where in sorted(classes().items()) if len(where) > 1)
-
-
-def cancelled_classes() -> Iterator[Place]:
-    """Classes for the end of cancelled work: one is enough."""
-    return ((1, f"{where[0]} {name}") for name, where in classes().items() if "Cancelled" in name)
+    return ((1, f"{name}: {', '.join(where)}") for name, where in sorted(definitions.items()) if len(where) > 1)
 
 
 def unclear_limits() -> Iterator[Place]:
@@ -298,7 +289,6 @@ MEASURES = (
     Measure("files in circles of imports", circles, 0),
     Measure("tuned constants outside options", tuned_constants, 60),
     Measure("class names used twice", repeated_classes, 0),
-    Measure("classes called Cancelled", cancelled_classes, 1),
     Measure("constants called MOST_ or LEAST_", unclear_limits, 0),
     Measure("options of the command line", command_line_options, 104),
     Measure("tests that patch constants", lambda: tests_with(patches_constant), 10),

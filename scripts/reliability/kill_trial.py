@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -37,24 +37,17 @@ from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.configs.errors import StreamReconError
 
 SAMPLE = Path(__file__).resolve().parents[2] / "app" / "sample" / "walkthrough.mp4"
-
-
-# Threads of OpenCV do not live on in a fork, which would wait for them.
-cv2.setNumThreads(1)
+cv2.setNumThreads(1)  # threads of OpenCV do not live on in a fork, which would wait for them
 
 
 class Trial:
     """One kind of command, killed again and again.
 
-    Args:
-        command: words of the command that writes or resumes the given folder.
-        frames: number of frames of each finished result, by its folder's name.
-        windows: number of chunks of each result.
+    ``command``: words that write or resume the folder after them. ``frames``: number of frames of each finished result,
+    by its folder's name. ``windows``: number of chunks of each result.
     """
 
-    def __init__(
-        self, name: str, command: Callable[[Path], list[str]], frames: dict[str, int], windows: int | None = None
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], frames: dict[str, int], windows: int | None = None) -> None:
         self.name, self._command, self._frames, self._windows = name, command, frames, windows
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -86,14 +79,12 @@ class Trial:
                 return
 
     def _start(self, out: Path) -> int:
-        words = self._command(out)
         child = os.fork()
         if child:
             return child
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        sys.argv = ["stream-recon", *words]
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        sys.argv = ["stream-recon", *self._command, str(out)]
         try:
             command_line.main()
         except SystemExit as end:
@@ -114,8 +105,7 @@ class Trial:
             folder = record.parent
             name = folder.relative_to(out).as_posix()
             try:
-                result = read_result(folder)
-                frames_of[name] = len(list(result))
+                frames_of[name] = len(list(result := read_result(folder)))
                 if frames_of[name]:
                     plyfile.PlyData.read(str(folder / POINTS_NAME))
             except (StreamReconError, OSError, plyfile.PlyParseError) as error:
@@ -153,21 +143,12 @@ def trials(video: Path, root: Path, frames: int, stride: int) -> dict[str, Trial
     for name in ("a", "b"):
         (root / f"{name}{video.suffix}").symlink_to(video.resolve())
     choice = ["--max-frames", str(frames), "--stride", str(stride), "--device", "cpu"]
-
-    def run(out: Path) -> list[str]:
-        return [str(video), "-o", str(out), *choice, "--no-viewer", "--resume"]
-
-    def batch(out: Path) -> list[str]:
-        return ["batch", str(root), "-o", str(out), *choice, "--workers", "1"]
-
-    def split(out: Path) -> list[str]:
-        return [*batch(out), "--split", "2"]
-
+    run, batch = (str(video), *choice, "--no-viewer", "--resume", "-o"), ("batch", str(root), *choice, "--workers", "1")
     both = {f"{name}{video.suffix}": frames for name in ("a", "b")}
     return {
         "run": Trial("a run", run, {".": frames}),
-        "batch": Trial("a batch", batch, both),
-        "split": Trial("a batch of windows", split, both, 2),
+        "batch": Trial("a batch", (*batch, "-o"), both),
+        "split": Trial("a batch of windows", (*batch, "--split", "2", "-o"), both, 2),
     }
 
 

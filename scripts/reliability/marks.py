@@ -4,10 +4,13 @@ import ast
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import structure
 from structure import PRODUCT, ROOT, Function, functions, is_kernel, name_of, own_nodes, python_files
 
 Record = list[tuple[str, float, set[str]]]
@@ -56,6 +59,14 @@ def mark_blocks(root: Path) -> None:
     shutil.copy(ROOT / "scripts/reliability/reach.py", root / ".package/reach.py")
 
 
+@cache
+def kernels_of(file: str) -> list[str]:
+    """Files that a file imports and that no mark shows to be reached: kernels alone."""
+    alone = {name_of(path) for path in python_files(*PRODUCT) if not any(map(blocks, functions(path)))}
+    nodes = structure.imported(ROOT / file) if file.endswith(".py") else ()
+    return [name for node in nodes for name in structure.files_of(node, alone)]
+
+
 def replace(path: Path, content: bytes) -> None:
     """Give a file of a copy other content; the files of copies are links."""
     path.unlink()
@@ -63,12 +74,13 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def read_record(rows: Iterable[str], file: str) -> Record:
-    """The record from what `reach` wrote while the tests of a file ran; tests that fail are not in it."""
+    """The record from what `reach` wrote while the tests of a file ran; those that cannot run take endless seconds."""
     reached, times = defaultdict[str, set[str]](set), dict[str, float]()
     for row in rows:
         block, _, test = row.rstrip("\n").partition(" ")
-        reached[test] |= {block, f"{block.partition(':')[0]}:"}
-        times |= {test: float(block)} if block[0] == "+" else {}
+        name = block.partition(":")[0]
+        reached[test] |= {block, *(f"{each}:" for each in (name, *kernels_of(name)))}
+        times |= {test: float(block.replace("-", "inf"))} if block[0] in "+-" else {}
     return [(test, time, reached[test] | reached[file]) for test, time in times.items()]
 
 
@@ -76,7 +88,7 @@ def chosen_tests(record: Record, block: str) -> list[str]:
     """Tests that reach a block: one of each function first, those that reach little else first, as time allows."""
     number, ranked = Counter[str](), list[tuple[int, float, str]]()
     for test, time, reached in sorted(record, key=lambda row: len(row[2])):
-        if block in reached:
+        if block in reached and time < inf:
             number[test.partition("[")[0]] += 1
             ranked.append((number[test.partition("[")[0]], time, test))
     ranked.sort(key=lambda row: row[0])

@@ -7,7 +7,8 @@ A function of app, cache or models is drawn, long ones more often, and a change 
 marks in the product, to learn which test reaches which block of statements; this stays in .pytest_cache/reach until a
 file of tests changes, and is to be deleted after larger changes of the product. Tests of half a minute run with each
 change: those that reach its block, and least else; none that need a GPU or browser, or fail without it. One that takes
-more than the seconds is killed. The exit code is 1 if a mutant survives; no test reaches those UNREACHED.
+more than the seconds is killed. The exit code is 1 if a mutant survives; no test reaches those UNREACHED. Those "not
+run" do not count: in kernels, or UNREACHED, where tests of their folder cannot run on this machine.
 
 Left out is what changes nothing that a test could see: words of messages, `assert`, types, hints for speed, how long
 something waits, `del` of a name, the order of exceptions, which of two signs a number of a continuous scale has at its
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from math import inf
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Any
@@ -43,16 +45,19 @@ FOR_PEOPLE = (
     r"(^|\.)(log|logger|console|warnings|time|gc)\.\w+$"
     r"|(^|[._])(print|echo|say|tell|warn|sleep|wait|join|empty_cache|synchronize|nice|set_num_threads)$"
 )
-HINTS = r"strict|flush|non_blocking|pin_memory|buffering|compresslevel|markup|soft_wrap|\w*timeout\w*"
+HINTS = r"strict|copy|seed|[ar]tol|flush|non_blocking|pin_memory|buffering|compresslevel|markup|soft_wrap|\w*timeout\w*"
 # Whether such a number is less than a limit or equal to it makes no difference: it is never equal.
 CONTINUOUS = r"\d\.\d|\de-\d|[a-z](_px|_m|_s|_deg|_rad)\b|(share|ratio|sigma|error)\w*\b|\.mean\(|norm\(|monotonic\("
-SYMMETRIC = r"(^|\.)(min|max|maximum|minimum|isinstance|issubclass|suppress|hypot|allclose|array_equal|gcd|dot|gather)$"
+SYMMETRIC = (
+    r"(^|\.)(min|max|\w+imum|isinstance|issubclass|suppress|hypot|\w*close|array_equal|gcd|dot|gather|logical_\w+)$"
+)
 OTHERS = {
     "Lt": "GtE LtE", "LtE": "Gt Lt", "Gt": "LtE GtE", "GtE": "Lt Gt", "Eq": "NotEq", "NotEq": "Eq", "In": "NotIn",
     "NotIn": "In", "And": "Or", "Or": "And", "Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult",
     "FloorDiv": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd", "LShift": "RShift", "RShift": "LShift",
 }  # fmt: skip
-FILES, TINY, TIMED_OUT = r"/test_\w+(?<!_gpu)(?<!_browser)\.py$", 1e-4, 137  # smaller numbers keep quotients finite
+FILES, UNTRIED = r"/test_\w+(?<!_gpu)(?<!_browser)\.py$", r"^test_\w+_(gpu|browser)\.py$"
+TINY, TIMED_OUT = 1e-4, 137  # smaller numbers keep quotients finite
 KEPT = ROOT / ".pytest_cache" / "reach"
 Mutant = tuple[Path, str, str, bytes]  # file, block in it, line about the change, the file with it
 
@@ -151,6 +156,10 @@ def verdict(whole: Path, record: Record, mutant: Mutant, seconds: float) -> tupl
             if run(whole, scratch, failed, seconds)[0] == 0:
                 return "timed out" if code == TIMED_OUT else "killed", failed
             tests = [name for name in tests if name not in failed]
+    folder = next(each.as_posix() for each in Path("tests", mutant[1]).parents if (ROOT / each).is_dir())
+    untried = [test for test, time, _ in record if time == inf and test.startswith(f"{folder}/")]
+    if untried and (not all_tests or mutant[1].endswith(":")):
+        return "not run", untried
     return "SURVIVED" if all_tests else "UNREACHED", tests
 
 
@@ -170,14 +179,16 @@ def main() -> int:
         KEPT.mkdir(parents=True, exist_ok=True)
         files = [name for name in map(name_of, python_files(options.tests)) if re.search(FILES, name)]
         record = [row for rows in pool.map(partial(reached_by, marked, seconds=options.seconds), files) for row in rows]
+        record += [(name_of(path), inf, set()) for path in python_files("tests") if re.search(UNTRIED, path.name)]
         chosen = mutants(options.only, options.count, random.Random(options.seed))
         pending = {pool.submit(verdict, whole, record, mutant, options.seconds): mutant[2] for mutant in chosen}
         for done in as_completed(pending):
             end, tests = done.result()
             ends[end] += 1
             print(f"{end:9} {pending[done]}  [{len(tests)}: {' '.join(tests[:3])}]", flush=True)
-    print(f"seed {options.seed}: {dict(ends)}; {ends['killed'] + ends['timed out']} of {options.count} killed")
-    return int(ends["killed"] + ends["timed out"] < options.count)
+    killed, tried = ends["killed"] + ends["timed out"], options.count - ends["not run"]
+    print(f"seed {options.seed}: {dict(ends)}; {killed} of {tried} killed")
+    return int(killed < tried)
 
 
 if __name__ == "__main__":

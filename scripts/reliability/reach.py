@@ -43,3 +43,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Seconds of a test that passes."""
     if report.when == "call" and report.passed:
         os.write(_out, f"+{report.duration:.3f} {report.nodeid}\n".encode())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tests, and files of tests, that do not run here."""
+    for kind in ("deselected", "skipped", "failed", "error"):
+        for each in terminalreporter.stats.get(kind, []):
+            os.write(_out, f"- {each.nodeid}\n".encode())
