@@ -7,6 +7,7 @@ from typing import Annotated
 from stream_recon.app.cli.console import DONE, PlainConsole, reported
 from stream_recon.app.cli.options import Port, PublicAddress, Token, option
 from stream_recon.configs.errors import missing_library
+from stream_recon.configs.schema import parse_size
 
 
 @reported
@@ -15,6 +16,9 @@ def serve_command(
     host: Annotated[str, option("Address to listen on; 0.0.0.0 admits other machines.")] = "127.0.0.1",
     port: Port = None,
     jobs: Annotated[int, option("Reconstructions at a time.", min=1, max=64)] = 1,
+    quota: Annotated[
+        str | None, option("Size that the folder may have, such as 200GB; then uploads and jobs are refused.")
+    ] = None,
     tls: Annotated[
         bool, option("Encrypt with a certificate of its own. Phones need it for their camera.", "--tls")
     ] = False,
@@ -37,7 +41,8 @@ def serve_command(
     out, err = PlainConsole(soft_wrap=True), PlainConsole(stderr=True, soft_wrap=True)
     if not err.is_terminal:
         log_as_json()
-    server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, public_address))
+    size = None if quota is None else parse_size(quota, "--quota")
+    server = Server(ServeOptions(data, host, port, jobs, tls, cert, key, token, size, public_address))
     out.print(f"page: {server.url}")
     if public_address is not None:
         out.print(f"listens on {host} port {server.port}")

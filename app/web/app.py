@@ -26,6 +26,7 @@ from stream_recon.app.web.routes import Routes
 from stream_recon.app.web.runner import PROGRAM, JobRunner
 from stream_recon.app.web.scan_routes import ScanRoutes
 from stream_recon.app.web.sessions import Sessions
+from stream_recon.app.web.threads import LONG_SECONDS, in_thread
 from stream_recon.app.web.viewers import Viewers
 from stream_recon.configs.errors import StreamReconError
 
@@ -60,7 +61,7 @@ def make_app(
         runner.start()
         tasks = [
             asyncio.create_task(each)
-            for each in (_keep_house(routes, viewers, sessions, limits.housekeeping_s), store.keep_saved())
+            for each in (_keep_house(data, routes, viewers, sessions, limits.housekeeping_s), store.keep_saved())
         ]
         try:
             yield
@@ -96,12 +97,13 @@ def _page(name: str) -> Any:
     return page
 
 
-async def _keep_house(routes: Routes, viewers: Viewers, sessions: Sessions, every_s: float) -> None:
+async def _keep_house(data: DataFolder, routes: Routes, viewers: Viewers, sessions: Sessions, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         try:
             await viewers.close_idle()
             sessions.check_engine()
+            await in_thread(data.measure, limit_s=LONG_SECONDS)
             await sessions.close_idle()
             routes.scans.close_idle()
             await routes.tend_uploads()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stream_recon.app.result.files import output_errors
 from stream_recon.app.result.run_record import RUN_NAME
+from stream_recon.app.web.limits import NoRoomError
 
 STATE_FOLDER = ".stream-recon-serve"
 """Folder of the queue, uploads and exports; results stand next to it."""
@@ -26,8 +27,9 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 class DataFolder:
     """The folder of the results, with the server's own state in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
+    def __init__(self, path: Path, quota: int | None = None) -> None:
+        """``quota``: bytes that all of it may have; None: what the disk has."""
+        self.path, self.quota, self._bytes = path.resolve(), quota, 0
         self.state = self.path / STATE_FOLDER
         self.uploads, self.jobs = self.state / "uploads", self.state / "jobs"
         self.exports, self.scans = self.state / "exports", self.state / "scans"
@@ -80,9 +82,30 @@ class DataFolder:
             name = f"{base}-recon-{number}"
         return name
 
+    def measure(self) -> None:
+        """Count the bytes of all files, where there is a quota."""
+        if self.quota is not None:
+            self._bytes = _bytes_below(self.path)
+
+    def check_quota(self) -> None:
+        """Raises NoRoomError where the quota was reached at the last `measure`."""
+        if self.quota is not None and self._bytes >= self.quota:
+            raise NoRoomError("the data folder has reached its quota: remove results or uploads")
+
     def free_bytes(self) -> int:
         """Bytes that uploads may fill."""
-        return max(0, shutil.disk_usage(self.path).free - RESERVE_BYTES)
+        free = shutil.disk_usage(self.path).free - RESERVE_BYTES
+        return max(0, free if self.quota is None else min(free, self.quota - self._bytes))
+
+
+def _bytes_below(folder: Path) -> int:
+    """Size of all files; those that go away in the meantime count nothing."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(at, name)).st_size  # noqa: PTH118  # a Path for each takes longer
+    return total
 
 
 def safe_name(title: str) -> str:

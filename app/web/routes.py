@@ -303,6 +303,7 @@ class Routes:
         return job
 
     def _queue(self, kind: Any, name: str, source: str, options: dict[str, Any]) -> WebJob:
+        self._data.check_quota()
         if sum(1 for job in self.store.all() if job.state == "queued") >= self._limits.waiting_jobs:
             raise BusyError(f"{self._limits.waiting_jobs} jobs wait already")
         return self.store.add(kind, name, source, options)

@@ -18,7 +18,7 @@ from stream_recon.app.core.platform import write_at
 from stream_recon.app.sources.scan_folder import FEEDBACK_NAME, FRAMES_NAME
 from stream_recon.app.web.data_folder import DataFolder
 from stream_recon.app.web.jobs import JobStore, WebJob
-from stream_recon.app.web.limits import BusyError, MissingError, WebLimits
+from stream_recon.app.web.limits import BusyError, MissingError, NoRoomError, WebLimits
 from stream_recon.app.web.runner import JobRunner
 from stream_recon.app.web.threads import in_thread
 from stream_recon.configs.errors import InputError, OutputError
@@ -92,9 +92,10 @@ class Scans:
             _end_file(folder)
 
     async def create(self, title: str) -> Scan:
-        """Begin a scan and its run. Raises OutputError, OSError."""
+        """Begin a scan and its run. Raises BusyError, NoRoomError, OSError."""
         if sum(1 for scan in self._scans.values() if not scan.ended) >= self._limits.scans:
             raise BusyError(f"{self._limits.scans} scans are open: stop one first")
+        self._data.check_quota()
         number = secrets.token_hex(8)
         named = title or time.strftime("scan-%Y-%m-%d-%H%M")
         name = self._data.free_name(named, self.store.names())
@@ -133,7 +134,7 @@ class Scans:
                 return {"ack": scan.count - 1, "say": TURNED}
             if await in_thread(self._data.free_bytes) <= 0:
                 self.end(scan)
-                raise OutputError("the disk is full: the scan was ended")
+                raise NoRoomError("the disk is full: the scan was ended")
             self._note_time(scan, captured_ms)
             number = scan.count
             entry = {"index": number, "time": round(scan.seconds, 4), "segment": scan.segment}

@@ -60,6 +60,8 @@ class ServeOptions:
     cert: Path | None = None
     key: Path | None = None
     token: bool = True
+    quota: int | None = None
+    """Bytes that the data folder may have; None: what the disk has."""
     public: str | None = None
     """Address at which a reverse proxy shows the server; None: there is none."""
 
@@ -198,9 +200,10 @@ class Server:
         Raises ConfigError, OutputError where another server uses the folder, ResourceError where the port cannot be
         listened on.
         """
-        self._data = data = DataFolder(options.data)
+        self._data = data = DataFolder(options.data, options.quota)
         try:
             data.make()
+            data.measure()
         except OSError as error:
             raise OutputError(f"{options.data} cannot be used: {error.strerror}; choose another --data") from error
         self._lock = FolderLock(data.state, "server", "server.lock")
@@ -224,7 +227,11 @@ class Server:
         base = address or f"{'https' if tls else 'http'}://{shown}:{self.port}/"
         self.url = base + (f"?token={token}" if token else "")
         application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address), options.jobs)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        logger = logging.getLogger("uvicorn.error")
+        logger.setLevel(logging.ERROR)
+        logger.addFilter(
+            lambda record: "without completing handshake" not in record.getMessage()
+        )  # each refused socket
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
             http=partial(GuardedProtocol, tls=tls),  # type: ignore[arg-type]

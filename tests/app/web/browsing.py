@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 FAST_CLOCK = """
 import asyncio, time
 asyncio.SelectorEventLoop.time = lambda loop: {} * time.monotonic()
+from stream_recon.app.web import engine_process
+engine_process.ENGINE = {} or engine_process.ENGINE
 from stream_recon.app.cli.main import main
 main()
 """
@@ -23,9 +25,10 @@ main()
 class ServerProcess:
     """``stream-recon serve`` in a process."""
 
-    def __init__(self, data: Path, *options: str, pace: int = 1) -> None:
-        """``pace``: of the server's clock, so that its limits of time come sooner."""
-        program = ["-c", FAST_CLOCK.format(pace)] if pace != 1 else ["-m", "stream_recon"]
+    def __init__(self, data: Path, *options: str, pace: int = 1, engine: Sequence[str] = ()) -> None:
+        """``pace``: of the server's clock, so that its limits of time come sooner; ``engine``: of sessions."""
+        is_real = pace == 1 and not engine
+        program = ["-m", "stream_recon"] if is_real else ["-c", FAST_CLOCK.format(pace, tuple(engine))]
         words = [sys.executable, *program, "serve", "--data", str(data), "--port", "0", *options]
         self.began = time.monotonic()
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -93,10 +93,11 @@ def served(
     reach: AccessPolicy | None = None,
     limits: WebLimits = DEFAULT_LIMITS,
     engine: Sequence[str] = ENGINE,
+    quota: int | None = None,
     **client: Any,
 ) -> Iterator[TestClient]:
     """A client of the application of ``folder``, which sends the header of the own page."""
-    app = _app(folder, jobs, reach, limits, engine)
+    app = _app(folder, jobs, reach, limits, engine, quota)
     options = {"base_url": "http://127.0.0.1:8080", "headers": HEADER, **client}
     with TestClient(app, **options) as found:  # type: ignore[arg-type]
         yield found
@@ -117,9 +118,17 @@ def listening(folder: Path, limits: WebLimits = DEFAULT_LIMITS, engine: Sequence
             thread.join()
 
 
-def _app(folder: Path, jobs: int, reach: AccessPolicy | None, limits: WebLimits, engine: Sequence[str]) -> Starlette:
-    places = DataFolder(folder)
+def _app(
+    folder: Path,
+    jobs: int,
+    reach: AccessPolicy | None,
+    limits: WebLimits,
+    engine: Sequence[str],
+    quota: int | None = None,
+) -> Starlette:
+    places = DataFolder(folder, quota)
     places.make()
+    places.measure()
     return make_app(places, reach or AccessPolicy(), jobs, program(folder.parent), limits, engine)
 
 

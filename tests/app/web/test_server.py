@@ -1,23 +1,27 @@
 """The real server: start, idle load, slow and stalled clients, many connections, and a reverse proxy in front."""
 
 import asyncio
+import base64
 import contextlib
 import errno
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
 import subprocess
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import websockets.sync.client
 from cryptography import x509
@@ -34,7 +38,7 @@ from stream_recon.app.web.server import MAX_CONNECTIONS, ServeOptions, Server, q
 from stream_recon.configs.errors import ConfigError, OutputError
 from tests.app.result.test_writer import write_run
 from tests.app.web.browsing import ServerProcess, until
-from tests.app.web.serving import HEADER
+from tests.app.web.serving import ENGINE, HEADER
 from tests.app.web.test_scans import jpeg, message
 
 IDLE_SECONDS = 3
@@ -201,20 +205,99 @@ def test_heads_that_mean_harm_are_refused(running: ServerProcess, head: bytes) -
 
 
 @pytest.mark.slow
-def test_two_hundred_web_sockets_are_bounded_and_the_page_answers(tmp_path: Path) -> None:
+def test_five_hundred_connections_are_bounded_and_a_session_goes_on(tmp_path: Path) -> None:
     write_run(tmp_path / "data" / "hall")
-    with ServerProcess(tmp_path / "data") as process, contextlib.ExitStack() as stack:
-        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=20)
-        connection.request("POST", "/api/scans", headers=HEADER)
-        number = json.loads(connection.getresponse().read())["id"]
-        opened = 0
-        for _ in range(200):
-            with contextlib.suppress(WebSocketException, OSError):
-                address = f"ws://127.0.0.1:{process.port}/api/scans/{number}/stream"
-                stack.enter_context(websockets.sync.client.connect(address, open_timeout=10, close_timeout=0.1))
-                opened += 1
-        assert opened == DEFAULT_LIMITS.sockets
-        assert json.loads(get(process, "api/state"))["results"][0]["name"] == "hall"
+    with ServerProcess(tmp_path / "data", engine=ENGINE) as process, contextlib.ExitStack() as stack:
+        address = f"ws://127.0.0.1:{process.port}/v1/stream"
+        good = stack.enter_context(websockets.sync.client.connect(address))
+        ask(good, {"type": "session.config"}, "session.created")
+        held = []
+        for _ in range(500):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", process.port)))
+            silent.settimeout(20)
+            silent.sendall(UPGRADE)
+            held.append(silent)
+        statuses = Counter(status(silent) for silent in held)
+        assert statuses["101"] == DEFAULT_LIMITS.sockets - 1
+        assert statuses["101"] + statuses["429"] == MAX_CONNECTIONS - 1 and statuses[""] == 500 - MAX_CONNECTIONS + 1
+        delays = [answer_s(good, number) for number in range(20)]
+        assert np.percentile(delays, 95) < 0.5
+        held[-1].close()
+    assert process.process.returncode == 0
+
+
+@pytest.mark.slow
+def test_sessions_that_never_read_are_cut_and_leave_others_unharmed(tmp_path: Path) -> None:
+    picture = base64.b64encode(bytes(640 * 480 * 3)).decode()
+    with ServerProcess(tmp_path / "data", engine=ENGINE, pace=4) as process, contextlib.ExitStack() as stack:
+        good = stack.enter_context(websockets.sync.client.connect(f"ws://127.0.0.1:{process.port}/v1/stream"))
+        ask(good, {"type": "session.config"}, "session.created")
+        greedy = []
+        for _ in range(6):
+            silent = stack.enter_context(socket.socket())
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", process.port))
+            silent.sendall(UPGRADE)
+            assert status(silent) == "101"
+            silent.setblocking(False)
+            greedy.append(silent)
+        config = masked({"type": "session.config", "include": ["depth", "confidence"]})
+        left = {silent: config for silent in greedy}
+        ends, number, most, delays = time.monotonic() + 60, 0, 0, list[float]()
+        while left and time.monotonic() < ends:
+            number += 1
+            frame = {"type": "video.frame", "frame": number, "data": picture}
+            for silent in list(left):
+                try:
+                    left[silent] = left[silent][silent.send(left[silent]) :] or masked(
+                        {**frame, "format": "rgb", "width": 640, "height": 480}
+                    )
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    del left[silent]
+            delays.append(answer_s(good, number))
+            most = max(most, int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]))
+        assert not left, "each was cut"
+        assert np.percentile(delays, 95) < 0.5
+        assert most * os.sysconf("SC_PAGE_SIZE") < 600e6
+
+
+UPGRADE = (
+    b"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def status(client: socket.socket) -> str:
+    """The status of the answer; empty where the connection was closed without one."""
+    with contextlib.suppress(ConnectionError):
+        if found := re.match(rb"HTTP/1.1 (\d+)", client.recv(200)):
+            return found[1].decode()
+    return ""
+
+
+def masked(message: dict[str, Any]) -> bytes:
+    """A text frame of a client."""
+    text = json.dumps(message).encode()
+    return b"\x81\xff" + len(text).to_bytes(8, "big") + bytes(4) + text
+
+
+def ask(client: Any, message: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The first answer of a kind."""
+    client.send(json.dumps(message))
+    while (answer := json.loads(client.recv(timeout=20)))["type"] != kind:
+        assert answer["type"] != "error", answer
+    return dict(answer)
+
+
+def answer_s(client: Any, number: int) -> float:
+    """Seconds from a frame to its result."""
+    began = time.monotonic()
+    data = base64.b64encode(jpeg()).decode()
+    result = ask(client, {"type": "video.frame", "frame": number, "data": data}, "result")
+    client.send(json.dumps({"type": "session.received", "received": result["seq"]}))
+    return time.monotonic() - began
 
 
 @pytest.mark.slow

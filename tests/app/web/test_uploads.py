@@ -14,8 +14,10 @@ import pytest
 from stream_recon.app.result.run_record import RUN_NAME
 from stream_recon.app.web.data_folder import RESERVE_BYTES, DataFolder, safe_name
 from stream_recon.app.web.jobs import JobStore
+from stream_recon.app.web.limits import WebLimits
 from stream_recon.app.web.uploads import Stored, Uploads
 from tests.app.result.test_writer import write_run
+from tests.app.web.browsing import until
 from tests.app.web.serving import VIDEO, served, upload
 
 
@@ -203,3 +205,19 @@ def test_pieces_are_not_written_through_links(tmp_path: Path) -> None:
         piece.symlink_to(mine)
         answer = client.patch(f"/api/uploads/{number}?offset={len('keep')}", content=VIDEO[4:])
         assert answer.status_code == 507 and mine.read_text() == "keep"
+
+
+def test_a_folder_with_a_quota_takes_no_more_until_something_is_removed(tmp_path: Path) -> None:
+    limits = WebLimits(housekeeping_s=0.05)
+    with served(tmp_path / "data", jobs=0, quota=100_000, limits=limits) as client:
+        refused = client.post("/api/uploads", json={"name": "b.mp4", "size": 100_001})
+        assert refused.status_code == 507 and "room for" in refused.json()["error"]
+        number = client.post("/api/uploads", json={"name": "a.mp4", "size": 99_000}).json()["id"]
+        client.patch(f"/api/uploads/{number}?offset=0", content=b"x" * 98_000)
+        (tmp_path / "data" / "more").write_bytes(bytes(3000))
+        until(lambda: client.get("/api/state").json()["limits"]["bytes"] == 0, 10)
+        for path, body in (("uploads", {"name": "c", "size": 1}), ("sources", {"address": "0"}), ("scans", {})):
+            full = client.post(f"/api/{path}", json=body)
+            assert full.status_code == 507 and full.json()["error"], path
+        client.delete(f"/api/uploads/{number}")
+        until(lambda: client.post("/api/sources", json={"address": "0"}).status_code == 201, 10)
