@@ -64,6 +64,8 @@ CHANGES = {
     "offline.between": "offline.between.min_points=1000000",
 }
 """Mechanisms without a switch, by name."""
+FIRST_SWEEP = "stereo.sweep.coarse.has_margin"
+"""Part of each sweep's definition, no mechanism."""
 STAGES = {"online": 0, "offline": 1, "stereo": 2}
 """First stage that a configuration changes: stream, refinement, stereo."""
 MEASURES = {
@@ -114,6 +116,7 @@ def mechanisms(chosen: Sequence[str], changes: Sequence[str]) -> dict[str, str]:
     """Changes by name of the mechanism; ``chosen``: beginnings of names, none: all."""
     by_name = {path.removesuffix(".is_enabled"): f"{path}=false" for path in switches(Tuning())}
     by_name |= CHANGES
+    del by_name[FIRST_SWEEP]
     by_name = {name: text for name, text in by_name.items() if not chosen or name.startswith(tuple(chosen))}
     return by_name | {text: text for text in changes}
 

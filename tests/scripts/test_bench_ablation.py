@@ -44,4 +44,4 @@ def test_the_table_compares_finished_runs_of_the_same_clips(tmp_path: Path, caps
     ]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     Ablation(clips, {"online.loops": change}, tmp_path / "runs.jsonl").show()
-    assert "| online.loops | 2 | 2.000 ± 0.000 | - | - | - | 2.000 ± 0.000 |" in capsys.readouterr().out
+    assert "| online.loops | 2 | 2.000 ± 0.000 | - | - | - | - | 2.000 ± 0.000 |" in capsys.readouterr().out

@@ -200,18 +200,15 @@ class OnlineBackEnd:
         self._apply_loop_correction(tracker, wait=True)
         config, depth_sigma = self._config, self._config.window.priors.depth_sigma
         if len(tracker.map.keyframes) >= config.global_ba.first_keyframes:
-            if config.final_ba.is_enabled:
-                self._adjust_finally(tracker, Schedule(config.final_ba.rounds, depth_sigma))
-            # Accurate poses guide the matching.
             if config.long_tracks.is_enabled and tracker.match_entries(self._loops.neighbouring_entries()):
-                self._adjust_finally(tracker, Schedule(config.final_ba.rounds, config.long_tracks.depth_sigma))
+                depth_sigma = config.long_tracks.depth_sigma
+            if config.final_ba.is_enabled:
+                schedule = Schedule(config.final_ba.rounds, depth_sigma)
+                self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, schedule)
+                self._apply_global_ba(tracker, wait=True)
             tracker.map.refine_attached(tracker.map.active)
         self._scale_jumps = self._scale_jumps + tracker.map.scale_jumps()
         return self._output(tracker)
-
-    def _adjust_finally(self, tracker: Tracker, schedule: Schedule) -> None:
-        self._global_ba.start(tracker.map.active, tracker.map.camera_model, tracker.map.fixed, schedule)
-        self._apply_global_ba(tracker, wait=True)
 
     def _apply_global_ba(self, tracker: Tracker, *, wait: bool = False) -> None:
         adjustment = self._global_ba.collect(tracker.map.keyframes[-1].number, wait=wait)

@@ -26,25 +26,6 @@ class CornerConfig:
 
 
 @dataclass(frozen=True)
-class TrackWeightConfig:
-    """Sigmas of tracks by texture and blur. Disabled: all count the same."""
-
-    is_enabled: bool = True
-    sharp_ratio: float = 0.25
-    """Ratio of the Laplacian's variance at half to that at quarter size, below which an image is blurred: sharp images
-    have 0.3 to 0.7, those blurred by 1 % of their width 0.11. Sigmas grow with the square root of the deficit."""
-    max_blur: float = 5.0
-    """Limit of the deficit; blur of 1 % of the width makes epipolar errors 1.2 to 1.8 times as large."""
-    texture_window: int = 9
-    """Window of the texture measure, in pixels at half size."""
-    faint: float = 1.0
-    """Texture, in squared grey levels per pixel along the weakest direction, below which the variance of tracks grows.
-    In a phone video epipolar errors grow from 0.3 px at ten times this texture to 1.5 px at a twentieth."""
-    max_faint: float = 10.0
-    """Largest sigma due to weak texture."""
-
-
-@dataclass(frozen=True)
 class DescriptorConfig:
     """Descriptors of keyframes, and recovery of lost tracks by them."""
 
@@ -119,8 +100,7 @@ class ResectioningConfig:
     guessed_sigma: float = 1 / 120
     """Share of the longer side; of points that have only the network's depth."""
     dependent: float = 10.0
-    """Divisor of the points' information, since errors of neighbouring points are correlated; it grows with the square
-    of their uncertainty."""
+    """Divisor of the points' information, since errors of neighbouring points are correlated."""
     has_network_motion: bool = True
     """Whether the pose by points is combined with the network's motion since the keyframe."""
     rotation_sigma: float = float(np.radians(1.0))
@@ -151,19 +131,10 @@ class MapConfig:
     min_jump: float = 0.1
     """Relative change of scale between keyframes that counts as a jump; smaller ones are within the error of depth
     maps."""
-    max_scale_ratio: float = 2.0
-    """Deviation of the ratio of paths from the ratio of depths, in either direction."""
-
-
-@dataclass(frozen=True)
-class ScaleEdgeConfig:
-    """Differences of scale between keyframes by what both depth maps see: priors of their scales."""
-
-    is_enabled: bool = True
     min_sigmas: float = 2.0
     """Standard deviations from which the scales of two depth maps differ."""
-    present_sigma: float = 0.3
-    """Of a keyframe's present log scale, in relation to the standard deviations of edges."""
+    max_scale_ratio: float = 2.0
+    """Deviation of the ratio of paths from the ratio of depths, in either direction."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +144,6 @@ class NetworkMotionConfig:
     is_enabled: bool = True
     firmer: float = 0.4
     """Factor of refinement's sigmas: online, fewer observations correct them."""
-    hops: tuple[int, ...] = (1, 3, 6, 12)
-    """Intervals in keyframes; those above 1 only from ``uncertain`` on. The network's error hardly grows with the
-    interval, that of a map of uncertain tracks does."""
-    uncertain: float = 2.0
-    """Uncertainty of tracks from which motion over longer intervals is used, with smaller sigmas for larger
-    uncertainty: errors of such tracks are correlated, so that many constrain little more than one."""
     untrusted: float = 10.0
     """Factor of tracks' sigmas, and divisor of those of the network's motion, at keyframes that follow the network."""
 
@@ -193,9 +158,6 @@ class WindowConfig:
     """Reprojection error up to which a point is kept in the map."""
     is_robust: bool = True
     """Whether large errors count less and outliers are dropped."""
-    certain: float = 1.5
-    """Uncertainty up to which a keyframe's scale is the median of its tracks' depth ratios; above, the adjusted scale
-    is mixed in."""
     priors: Priors = field(
         default=Priors(log_depth_scale_sigma=0.03, depth_sigma=ADJUSTMENT.depth_sigma, k1_sigma=ADJUSTMENT.k1_sigma)
     )
@@ -388,11 +350,9 @@ class OnlineConfig:
     matching: MatchingConfig = field(default_factory=MatchingConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
     corners: CornerConfig = field(default_factory=CornerConfig)
-    track_weights: TrackWeightConfig = field(default_factory=TrackWeightConfig)
     descriptors: DescriptorConfig = field(default_factory=DescriptorConfig)
     resectioning: ResectioningConfig = field(default_factory=ResectioningConfig)
     map: MapConfig = field(default_factory=MapConfig)
-    scale_edges: ScaleEdgeConfig = field(default_factory=ScaleEdgeConfig)
     network_motion: NetworkMotionConfig = field(default_factory=NetworkMotionConfig)
     window: WindowConfig = field(default_factory=WindowConfig)
     local_ba: LocalBAConfig = field(default_factory=LocalBAConfig)

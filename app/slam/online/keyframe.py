@@ -23,10 +23,8 @@ class TrackedPoints:
 
 @dataclass(frozen=True)
 class ScaleEdge:
-    """Log scale of a keyframe's depth map less that of an earlier keyframe, by what both maps see."""
+    """Log scale of a keyframe's depth map less that of the last keyframe, by what both maps see."""
 
-    earlier: int
-    """Number of the earlier keyframe."""
     difference: float
     sigma: float
 
@@ -65,8 +63,6 @@ class Keyframe:
     z_network: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     """[N], the network's depth; 0 where there is none."""
     z: FloatArray = field(default_factory=lambda: np.zeros(0))  # [N], in the map; NaN where only the network's is known
-    sigma: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    """[N], standard deviation relative to good texture, see `CornerQuality`."""
     trusted: bool = True
     """False where the network's motion up to here is preferred."""
     scale_ratio: float = 1.0
@@ -80,8 +76,8 @@ class Keyframe:
     """Image displacement since the last keyframe, as a share of the longer side; 1 if unknown."""
     loop_tracks: NDArray[np.int64] = field(default_factory=lambda: NO_TRACKS)
     """Tracks shared across a loop, ascending."""
-    scale_edges: tuple[ScaleEdge, ...] = ()
-    """Edges to earlier keyframes."""
+    scale_edge: ScaleEdge | None = None
+    """None where the depth maps do not overlap."""
     kept_median_depth: float = 1.0
     """`median_depth_network` when the tracks were dropped."""
     config: MapConfig = DEFAULT_ONLINE.map
@@ -90,11 +86,6 @@ class Keyframe:
     def held_out(self) -> NDArray[np.bool_]:
         """Mask [N] of the tracks that are excluded from adjustments."""
         return np.asarray(self.track % self.config.held_out_every == self.config.held_out_every - 1)
-
-    @property
-    def uncertainty(self) -> float:
-        """Median of the tracks' ``sigma``."""
-        return float(np.median(self.sigma)) if len(self.sigma) else 1.0
 
     @property
     def depths(self) -> FloatArray:
@@ -121,16 +112,9 @@ class Keyframe:
         xyz = camera_model.unproject(self.uv) * self.depths[:, None]
         return np.asarray(xyz @ self.T_world_camera[:3, :3].T + self.T_world_camera[:3, 3])
 
-    def add_tracks(
-        self,
-        track: NDArray[np.int64],
-        uv: NDArray[np.float32],
-        z_network: NDArray[np.float32],
-        sigma: NDArray[np.float32],
-    ) -> None:
+    def add_tracks(self, track: NDArray[np.int64], uv: NDArray[np.float32], z_network: NDArray[np.float32]) -> None:
         """Append tracks [M], without depth in the map."""
         self.track, self.uv = np.concatenate([self.track, track]), np.concatenate([self.uv, uv])
-        self.sigma = np.concatenate([self.sigma, sigma])
         self.z_network = np.concatenate([self.z_network, z_network])
         self.z = np.concatenate([self.z, np.full(len(track), np.nan)])
 
@@ -144,7 +128,7 @@ class Keyframe:
         self.loop_tracks = np.sort(self.loop_tracks[order[: self.config.max_loop_tracks]])
         kept = np.isin(self.track, self.loop_tracks)
         self.track, self.uv = self.track[kept], self.uv[kept]
-        self.z_network, self.z, self.sigma = self.z_network[kept], self.z[kept], self.sigma[kept]
+        self.z_network, self.z = self.z_network[kept], self.z[kept]
 
     def set_pose(self, T_world_camera: FloatArray, log_scale: float) -> None:
         """Change pose and scale; points and attached frames follow."""

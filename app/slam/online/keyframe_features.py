@@ -16,33 +16,10 @@ from stream_recon.app.slam.frame_data import DepthGrid, DepthReader, reproject
 from stream_recon.app.slam.matching.config import DescriptorMatchConfig
 from stream_recon.app.slam.matching.features import NO_DESCRIPTORS, Features, detect, select_evenly
 from stream_recon.app.slam.matching.matching import Matches, match, verify
-from stream_recon.app.slam.online.config import DEFAULT_ONLINE, DescriptorConfig, OnlineConfig, TrackWeightConfig
+from stream_recon.app.slam.online.config import DEFAULT_ONLINE, DescriptorConfig, OnlineConfig
 from stream_recon.app.slam.online.keyframe import Keyframe, common_rows
 
 Grey = NDArray[np.uint8]
-
-
-class CornerQuality:
-    """Localization accuracy of points of a grey image, from its texture and blur."""
-
-    def __init__(self, image: Grey, config: TrackWeightConfig = DEFAULT_ONLINE.track_weights) -> None:
-        self._config = config
-        half = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        # OpenCV's derivatives are relative to white, times 4; here they are grey levels per pixel.
-        self._least = cv2.cornerMinEigenVal(half, config.texture_window, ksize=3) * (255.0**2 / 16)
-        quarter = cv2.resize(half, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
-        fine, coarse = (float(cv2.Laplacian(image, cv2.CV_32F).var()) for image in (half, quarter))
-        self._blur = min(max(config.sharp_ratio * coarse / max(fine, 1e-9), 1.0), config.max_blur) ** 0.5
-
-    def sigma(self, uv: NDArray[np.floating]) -> NDArray[np.float32]:
-        """Standard deviations [N] of tracks at ``uv`` [N, 2], relative to a sharp and textured image; at least 1."""
-        if not self._config.is_enabled:
-            return np.ones(len(uv), np.float32)
-        height, width = self._least.shape
-        x, y = (uv / 2).astype(np.intp).T
-        least = self._least[y.clip(0, height - 1), x.clip(0, width - 1)]
-        faintness = np.sqrt(self._config.faint / np.maximum(least, 1e-6))
-        return np.asarray(np.clip(faintness, 1.0, self._config.max_faint) * self._blur, np.float32)
 
 
 @dataclass
@@ -51,7 +28,6 @@ class PlaceDescriptor:
 
     keyframe: Keyframe
     features: Features
-    sigma: NDArray[np.float32]  # [N], of the features, see `Keyframe`
     tracks: dict[int, int]
     """Track ids by feature, see `KeyframeImages`."""
 
@@ -68,10 +44,6 @@ class KeyframeImages:
     tracks: dict[int, int] = field(default_factory=dict)
     """Track ids by feature, of the features in tracks."""
     config: OnlineConfig = DEFAULT_ONLINE
-    quality: CornerQuality = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.quality = CornerQuality(self.image, self.config.track_weights)
 
     @cached_property
     def grid(self) -> DepthGrid:
@@ -89,7 +61,7 @@ class KeyframeImages:
     def descriptor(self, features: Features | None = None) -> PlaceDescriptor:
         """Place descriptor with ``features``, or its own."""
         features = self.features() if features is None else features
-        return PlaceDescriptor(self.keyframe, features, self.quality.sigma(features.uv), self.tracks)
+        return PlaceDescriptor(self.keyframe, features, self.tracks)
 
 
 class TrackIds:
@@ -124,7 +96,7 @@ def detect_corners(new: KeyframeImages, track_ids: TrackIds) -> None:
         return
     uv = corners.reshape(-1, 2).astype(np.float32) + np.float32(0.5)
     uv = uv[select_evenly(uv, (width, height), need, new.config.matching.features.cells)]
-    keyframe.add_tracks(track_ids.allocate(len(uv)), uv, new.reader.sample(uv), new.quality.sigma(uv))
+    keyframe.add_tracks(track_ids.allocate(len(uv)), uv, new.reader.sample(uv))
 
 
 def consistent_tracks(
@@ -210,7 +182,7 @@ def merge_tracks(old: PlaceDescriptor, new: PlaceDescriptor, matches: Matches, t
                 added[side].append(pair[side])
     for end, chosen in zip(ends, added, strict=True):
         features, tracks = end.features, np.array([end.tracks[feature] for feature in chosen], np.int64)
-        end.keyframe.add_tracks(tracks, features.uv[chosen], features.z[chosen], end.sigma[chosen])
+        end.keyframe.add_tracks(tracks, features.uv[chosen], features.z[chosen])
     return merged
 
 

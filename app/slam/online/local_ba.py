@@ -90,11 +90,10 @@ def adjust_window(
     """
     if not config.window.is_robust:
         rounds = [replace(each, loss_px=NOT_ROBUST_PX, drop_px=None) for each in rounds]
-    prior_log_scale = _consistent_scales(keyframes, config)
-    start = _initial_state(keyframes, camera_model, prior_log_scale, config)
+    start = _initial_state(keyframes, camera_model, config)
     if start is None:
         return None
-    motions = network_motion_priors(keyframes, prior_log_scale, config)
+    motions = network_motion_priors(keyframes, config)
     focal_network = float(np.median([keyframe.focal_network for keyframe in keyframes]))
     priors = replace(config.window.priors, focal=focal_network)
     if depth_sigma is not None:
@@ -107,28 +106,7 @@ def adjust_window(
         fitted = robust_ba.solve(fitted, motions, rounds[-1:], priors, replace(options, free_focal=False))
     if len(fitted.observations) < config.window.min_observations or not np.isfinite(fitted.scene.T_world_camera).all():
         return None
-    return _result(keyframes, fitted, prior_log_scale, config.window)
-
-
-def _consistent_scales(keyframes: Sequence[Keyframe], config: OnlineConfig) -> FloatArray:
-    """Log scales [K] of the keyframes' depth maps, about which each one's prior is.
-
-    Depth maps that see the same determine differences between neighbours, the map's present scales all else: the
-    network's scale drifts over long paths, that of tracks over short ones.
-    """
-    count = len(keyframes)
-    present = np.array([keyframe.log_scale for keyframe in keyframes])
-    row = {keyframe.number: k for k, keyframe in enumerate(keyframes)}
-    edges = [(row[e.earlier], k, e) for k, each in enumerate(keyframes) for e in each.scale_edges if e.earlier in row]
-    sigma = config.scale_edges.present_sigma
-    normal, right = np.eye(count) / sigma**2, present / sigma**2
-    for first, second, edge in edges:
-        information = edge.sigma**-2
-        normal[[first, second], [first, second]] += information
-        normal[[first, second], [second, first]] -= information
-        right[second] += information * edge.difference
-        right[first] -= information * edge.difference
-    return np.asarray(np.linalg.solve(normal, right))
+    return _result(keyframes, fitted, config.window)
 
 
 def combined_focal(
@@ -145,12 +123,10 @@ def combined_focal(
     return focal_network * float(np.exp(change * information / (information + prior)))
 
 
-def _initial_state(
-    keyframes: Sequence[Keyframe], camera_model: CameraModel, prior_log_scale: FloatArray, config: OnlineConfig
-) -> BAState | None:
+def _initial_state(keyframes: Sequence[Keyframe], camera_model: CameraModel, config: OnlineConfig) -> BAState | None:
     """State with points at the weighted mean of the keyframes' positions; the map's depths outweigh the network's.
 
-    ``prior_log_scale``: see `network_motion_priors`; depth scales are relative to it.
+    Depth scales are relative to the keyframes' present ones.
     """
     rows = [np.flatnonzero(~keyframe.held_out) for keyframe in keyframes]
     camera = np.repeat(np.arange(len(keyframes)), [len(row) for row in rows])
@@ -175,50 +151,32 @@ def _initial_state(
     xyz = np.concatenate([keyframe.points(camera_model)[row] for keyframe, row in zip(keyframes, rows, strict=True)])
     sums = [np.bincount(track, weight * np.where(known, axis, 0.0), len(tracks)) for axis in xyz.T]
     points = np.stack([each[used] / total[used] for each in sums], axis=1)
-    sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted) * of_tracks("sigma")
-    depth = of_tracks("z_network").astype(np.float64) * np.exp(prior_log_scale[camera])
+    sigma = np.where(of_keyframes("trusted")[camera], 1.0, config.network_motion.untrusted)
+    depth = of_tracks("z_network").astype(np.float64) * np.exp(of_keyframes("log_scale")[camera])
     uv = of_tracks("uv").astype(np.float64)
     observations = Observations(camera[usable], point, uv[usable], sigma[usable], depth[usable])
-    scene = BAScene(of_keyframes("T_world_camera"), points, camera_model, of_keyframes("log_scale") - prior_log_scale)
+    scene = BAScene(of_keyframes("T_world_camera"), points, camera_model, np.zeros(len(keyframes)))
     return robust_ba.with_errors(scene, observations, np.concatenate(rows)[usable])
 
 
-def network_motion_priors(
-    keyframes: Sequence[Keyframe], prior_log_scale: FloatArray, online: OnlineConfig = DEFAULT_ONLINE
-) -> RelativePoses:
-    """Priors of the network's motion between keyframes, over longer intervals where tracks are uncertain.
-
-    ``prior_log_scale``: [K], log of length in the map per length in the network's world.
-    """
+def network_motion_priors(keyframes: Sequence[Keyframe], online: OnlineConfig = DEFAULT_ONLINE) -> RelativePoses:
+    """Priors of the network's motion between neighbouring keyframes, in the map's scale."""
     config = online.network_motion
-    uncertainty = np.array([keyframe.uncertainty for keyframe in keyframes])
-    count = len(keyframes)
-    pairs = np.array(
-        [
-            (a, a + hop)
-            for hop in (config.hops if config.is_enabled else ())
-            for a in range(count - hop)
-            if hop == 1 or uncertainty[a] * uncertainty[a + hop] > config.uncertain**2
-        ],
-        np.intp,
-    ).reshape(-1, 2)
-    first, second = pairs.T
+    first = np.arange(len(keyframes) - 1 if config.is_enabled else 0)
+    second = first + 1
     T = np.array([keyframe.T_network for keyframe in keyframes])
     relative = np.asarray(invert_pose(T[first]) @ T[second])
-    relative[:, :3, 3] *= np.exp(0.5 * (prior_log_scale[first] + prior_log_scale[second]))[:, None]
+    log_scale = np.array([keyframe.log_scale for keyframe in keyframes])
+    relative[:, :3, 3] *= np.exp(0.5 * (log_scale[first] + log_scale[second]))[:, None]
     trusted = np.array([keyframe.trusted for keyframe in keyframes])
     sigmas, share = online.window.adjustment, config.firmer * np.where(trusted[second], 1.0, 1 / config.untrusted)
-    share /= np.maximum(np.sqrt(uncertainty[first] * uncertainty[second]) / config.uncertain, 1.0)
-    rotation = sigmas.rotation_sigma * share * np.sqrt(second - first)
-    return RelativePoses(first, second, relative, rotation, sigmas.translation_sigma * share)
+    return RelativePoses(first, second, relative, sigmas.rotation_sigma * share, sigmas.translation_sigma * share)
 
 
-def _result(
-    keyframes: Sequence[Keyframe], fitted: BAState, prior_log_scale: FloatArray, config: WindowConfig
-) -> BAResult:
+def _result(keyframes: Sequence[Keyframe], fitted: BAState, config: WindowConfig) -> BAResult:
     good = fitted.errors < config.max_point_px
     assert fitted.scene.log_depth_scale is not None
-    log_scale = fitted.scene.log_depth_scale + prior_log_scale
+    log_scale = fitted.scene.log_depth_scale + [keyframe.log_scale for keyframe in keyframes]
     z = []
     for k, keyframe in enumerate(keyframes):
         mine = np.flatnonzero(good & (fitted.observations.camera == k) & (fitted.depth > 0))
@@ -227,8 +185,7 @@ def _result(
         z.append(depths)
         known = np.isfinite(depths) & (keyframe.z_network > 0)
         if known.sum() >= depth_scales.POINTS.min_points:
-            by_tracks = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
-            log_scale[k] += min(config.certain / keyframe.uncertainty, 1.0) * (by_tracks - log_scale[k])
+            log_scale[k] = float(np.log(np.median(depths[known] / keyframe.z_network[known])))
     error = float(np.median(fitted.errors))
     scene = fitted.scene
     return BAResult(scene.T_world_camera, log_scale, z, scene.camera_model, len(scene.points), error)

@@ -45,9 +45,7 @@ class Loop:
 
     def without_features(self) -> "Loop":
         """The constraint without features, once both ends have common tracks."""
-        first, second = (
-            replace(end, features=NO_FEATURES, sigma=NO_FEATURES.z, tracks={}) for end in (self.first, self.second)
-        )
+        first, second = (replace(end, features=NO_FEATURES, tracks={}) for end in (self.first, self.second))
         return replace(self, first=first, second=second, matches=NO_MATCHES)
 
     @property

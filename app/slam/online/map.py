@@ -89,11 +89,11 @@ class Map:
         jumps = []
         for keyframe in self.keyframes[1:]:
             last = self.keyframes[keyframe.number - 1]
-            edge = next((edge for edge in keyframe.scale_edges if edge.earlier == last.number), None)
+            edge = keyframe.scale_edge
             if edge is None:
                 continue
             change = keyframe.log_scale - last.log_scale - edge.difference
-            if abs(change) > max(np.log1p(self._config.map.min_jump), self._config.scale_edges.min_sigmas * edge.sigma):
+            if abs(change) > max(np.log1p(self._config.map.min_jump), self._config.map.min_sigmas * edge.sigma):
                 jumps.append((keyframe.attached[0].index, float(np.exp(change))))
         return jumps
 
@@ -105,11 +105,7 @@ class Map:
             around = self.keyframes[max(keyframe.number - 1, 0) : keyframe.number + 3]
             ratio = scale_ratio(around, keyframe.log_scale, self._config)
             for frame in keyframe.attached:
-                if (
-                    frame.tracked is not None
-                    and keyframe.trusted
-                    and keyframe.uncertainty < self._config.network_motion.uncertain
-                ):
+                if frame.tracked is not None and keyframe.trusted:
                     relative = invert_pose(keyframe.T_world_camera) @ keyframe.pose_of(frame)
                     frame.T_keyframe_frame = refine_attached_pose(
                         keyframe, frame.tracked, relative, ratio, self.camera_model, self._config

@@ -142,8 +142,7 @@ def _with_network_motion(
 
     Motion since the last frame would count errors of the points once more with each frame.
     """
-    dependent = config.dependent * max(keyframe.uncertainty, 1.0) ** 2
-    information = estimate.information / dependent
+    information = estimate.information / config.dependent
     if not config.has_network_motion:
         return estimate.T_world_camera, np.asarray(np.linalg.inv(information), np.float64)
     motion = invert_pose(keyframe.T_network) @ T_network
@@ -155,7 +154,7 @@ def _with_network_motion(
 
 def _sigma(keyframe: Keyframe, row: NDArray[np.intp], guessed_px: float) -> FloatArray:
     """Standard deviations [P] of tracks in pixels; ``guessed_px`` for points with only the network's depth."""
-    return np.where(np.isnan(keyframe.z[row]), guessed_px, 1.0) * keyframe.sigma[row].astype(np.float64)
+    return np.where(np.isnan(keyframe.z[row]), guessed_px, 1.0)
 
 
 def _prior_information(length: float, config: ResectioningConfig) -> FloatArray:

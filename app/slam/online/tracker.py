@@ -213,8 +213,8 @@ class Tracker:
             return self._attach(result.index, keyframe.T_world_camera)
         earlier = [images.keyframe for images in self._recent]
         _take_points(keyframe, earlier, self.map.camera_model, self._config.tracker.point_px)
-        if self._config.scale_edges.is_enabled:
-            keyframe.scale_edges = _scale_edges(new, self._recent, self.map.camera_model)
+        if self._recent:
+            keyframe.scale_edge = _scale_edge(new, self._recent[-1], self.map.camera_model)
         self._recent.append(new)
         self.map.append(keyframe)
         self.counts.keyframes += 1
@@ -243,7 +243,7 @@ class Tracker:
             # Held-out tracks must not be selected by the pose that they test.
             kept |= last.held_out[tracking.row]
             row, uv = tracking.row[kept], tracking.uv[kept]
-            keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv), new.quality.sigma(uv))
+            keyframe.add_tracks(last.track[row], uv, new.reader.sample(uv))
             keyframe.displacement = tracking.displacement
         motion = invert_pose(last.T_network) @ keyframe.T_network
         self._dynamic.update(last, tracking, motion, max(self.scale.size))
@@ -339,24 +339,16 @@ def _follow_network(keyframe: Keyframe, last: Keyframe, ratio: float) -> None:
     keyframe.z = np.full(len(keyframe.track), np.nan)
 
 
-def _scale_edges(
-    new: KeyframeImages, earlier: Iterable[KeyframeImages], camera_model: CameraModel
-) -> tuple[ScaleEdge, ...]:
-    """Edges of a new keyframe to earlier ones whose depth maps overlap with its own."""
-    every = [*earlier, new]
-    T = np.array([images.keyframe.T_world_camera for images in every])
-    log_scale = np.array([images.keyframe.log_scale for images in every])
-    last = len(every) - 1
-    measured = measure_edges(
-        camera_model, T, [images.grid for images in every], log_scale, [(k, last) for k in range(last)]
-    )
-    edges = []
-    for k, log_ratio, sigma in zip(measured.first.tolist(), measured.log_ratio, measured.sigma, strict=True):
-        difference = log_scale[last] - log_scale[k] + log_ratio
-        # Small differences are errors of single depth maps, which would add up.
-        sure = abs(difference) > new.config.scale_edges.min_sigmas * sigma
-        edges.append(ScaleEdge(every[k].keyframe.number, float(difference) if sure else 0.0, float(sigma)))
-    return tuple(edges)
+def _scale_edge(new: KeyframeImages, last: KeyframeImages, camera_model: CameraModel) -> ScaleEdge | None:
+    """Edge of a new keyframe to the last one; None where their depth maps do not overlap."""
+    T = np.array([images.keyframe.T_world_camera for images in (last, new)])
+    log_scale = np.array([images.keyframe.log_scale for images in (last, new)])
+    measured = measure_edges(camera_model, T, [last.grid, new.grid], log_scale, [(0, 1)])
+    if not len(measured.first):
+        return None
+    difference, sigma = float(log_scale[1] - log_scale[0] + measured.log_ratio[0]), float(measured.sigma[0])
+    # Small differences are errors of single depth maps.
+    return ScaleEdge(difference if abs(difference) > new.config.map.min_sigmas * sigma else 0.0, sigma)
 
 
 def _take_points(new: Keyframe, earlier: Sequence[Keyframe], camera_model: CameraModel, max_px: float) -> None:

@@ -129,5 +129,5 @@ def test_of_many_loops_the_newest_are_kept_and_fewer_of_those_before() -> None:
 def loops(count: int) -> list[Loop]:
     """Numbered by their inliers."""
     keyframe = Keyframe(0, np.eye(4), FOCAL, np.eye(4), 0.0)
-    end = PlaceDescriptor(keyframe, NO_FEATURES, NO_FEATURES.z, {})
+    end = PlaceDescriptor(keyframe, NO_FEATURES, {})
     return [Loop(end, end, NO_MATCHES, np.eye(4), number) for number in range(count)]

@@ -3,13 +3,11 @@
 from dataclasses import replace
 from itertools import pairwise
 
-import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from stream_recon.app.core.camera_model import CameraModel
-from stream_recon.app.slam.ba.problem import RelativePoses
 from stream_recon.app.slam.ba.robust_ba import SolveOptions
 from stream_recon.app.slam.online.config import DEFAULT_ONLINE, MapConfig
 from stream_recon.app.slam.online.keyframe import (
@@ -20,8 +18,7 @@ from stream_recon.app.slam.online.keyframe import (
     TrackedPoints,
     common_rows,
 )
-from stream_recon.app.slam.online.keyframe_features import CornerQuality
-from stream_recon.app.slam.online.local_ba import BAResult, adjust_window, network_motion_priors
+from stream_recon.app.slam.online.local_ba import BAResult, adjust_window
 from stream_recon.app.slam.online.map import Map
 from stream_recon.app.slam.online.model_selection import DynamicSceneTest, moving_share, network_is_better
 from stream_recon.app.slam.online.resectioning import TrackingResult, combined_pose, refine_attached_pose
@@ -45,7 +42,6 @@ def keyframe(number: int, T: FloatArray, T_network: FloatArray | None = None, sc
         LENS.project(xyz).astype(np.float32),
         (scale * xyz[:, 2]).astype(np.float32),
         xyz[:, 2].copy(),
-        np.ones(len(CLOUD), np.float32),
         attached=[AttachedFrame(number, np.eye(4), 0.0)],
     )
 
@@ -65,9 +61,7 @@ def test_points_and_attached_frames_follow_their_keyframe() -> None:
 def test_shared_tracks() -> None:
     first, second = keyframe(0, pose((0, 0, 0), 0)), keyframe(1, pose((0.2, 0, 0), 0))
     second.drop_tracks()
-    second.add_tracks(
-        np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
-    )
+    second.add_tracks(np.array([7, 3, 1000]), np.zeros((3, 2), np.float32), np.zeros(3, np.float32))
     assert common_rows(first, second).tolist() == [[3, 1], [7, 0]]
     assert second.median_depth == first.median_depth, "known although the tracks are forgotten"
 
@@ -123,49 +117,6 @@ def test_drift_of_the_networks_scale_does_not_distort_the_path() -> None:
     assert np.allclose(found.log_scale, drift, atol=0.02)
 
 
-@pytest.mark.parametrize(("sigma", "pulled"), [(1.0, False), (8.0, True)])
-def test_motion_over_longer_intervals_is_used_where_tracks_are_uncertain(sigma: float, pulled: bool) -> None:
-    frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(13)]
-    noise = np.random.default_rng(0)
-    for k, one in enumerate(frames):
-        # Its places are off by as much wherever they are.
-        one.T_network = pose((0.1 * k + 0.01 * float(noise.normal()), 0, 0), 0)
-        one.sigma = np.full(len(CLOUD), sigma, np.float32)
-    steps = network_motion_priors(frames, np.zeros(13))
-    assert ((steps.second - steps.first).max() == 12) == pulled
-    assert np.allclose(
-        steps.T_first_second[:, 0, 3],
-        [frames[b].T_network[0, 3] - frames[a].T_network[0, 3] for a, b in zip(steps.first, steps.second, strict=True)],
-    )
-
-
-def test_the_networks_motion_is_more_certain_where_tracks_are_uncertain() -> None:
-    def held(sigma: float) -> RelativePoses:
-        frames = [keyframe(k, pose((0.1 * k, 0, 0), 0)) for k in range(3)]
-        for one in frames:
-            one.sigma = np.full(len(CLOUD), sigma, np.float32)
-        return network_motion_priors(frames, np.zeros(3))
-
-    limit = DEFAULT_ONLINE.network_motion.uncertain
-    sure, unsure, more = (held(sigma) for sigma in (1.0, limit, 2 * limit))
-    assert np.allclose(sure.rotation_sigma, unsure.rotation_sigma), "as long as the tracks know enough"
-    for name in ("rotation_sigma", "translation_sigma"):
-        assert np.allclose(getattr(more, name), getattr(unsure, name) / 2)
-
-
-def test_poses_by_uncertain_tracks_are_closer_to_the_networks() -> None:
-    said, seen = pose((0.1, 0, 0), 0.02), pose((0.16, 0, 0), 0.05)
-    away = []
-    for sigma in (1.0, 3.0, 10.0):
-        one = keyframe(0, np.eye(4))
-        one.sigma = np.full(len(CLOUD), sigma, np.float32)
-        row = np.arange(0, len(CLOUD), 2)
-        followed = TrackedPoints(row, LENS.project((CLOUD[row] - seen[:3, 3]) @ seen[:3, :3]).astype(np.float32), said)
-        T = refine_attached_pose(one, followed, said, 1.0, LENS)
-        away.append(float(np.linalg.norm(T[:3, 3] - said[:3, 3])))
-    assert away[0] > away[1] > away[2] and away[2] < 0.5 * away[0]
-
-
 def test_attached_frames_are_refined_by_their_keyframes_points() -> None:
     one, T, noise = keyframe(0, np.eye(4)), pose((0.1, 0.05, 0), 0.02), np.random.default_rng(0)
     xyz = (CLOUD - T[:3, 3]) @ T[:3, :3]
@@ -218,29 +169,6 @@ def test_dynamic_scenes_need_deviating_tracks_and_contradicting_parts_or_large_p
     assert not test.positive
 
 
-def test_tracks_are_as_certain_as_the_texture_in_the_weakest_direction() -> None:
-    noise = np.random.default_rng(0)
-    image = np.full((80, 160), 90.0)
-    image[:, 80:] = cv2.GaussianBlur(noise.normal(0, 60, (80, 80)), None, 2) * 4 + 90
-    image[:, 40:45] += 80
-    sigma = CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(
-        np.array([[15.0, 40.0], [42.0, 40.0], [120.0, 40.0]])
-    )
-    assert sigma[0] == sigma[1] >= 10, "neither a blank wall nor an edge says where along it one is"
-    assert sigma[2] < 0.2 * sigma[0]
-
-
-@pytest.mark.parametrize("noise_of_camera", [0.0, 1.5])
-def test_a_blurred_image_is_less_sure_whatever_it_shows(noise_of_camera: float) -> None:
-    noise = np.random.default_rng(0)
-    sharp = cv2.GaussianBlur(noise.normal(0, 60, (240, 320)), None, 1) * 3 + 128
-    where, sigma = noise.uniform(40, 200, (50, 2)), []
-    for blur in (0.1, 4.0):
-        image = cv2.GaussianBlur(sharp, None, blur) + noise.normal(0, noise_of_camera, sharp.shape)
-        sigma.append(np.median(CornerQuality(image.clip(0, 255).astype(np.uint8)).sigma(where)))
-    assert sigma[0] < 1.1 and sigma[1] > 1.2
-
-
 def test_an_object_that_appears_is_detected_soon() -> None:
     test, last, ahead = DynamicSceneTest(), keyframe(0, np.eye(4)), pose((0, 0, 0.1), 0.0)
     for _ in range(10):
@@ -276,12 +204,12 @@ def test_a_scale_that_depth_maps_contradict_is_a_jump() -> None:
     for number, log_scale in enumerate((0.0, 0.05, 0.45, 0.47)):
         one = keyframe(number, pose((0.2 * number, 0, 0), 0))
         one.log_scale, one.attached[0].index = log_scale, 10 * number
-        one.scale_edges = (ScaleEdge(number - 1, 0.02, 0.05),) if number else ()
+        one.scale_edge = ScaleEdge(0.02, 0.05) if number else None
         found.keyframes.append(one)
     ((frame, factor),) = found.scale_jumps()
     assert frame == 20 and np.isclose(factor, np.exp(0.38))
     # The network's own depth scale changes there, as the map's does.
-    found.keyframes[2].scale_edges = (ScaleEdge(1, 0.4, 0.05),)
+    found.keyframes[2].scale_edge = ScaleEdge(0.4, 0.05)
     assert not found.scale_jumps()
 
 
