@@ -64,8 +64,6 @@ CHANGES = {
     "offline.between": "offline.between.min_points=1000000",
 }
 """Mechanisms without a switch, by name."""
-FIRST_SWEEP = "stereo.sweep.coarse.has_margin"
-"""Part of each sweep's definition, no mechanism."""
 STAGES = {"online": 0, "offline": 1, "stereo": 2}
 """First stage that a configuration changes: stream, refinement, stereo."""
 MEASURES = {
@@ -106,7 +104,7 @@ def switches(config: Any, path: str = "") -> Iterator[str]:
     """Paths of all switches that are on."""
     for entry in dataclasses.fields(config):
         value, switch = getattr(config, entry.name), f"{path}{entry.name}"
-        if value is True:
+        if value is True and switch != "stereo.sweep.coarse.has_margin":  # part of each sweep's definition
             yield switch
         elif dataclasses.is_dataclass(value):
             yield from switches(value, f"{switch}.")
@@ -116,7 +114,6 @@ def mechanisms(chosen: Sequence[str], changes: Sequence[str]) -> dict[str, str]:
     """Changes by name of the mechanism; ``chosen``: beginnings of names, none: all."""
     by_name = {path.removesuffix(".is_enabled"): f"{path}=false" for path in switches(Tuning())}
     by_name |= CHANGES
-    del by_name[FIRST_SWEEP]
     by_name = {name: text for name, text in by_name.items() if not chosen or name.startswith(tuple(chosen))}
     return by_name | {text: text for text in changes}
 
@@ -250,8 +247,7 @@ def measured(run: Run) -> dict[str, Any]:
                 assert truth is not None
                 dense_errors = dense_depth_errors(pairs, truth)
                 if dense_errors is not None:
-                    errors["dense"] = dense_errors.dense.absrel
-                    errors["confirmed"] = dense_errors.shares["confirmed"]
+                    errors |= {"dense": dense_errors.dense.absrel, "confirmed": dense_errors.shares["confirmed"]}
             else:
                 metrics = evaluate_result(read_result(folder), truth).metrics()
                 errors["stream" if name == "stream" else "final"] = metrics.ate_over_path
