@@ -38,7 +38,7 @@ def read_nmea(lines: list[str]) -> tuple[FloatArray, FloatArray, FloatArray, int
                     time += DAY * math.ceil((last - time) / DAY - 0.5)
                 last = time
                 height = float(words[9] or "nan") + float(words[11] or 0.0) if len(words) > 11 else math.nan
-                latitude, longitude = _angle(words[2], words[3], "S"), _angle(words[4], words[5], "W")
+                latitude, longitude = _angle(*words[2:4], "NS"), _angle(*words[4:6], "EW")
                 rows.append((latitude, longitude, height, time, date))
         except (ValueError, IndexError):
             damaged += 1
@@ -75,8 +75,8 @@ def _time(word: str) -> float:
     return 3600 * int(word[:2]) + 60 * int(word[2:4]) + float(word[4:])
 
 
-def _angle(word: str, side: str, negative: str) -> float:
-    """Degrees of ``ddmm.mmmm`` or ``dddmm.mmmm``."""
+def _angle(word: str, side: str, sides: str) -> float:
+    """Degrees of ``ddmm.mmmm`` or ``dddmm.mmmm``, negative on the second of two sides. Raises ValueError."""
     point = word.index(".") if "." in word else len(word)
     degrees = int(word[: point - 2]) + float(word[point - 2 :]) / 60
-    return -degrees if side == negative else degrees
+    return degrees * (1, -1)[[*sides].index(side)]

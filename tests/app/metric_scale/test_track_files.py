@@ -258,3 +258,36 @@ def test_no_renamed_element_of_a_gpx_is_silent(tmp_path: Path) -> None:
     mutants = [Mutant("renamed", (tag, names[tag]), text) for tag, text in renamed.items()]
     expected, _ = read_track(tmp_path / "a.gpx", GPX)
     assert silently_other(lambda text: read_track(tmp_path / "a.gpx", text), mutants, expected, ValueError) == []
+
+
+def sentences(change: str = "", kind: str = "", at: int = 0) -> str:
+    """A walk, with one word of all sentences of a kind changed."""
+    lines = []
+    for n in range(6):
+        clock = f"1000{n:02d}.00"
+        walk = {
+            "GGA": f"GPGGA,{clock},4706.{6000 + 60 * n:04d},N,00830.{5000 + n:04d},W,1,08,0.9,{400 + n}.0,M,48.0,M,,",
+            "RMC": f"GPRMC,{clock},A,4706.{6000 + 60 * n:04d},N,00830.{5000 + n:04d},W,0.0,0.0,140526,,,A",
+        }
+        for name, body in walk.items():
+            words = body.split(",")
+            if name == kind:
+                one = words[at]
+                words[at : at + 1] = {
+                    **{"emptied": [""], "removed": [], "added before": ["7.5", one], "renamed": [one + "zzz"]},
+                    **{"lower case": [one.lower()], "doubled": [one, one]},
+                }[change]
+            lines.append(nmea(",".join(words)))
+    return "\n".join(lines)
+
+
+def test_no_change_of_a_sentence_is_silent(tmp_path: Path) -> None:
+    mutants = [
+        Mutant(f"{change} word {at} of", (kind, "lines", "height"), sentences(change, kind, at))
+        for kind, count in (("GGA", 15), ("RMC", 13))
+        for at in range(count)
+        for change in ("emptied", "removed", "added before", "renamed", "lower case", "doubled")
+    ]
+    expected, said = read_track(tmp_path / "a.nmea", sentences())
+    assert not said
+    assert silently_other(lambda text: read_track(tmp_path / "a.nmea", text), mutants, expected, ValueError) == []
