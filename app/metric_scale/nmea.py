@@ -38,7 +38,7 @@ def read_nmea(lines: list[str]) -> tuple[FloatArray, FloatArray, FloatArray, int
                     time += DAY * math.ceil((last - time) / DAY - 0.5)
                 last = time
                 height = float(words[9] or "nan") + float(words[11] or 0.0) if len(words) > 11 else math.nan
-                latitude, longitude = _angle(*words[2:4], "NS"), _angle(*words[4:6], "EW")
+                latitude, longitude = _angle(words[2], words[3], "NS"), _angle(words[4], words[5], "EW")
                 rows.append((latitude, longitude, height, time, date))
         except (ValueError, IndexError):
             damaged += 1
