@@ -234,6 +234,10 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     """Images by the times at which they were taken, where all state one and their names are in another order."""
     found = times_taken(images) if 1 < len(images) <= MAX_HEADS else None
     if found is None:
+        forms = {re.sub("-?[0-9]+", "0", path.stem.casefold()): path.name for path in images}
+        if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
+            one, other, *_ = forms.values()
+            return images, [f"names have {len(forms)} forms, such as {one} and {other}: their order is a guess"]
         return images, []
     times = dict(zip(images, found, strict=True))
     ordered = sorted(images, key=times.__getitem__)

@@ -59,18 +59,22 @@ class MaskFolder:
             raise InputError(f"--masks {self.folder}: no mask is named like one of the images, such as {names[0]}")
 
     def unused(self, names: list[str]) -> list[str]:
-        """Warning on masks that belong to none of the image ``names``."""
-        used = {_bare(name) for name in names}
+        """Warnings on masks that belong to none of the image ``names``, and on images without a mask."""
+        used = {_bare(name): name for name in names}
         others = sorted(path.name for bare, path in self._by_name.items() if bare not in used)
-        if not others:
-            return []
-        return [f"{len(others)} of {len(self._by_name)} masks belong to no image, such as {others[0]}"]
+        left = [name for bare, name in used.items() if bare not in self._by_name]
+        said = (
+            [f"{len(others)} of {len(self._by_name)} masks belong to no image, such as {others[0]}"] if others else []
+        )
+        return said + ([f"{len(left)} of {len(used)} images have no mask, such as {left[0]}"] if left else [])
 
     def number(self, frames: int | None) -> list[str]:
         """Find whether the masks of a video of about ``frames`` frames are numbered from 1; warnings for the user."""
         numbers = sorted(self._by_number)
         if numbers[0] != 1 or numbers != list(range(1, len(numbers) + 1)):
-            return []
+            count = max(frames or 0, numbers[-1] + 1)
+            left = next((number for number in range(count) if number not in self._by_number), None)
+            return [] if left is None else [f"masks are for {len(numbers)} of {count} frames, not for frame {left}"]
         if frames is not None and len(numbers) >= COMPLETE * frames:
             self._by_number = {number - 1: path for number, path in self._by_number.items()}
             return ["masks are numbered from 1: the first one is taken for the first frame"]

@@ -304,7 +304,10 @@ def test_masks_without_an_image_are_counted(tmp_path: Path) -> None:
     write_images(tmp_path / "a", ["0.png", "1.png"])
     write_images(tmp_path / "masks", ["0.png", "7.png", "8.png"])
     with open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "masks"))) as source:
-        assert source.warnings == ["2 of 3 masks belong to no image, such as 7.png"]
+        assert source.warnings == [
+            "2 of 3 masks belong to no image, such as 7.png",
+            "1 of 2 images have no mask, such as 1.png",
+        ]
 
 
 def test_the_time_of_recording_is_read(tmp_path: Path) -> None:
