@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 import time
+from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from websockets.sync.client import connect as connect_socket
 
 from stream_recon.app.api.camera import Camera
 from stream_recon.app.core.types import FrameRevision, Intrinsics, Revision
+from stream_recon.app.sources.images import NOMINAL_FPS
 from stream_recon.configs.errors import ConfigError, InputError, ResourceError
 
+MAX_AGAIN = 16
+"""Frames that are kept for another server; a stream holds fewer back."""
 RETRY_SECONDS, CLOSE_SECONDS = 0.2, 2.0
 """Time between two attempts to connect again, and for the server to agree to the end."""
 
@@ -48,16 +52,20 @@ class RemoteResult:
 class RemoteStream:
     """A stream on a server; `connect` makes it. A context manager: the block's end finishes it.
 
-    A cut connection is resumed within the time that the server allows: no image is lost, and no result comes twice.
+    A cut connection is resumed within the time that the server allows: no image is lost, and no result comes twice. A
+    server that does not know the session, such as one in the place of another, gets the images without a result again,
+    and the stream goes on in a new segment.
     """
 
     def __init__(self, address: str, config: dict[str, Any], tls: ssl.SSLContext | None) -> None:
         self._address, self._config, self._tls = address, config, tls
         self._count = self._received = 0
-        self._settled = -1
-        """Number of the last frame that the server has acknowledged or refused."""
-        self._last: dict[str, Any] | None = None
-        """The message that has no answer."""
+        self._unanswered: deque[dict[str, Any]] = deque()
+        """Messages that the server has neither acknowledged nor refused; the first one is on its way."""
+        self._taken: deque[dict[str, Any]] = deque(maxlen=MAX_AGAIN)
+        """Frames that it has taken, and that may come to have a result."""
+        self._segment, self._first_segment, self._time = -1, 0, 0.0
+        """Segment of the last result, that of the present session's first one, and the last result's time."""
         self._session, self._resume_s, self._is_over = "", 0.0, False
         self._open()
 
@@ -73,14 +81,12 @@ class RemoteStream:
         """
         if isinstance(image, np.ndarray):
             image = cv2.imencode(".jpg", image[:, :, ::-1])[1].tobytes()
-        number, self._count = self._count, self._count + 1
-        self._send(
-            {"type": "video.frame", "frame": number, "time": timestamp, "data": base64.b64encode(image).decode()}
-        )
+        data = base64.b64encode(image).decode()
+        self._count += 1
+        self._send({"type": "video.frame", "frame": self._count - 1, "time": timestamp, "data": data})
         items: list[RemoteResult | Revision] = []
-        while self._settled < number:
+        while self._unanswered:
             items += self._next()
-        self._last = None
         return items
 
     def finish(self) -> list[RemoteResult | Revision]:
@@ -109,25 +115,46 @@ class RemoteStream:
 
     def _open(self) -> None:
         """Begin or resume the session. Raises OSError, WebSocketException; ConfigError, ResourceError."""
-        self._socket: ClientConnection = connect_socket(
-            self._address, ssl=self._tls, max_size=None, compression=None, close_timeout=CLOSE_SECONDS
-        )
-        self._socket.send(json.dumps(self._config))
-        created = json.loads(self._socket.recv())
+        resumed = {"type": "session.config", "session_id": self._session, "received": self._received}
+        created = self._greet(resumed if self._session else self._config)
+        if created.get("code") == "unknown_session":
+            self._rewind()
+            created = self._greet(self._config)
         if created["type"] == "error":
             raise _failure(created)
         self._session = created["session_id"]
         self._resume_s = created["resume_s"]
         # What the server did not get before a cut.
-        if self._last is not None and self._last.get("frame", self._count) > created["last_frame"]:
-            self._socket.send(json.dumps(self._last))
+        if self._unanswered and self._unanswered[0].get("frame", self._count) > created["last_frame"]:
+            self._send_first()
+
+    def _greet(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Connect; gives the server's first answer."""
+        self._socket: ClientConnection = connect_socket(
+            self._address, ssl=self._tls, max_size=None, compression=None, close_timeout=CLOSE_SECONDS
+        )
+        self._socket.send(json.dumps(config))
+        return dict(json.loads(self._socket.recv()))
+
+    def _rewind(self) -> None:
+        """Make ready for a new session."""
+        self._socket.close()
+        self._unanswered = self._taken + self._unanswered
+        self._taken.clear()
+        self._received, self._first_segment = 0, self._segment + 1
+        if self._segment >= 0 and self._unanswered and self._unanswered[0].get("time", 0.0) is None:
+            self._unanswered[0]["time"] = self._time + 1 / NOMINAL_FPS
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._is_over:
             raise InputError("the stream is finished: connect again")
-        self._last = {**message, "received": self._received}
+        self._unanswered.append(message)
+        if len(self._unanswered) == 1:
+            self._send_first()
+
+    def _send_first(self) -> None:
         with suppress(ConnectionClosed, OSError):  # sent again once the next answer is waited for
-            self._socket.send(json.dumps(self._last))
+            self._socket.send(json.dumps({**self._unanswered[0], "received": self._received}))
 
     def _next(self) -> list[RemoteResult | Revision]:
         """Take the server's next message."""
@@ -140,18 +167,26 @@ class RemoteStream:
             return []
         self._received = message.get("seq", self._received)
         if message["type"] == "result":
+            self._segment = message["segment"] = self._first_segment + message["segment"]
+            self._time = message["time"]
+            while self._taken and self._taken[0]["frame"] <= message["frame"]:
+                self._taken.popleft()
             return [_result(message)]
         if message["type"] == "revision":
             return [Revision(tuple(map(_revised, message["frames"])))]
-        self._settled = message.get("frame", self._settled)
+        if self._unanswered and message.get("frame", -1) == self._unanswered[0].get("frame"):
+            self._taken.append(self._unanswered.popleft())
+            if self._unanswered:
+                self._send_first()
         self._is_over = message["type"] == "session.done" or message.get("code", "invalid_frame") != "invalid_frame"
         if message["type"] == "error":
+            if self._taken and self._taken[-1]["frame"] == message.get("frame"):
+                self._taken.pop()
             raise _failure(message)
         return []
 
     def _resume(self) -> None:
         """Connect again after a cut. Raises ResourceError where that takes too long."""
-        self._config = {"type": "session.config", "session_id": self._session, "received": self._received}
         ends = time.monotonic() + self._resume_s
         while True:
             try:

@@ -46,8 +46,9 @@ class CuttingProxy:
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
-    def cut(self) -> None:
-        """End all connections, as a network does."""
+    def cut(self, port: int | None = None) -> None:
+        """End all connections, as a network does; later ones go to ``port``."""
+        self._target = port or self._target
         for each in self._open:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -110,6 +111,29 @@ def test_a_cut_connection_loses_and_repeats_nothing(proxy: CuttingProxy) -> None
         items += stream.finish()
     assert [each.index for each in results_of(items)] == list(range(6))
     assert sum(isinstance(item, sr.Revision) for item in items) == 3
+
+
+def test_a_stream_goes_on_at_another_server(tmp_path: Path) -> None:
+    """As where a server was killed: what was taken without a result is sent again, in a new segment."""
+    items: list[sr.RemoteResult | sr.Revision] = []
+    with listening(tmp_path / "first") as first, listening(tmp_path / "second") as second:
+        proxy = CuttingProxy(first)
+        with sr.connect(f"http://127.0.0.1:{proxy.port}", mapping="off") as stream:
+            for _ in range(3):
+                items += stream.push(IMAGE)
+            proxy.cut(second)  # the last image was taken, and has no result
+            items += stream.push(IMAGE)
+            threading.Timer(0.1, proxy.cut).start()
+            items += stream.push(IMAGE)
+            items += stream.finish()
+        proxy.close()
+    results = results_of(items)
+    assert [each.index for each in results] == list(range(5))
+    old, new = ({each.T_world_camera[1, 3] for each in results[a:b]} for a, b in ((0, 2), (2, 5)))
+    assert len(old) == len(new) == 1 and old != new, "two engines"
+    assert {each.segment for each in results[:2]} & {each.segment for each in results[2:]} == set()
+    times = [each.timestamp for each in results]
+    assert times == sorted(set(times))
 
 
 def test_refusals_are_errors_of_one_line(port: int) -> None:
