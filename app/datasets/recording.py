@@ -59,6 +59,8 @@ def in_time_order(images: Sequence[Path], times: NDArray[np.float64], where: Pat
     step = float(np.median(np.diff(times[positions]))) if len(positions) > 1 else 1.0
     if not MIN_STEP_S <= step <= MAX_STEP_S:
         warnings.append(f"images in {where.name} are {step:g} s apart: its times may be of another unit")
+    if repeated := len(positions) - len({images[i] for i in positions}):
+        warnings.append(f"{repeated} images in {where.name} are listed more than once, at different times")
     if not unique.all():
         count = int((~unique).sum())
         warnings.append(f"{count} images in {where.name} repeat another's timestamp and were left out")

@@ -172,6 +172,8 @@ def _load_timed(path: Path, camera: Intrinsics | None, size: tuple[int, int] | N
     times, files = timed_files(path / "rgb.txt")
     times = in_seconds(times)
     timed = in_time_order(files, times, path / "rgb.txt")
+    if read_depth_image(timed.images[0]) is not None:
+        raise InputError(f"{path / 'rgb.txt'} lists depth images (16 bits), such as {timed.images[0].name}")
     poses, warnings = matched_poses(path / "groundtruth.txt", timed.times)
     return Recording(
         images=timed.images,

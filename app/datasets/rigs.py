@@ -172,7 +172,7 @@ def _kitti_times(table: Path, images: tuple[Path, ...], frames: list[int]) -> tu
     """Images with the timestamp in the line of times.txt of their number, and warnings."""
     if not table.is_file():
         return in_time_order(images, np.array(frames) / KITTI_FPS, table.parent), ()
-    times = number_rows(table, 1)[:, 0]
+    times = number_rows(table, 1, exact=True)[:, 0]
     if len(times) <= max(frames):
         raise InputError(f"{table} has {len(times)} lines, but there is an image {max(frames)} (counted from 0)")
     timed = in_time_order(images, times[frames], table)

@@ -32,6 +32,8 @@ MIN_NAMED = 5
 """Columns that a comment names at least where it is a header."""
 QUATERNION_TOLERANCE = 0.05
 """Relative difference of quaternions' lengths up to which they are rounded."""
+TANGLED = 2.0
+"""Path in the order of times over that in the order of rows, beyond which these are of several trajectories."""
 ROUNDED = 1e-5
 """Difference of poses' numbers up to which they are the same."""
 ASSOCIATION_SECONDS = 0.02
@@ -65,6 +67,9 @@ def read_trajectory(path: Path, columns: Sequence[str] = COLUMNS, unit: float | 
         times, first, at = np.unique(listed, return_index=True, return_inverse=True)
         if len(odd := np.flatnonzero(abs(poses[first][at] - poses).max(axis=(1, 2), initial=0.0) > ROUNDED)):
             raise ValueError(f"timestamp {listed[odd[0]]:.6f} has different poses")
+        paths = [np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum() for each in (poses, poses[first])]
+        if paths[1] > TANGLED * paths[0] + ROUNDED:
+            raise ValueError("its rows are not in the order of their times: are there two trajectories in it?")
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     # A trajectory that begins at the identity does so by half a turn where qw is taken for qx.

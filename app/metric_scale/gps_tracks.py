@@ -99,7 +99,8 @@ def read_positions(path: Path) -> Positions:
         raise ValueError("it has no positions")
     if is_nmea(lines[0]):
         degrees, height, times, damaged = read_nmea(lines)
-        return replace(geodetic_positions(degrees, height, times), left_out=damaged)
+        found = geodetic_positions(degrees, height, times)
+        return replace(found, left_out=found.left_out + damaged)
     is_spaced = all(_is_number(word) for word in lines[0].split())
     lines = [" ".join(line.split()) for line in lines] if is_spaced else lines
     header = _commented_header(filled, lines[0])

@@ -9,6 +9,8 @@ import numpy as np
 from stream_recon.app.core.transforms import FloatArray
 
 DAY = 86_400.0
+GUESSED = ("6", "7", "8")
+"""Kinds of positions (word 6 of GGA) that no satellites gave: by dead reckoning, by hand, of a simulator."""
 
 
 def is_nmea(line: str) -> bool:
@@ -33,13 +35,11 @@ def read_nmea(lines: list[str]) -> tuple[FloatArray, FloatArray, FloatArray, int
             if kind == "RMC" and words[9]:
                 date = datetime.strptime(words[9], "%d%m%y").replace(tzinfo=UTC).timestamp()
             elif kind == "GGA" and words[6] not in ("", "0"):
-                time = _time(words[1])
+                position, time = _position(words), _time(words[1])
                 if not date and time < last - DAY / 2:
                     time += DAY * math.ceil((last - time) / DAY - 0.5)
                 last = time
-                height = float(words[9] or "nan") + float(words[11] or 0.0) if len(words) > 11 else math.nan
-                latitude, longitude = _angle(words[2], words[3], "NS"), _angle(words[4], words[5], "EW")
-                rows.append((latitude, longitude, height, time, date))
+                rows.append((*position, time, date))
         except (ValueError, IndexError):
             damaged += 1
     if not rows:
@@ -53,6 +53,14 @@ def read_nmea(lines: list[str]) -> tuple[FloatArray, FloatArray, FloatArray, int
         # RMC of a new day may come after the GGA of the same second.
         times = times + DAY * np.concatenate([[0], (np.diff(times) < -DAY / 2)])
     return values[:, :2], values[:, 2], times, damaged
+
+
+def _position(words: list[str]) -> tuple[float, float, float]:
+    """Latitude, longitude and height of a GGA. Raises ValueError: they are not measured."""
+    if words[6] in GUESSED:
+        raise ValueError(words[6])
+    height = float(words[9] or "nan") + float(words[11] or 0.0) if len(words) > 11 else math.nan
+    return _angle(words[2], words[3], "NS"), _angle(words[4], words[5], "EW"), height
 
 
 def _words(line: str) -> list[str] | None:

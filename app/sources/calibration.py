@@ -24,6 +24,8 @@ MAX_LENGTH_PX = 1e7
 """Largest focal length and image side in pixels; its inverse is the smallest focal length. Guards against overflow."""
 COEFFICIENTS: dict[Distortion, tuple[int, ...]] = {"perspective": (4, 5, 8, 12, 14), "fisheye": (4,), "omni": (5,)}
 """Allowed numbers of distortion coefficients, as OpenCV's functions take them."""
+MIN_FOCAL = 0.02
+"""Focal length in longer sides of the image that no lens has; numbers below are no pixels, but shares."""
 MAX_STRETCH = 3.0
 """Largest ratio of the focal lengths in x and y: anamorphic lenses stretch an image at most twice."""
 SAME_ASPECT = 0.01
@@ -188,12 +190,12 @@ class Calibration:
         )
 
     def _is_inside(self, size: tuple[int, int]) -> bool:
-        return 0 < self.cx < size[0] and 0 < self.cy < size[1]
+        return 0 < self.cx < size[0] and 0 < self.cy < size[1] and self.fx > MIN_FOCAL * max(size)
 
     def _outside(self, size: tuple[int, int]) -> str:
         return (
-            f"principal point ({self.cx:g}, {self.cy:g}) lies outside its images of {size[0]}x{size[1]} pixels: give "
-            "the numbers for this size, or a calibration file that states its own size"
+            f"focal length {self.fx:g} and principal point ({self.cx:g}, {self.cy:g}) are none of images of "
+            f"{size[0]}x{size[1]} pixels: give pixels of this size, or a calibration file that states its own size"
         )
 
     def _is_of_turned(self, size: tuple[int, int]) -> bool:

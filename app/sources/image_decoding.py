@@ -35,7 +35,7 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
     """Read an image file as 8-bit RGB [H, W, 3]; None if it is unreadable.
 
     Grey becomes three equal channels, alpha is dropped, 16-bit and float images map their full range (0 to 2^bits, 0 to
-    1) to 0..255, and the EXIF orientation is applied, except ``as_stored``.
+    1) to 0..255, and the EXIF orientation is applied, except ``as_stored``. Raises InputError: pixels of another type.
     """
     data = image_bytes(path)
     if data is None:
@@ -49,6 +49,9 @@ def read_image(path: Path, *, as_stored: bool = False, bits: int = 16) -> NDArra
         bgr >>= bits - 8
         bgr = np.minimum(bgr, 255).astype(np.uint8)
     elif bgr.dtype != np.uint8:
+        if bgr.dtype.kind != "f" or (bgr > 1).mean() > 0.5:
+            said = f"{path.name} has pixels of {bgr.dtype} of up to {np.nanmax(bgr):g}"
+            raise InputError(f"{said}: convert it to 8 or 16 bits, or floats of 0 to 1")
         np.nan_to_num(bgr, copy=False)
         np.clip(bgr, 0, 1, out=bgr)
         bgr *= 255

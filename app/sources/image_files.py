@@ -1,6 +1,7 @@
 """Which image files a user means: those of a folder or a pattern, their order, and how they come to one size."""
 
 import glob
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -184,6 +185,12 @@ def _several_series(images: list[Path]) -> list[str]:
     for path in images:
         named.setdefault((path.parent, " ".join(re.findall("[0-9]+", path.stem))), []).append(path)
     alike = [paths for (_, numbers), paths in named.items() if numbers and len(paths) > 1]
+    rows = [numbers.split() for _, numbers in named]
+    counts = sorted(filter(lambda n: n > 1, map(len, map(set, zip(*rows, strict=False)))))
+    if len(counts) == 2 and math.prod(counts) == len(images) and len(set(map(len, rows))) == 1:
+        return [
+            f"names have all pairs of {counts[0]} and {counts[1]} numbers: if of several cameras, give those of one"
+        ]
     if len(alike) < 2:
         return []
     listed = ", ".join(path.name for path in alike[0][:3])

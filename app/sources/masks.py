@@ -25,6 +25,8 @@ COMPLETE = 0.95
 """Share of a video's frames that have masks where all of them are meant to; containers state rough numbers."""
 BLACK = 128
 """Grey level below which a pixel is masked: half of the range, so that JPEG artefacts do not matter."""
+GREY, SHADED, MAX_LEVELS = (32, 224), 0.25, 32
+"""Levels between black and white, and their share and number beyond which an image is no mask: edges have few."""
 MOSTLY = 0.8
 """Share of a frame from which its mask may be meant the other way round."""
 
@@ -123,6 +125,9 @@ def _levels(path: Path) -> NDArray[np.uint8]:
     grey = np.minimum(image.max(axis=2), opacity(path, image.shape[:2]))
     if not grey.any() and (deep := read_depth_image(path)) is not None:
         grey = np.asarray(np.minimum(deep, BLACK - 1), np.uint8)
+    between = grey[(grey > GREY[0]) & (grey < GREY[1])]
+    if len(between) > SHADED * grey.size and len(np.unique(between)) > MAX_LEVELS:
+        raise InputError(f"--masks: {path.name} is a picture in {len(np.unique(grey))} levels, not in black and white")
     brightest = int(grey.max())
     if brightest == 1:
         return np.asarray(grey * 255, np.uint8)

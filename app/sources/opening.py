@@ -206,6 +206,8 @@ def _open_folder(path: Path, fps: float | None, *, is_panorama: bool) -> Reader:
         raise InputError(f"no images in {path} ({where})")
     photographs, warnings = only_photographs(images)
     reader = _photographs(photographs, path.resolve().name, fps, is_panorama=is_panorama)
+    if films:
+        warnings.append(f"{path.name} has films, too, which are not read: {', '.join(films[:3])}")
     if folder != path:
         warnings.append(f"{path.name} has photographs in {folder.relative_to(path).as_posix()} alone: these are used")
     reader.warnings += [*warnings, *filter(None, [left_out])]

@@ -20,6 +20,8 @@ from stream_recon.configs.errors import ConfigError, InputError, StreamReconErro
 
 SUFFIXES = frozenset({".bag", ".mcap", ".db3"})
 """Suffixes of single-file recordings."""
+METADATA = "metadata.yaml"
+"""Name of the file that lists those of a recording of ROS 2."""
 SIGNATURES = {".bag": b"#ROSBAG V2.0", ".mcap": b"\x89MCAP0\r\n", ".db3": b"SQLite format 3\0"}
 """First bytes of recordings."""
 RAW, COMPRESSED, CAMERA = (f"sensor_msgs/msg/{name}" for name in ("Image", "CompressedImage", "CameraInfo"))
@@ -34,14 +36,14 @@ RATE_FRAMES = 30
 """First frames whose median interval gives the rate: about a second, read in a moment."""
 DAMAGE = Exception
 """What the libraries raise for damaged recordings: they have no common error, and let through those of Python."""
-_RECTIFIED = re.compile(r"(^|_)(rect|rectified)(_|$)")
+_RECTIFIED = re.compile(r"(^|_)(rect|rectified|undist|undistorted)(_|$)")
 """Pattern of a rectified topic's last name: image_rect, image_rect_color (image_proc)."""
 
 
 def is_recording(path: Path) -> bool:
     """Whether a file or folder is a ROS recording, by its name and content."""
     if path.is_dir():
-        return (path / "metadata.yaml").is_file() and any(
+        return (path / METADATA).is_file() and any(
             file.name.endswith((".db3", ".mcap", ".db3.zstd", ".mcap.zstd")) for file in path.iterdir()
         )
     return path.suffix.lower() in SUFFIXES
@@ -116,15 +118,17 @@ class RecordingReader(Reader):
         self._frame_id = frame_id if self._frame_id in (None, frame_id) else ""
         stamp, before = (stamp_ns(self._message) - self._first_ns) * 1e-9, self._clock.replaced
         time = self._clock.time(stamp, logged)
+        if time <= self._time:
+            # A clock may be set back; timestamps must increase.
+            time, self._clock.replaced = self._time + 1 / self.rate, self._clock.replaced + 1
         if self._clock.replaced > before == 0:
             off = abs(stamp - self._clock.begin - time)
             self.warnings.append(
                 f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off: such stamps are "
                 "replaced by the times of recording"
             )
-        # A clock may be set back; timestamps must increase.
-        self._time = time if time > self._time else self._time + 1 / self.rate
-        return self._index, self._time
+        self._time = time
+        return self._index, time
 
     def _tell_counts(self) -> None:
         if self._clock.replaced > 1:
@@ -359,6 +363,8 @@ def _check_signatures(path: Path) -> None:
             raise InputError(f"{file.name} is not a readable recording: {error.strerror}") from error
         if head != signature:
             raise InputError(f"{path.name} is not a readable recording: {file.name} does not begin like one")
+        if file != path and file.name not in (path / METADATA).read_text("utf-8", "replace"):
+            raise InputError(f"{file.name} is not in {METADATA} of {path.name}: move it, or run ros2 bag reindex")
 
 
 def _open(path: Path) -> Any:

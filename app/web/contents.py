@@ -109,6 +109,8 @@ def _targets(entries: dict[str, tuple[zipfile.ZipInfo, Content]], target: Path) 
     if len(set(files.values())) < len(files):
         raise InputError("the ZIP file has names that differ in upper and lower case alone: rename one of them")
     videos = [name for name, (_, content) in entries.items() if content.kind == "video"]
+    if videos and len(files) == 1:
+        raise InputError(f"the ZIP file has one photograph and {videos[0]}: upload the film alone")
     return {videos[0]: target / f"video{entries[videos[0]][1].suffix}"} if not files and len(videos) == 1 else files
 
 

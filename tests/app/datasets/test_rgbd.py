@@ -57,6 +57,21 @@ def test_tum_gives_frames_timestamps_poses_camera_and_depth(tmp_path: Path) -> N
     assert_depth(truth, 3, 4.0)
 
 
+def test_lists_of_colour_and_depth_that_are_exchanged_are_refused(tmp_path: Path) -> None:
+    folder = write_tum(tmp_path / "s")
+    (folder / "rgb.txt").write_text((folder / "depth.txt").read_text())
+    with pytest.raises(InputError, match=r"rgb\.txt lists depth images"):
+        only_scene(tmp_path, "tum").truth()
+
+
+def test_an_image_that_is_listed_twice_is_told(tmp_path: Path) -> None:
+    folder = write_tum(tmp_path / "s")
+    *lines, one, other = (folder / "rgb.txt").read_text().splitlines()
+    write_lines(folder / "rgb.txt", *lines, one, f"{other.split()[0]} {one.split()[1]}")
+    with only_scene(tmp_path, "tum").open() as source:
+        assert "1 images in rgb.txt are listed more than once, at different times" in source.warnings
+
+
 def test_tum_camera_depends_on_the_sequence(tmp_path: Path) -> None:
     focal = {}
     for name in ("rgbd_dataset_freiburg2_xyz", "rgbd_dataset_freiburg3_teddy", "kitchen"):

@@ -124,3 +124,11 @@ def test_a_first_quaternion_in_another_order_is_told_where_it_is_plain(tmp_path:
     assert np.array_equal(found.poses[0], np.eye(4))
     with pytest.raises(InputError, match="half a turn"):
         read_euroc_trajectory(write_lines(tmp_path / "b.csv", "1000000000,0,0,0,0,0,0,1"))
+
+
+def test_two_trajectories_in_one_file_are_refused_and_rows_in_any_order_are_read(tmp_path: Path) -> None:
+    assert_read(read_trajectory(write_lines(tmp_path / "a.txt", *map(" ".join, cells()[::-1]))))
+    first = [f"{0.1 * i} {i} 0 0 0 0 0 1" for i in range(6)]
+    second = [f"{0.1 * i + 0.05} {50 - i} 9 0 0 0 0 1" for i in range(6)]
+    with pytest.raises(InputError, match="two trajectories"):
+        read_trajectory(write_lines(tmp_path / "a.txt", *first, *second))

@@ -291,3 +291,16 @@ def test_no_change_of_a_sentence_is_silent(tmp_path: Path) -> None:
     expected, said = read_track(tmp_path / "a.nmea", sentences())
     assert not said
     assert silently_other(lambda text: read_track(tmp_path / "a.nmea", text), mutants, expected, ValueError) == []
+
+
+def test_positions_of_no_receiver_or_of_two_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.nmea").write_text(sentences() + "\n$GPGGA,junk")
+    assert read_positions(tmp_path / "a.nmea").left_out == 1
+    twice = "\n".join([sentences(), *(line for line in sentences().splitlines() if "GGA" in line)])
+    (tmp_path / "a.nmea").write_text(twice)
+    assert read_positions(tmp_path / "a.nmea").left_out == 6
+    (tmp_path / "a.nmea").write_text(
+        "\n".join(nmea(line[1:-3].replace("W,1,08", "W,6,00")) for line in twice.splitlines())
+    )
+    with pytest.raises(ValueError, match="no position"):
+        read_positions(tmp_path / "a.nmea")

@@ -205,3 +205,8 @@ def test_a_source_gives_frames_without_the_lens_and_says_its_camera(tmp_path: Pa
         expected = Undistorter(OPENCV.for_size((64, 48)), (64, 48))
         assert source.intrinsics == expected.intrinsics
         assert np.array_equal(frames[2].rgb, expected(image[..., ::-1].copy()))
+
+
+def test_a_camera_in_shares_of_the_image_is_refused() -> None:
+    with pytest.raises(InputError, match=r"focal length 0\.9 .* none of images of 640x480 pixels"):
+        parse_camera("0.9,1.2,0.5,0.5").for_size((640, 480))

@@ -190,6 +190,17 @@ def test_masks_of_labels_are_refused(tmp_path: Path) -> None:
     assert frame.mask is not None and frame.mask.all()
 
 
+def test_pictures_are_no_masks(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    shades = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
+    cv2.imwrite(str(tmp_path / "a/0.png"), shades)
+    with (
+        open_source(str(tmp_path / "a"), FrameChoice(masks=str(tmp_path / "a"))) as source,
+        pytest.raises(InputError, match=r"0\.png is a picture in 64 levels"),
+    ):
+        next(iter(source))
+
+
 def test_a_mask_that_leaves_little_is_told(tmp_path: Path) -> None:
     write_images(tmp_path / "a", ["1.png", "2.png"])
     (tmp_path / "m").mkdir()

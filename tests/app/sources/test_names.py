@@ -79,6 +79,33 @@ def test_of_a_portrait_the_original_is_read(tmp_path: Path) -> None:
         assert any("3 images were left out as twins" in line and "01.COVER" in line for line in source.warnings)
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["cam0_1.png", "cam0_2.png", "cam1_1.png", "cam1_2.png"], "all pairs of 2 and 2 numbers"),
+        (["IMG_1.png", "IMG_2.png", "DSC_7.png"], "names have 2 forms, such as"),
+        (["2024_1.png", "2024_2.png", "2024_3.png"], ""),
+        (["frame.png", "frame2.png", "frame10.png"], ""),
+    ],
+)
+def test_an_order_that_is_a_guess_is_told(tmp_path: Path, names: list[str], told: str) -> None:
+    write_images(tmp_path, names)
+    with open_source(str(tmp_path)) as source:
+        assert any(told in line for line in source.warnings) if told else not source.warnings
+
+
+def test_a_film_beside_photographs_is_told(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", ["poster.png"])
+    film = write_video(tmp_path / "a/walk.mp4", 6)
+    with open_source(str(tmp_path / "a")) as source:
+        assert source.warnings == ["a has films, too, which are not read: walk.mp4"]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(film, "walk.mp4")
+        archive.write(tmp_path / "a/poster.png", "poster.png")
+    with pytest.raises(InputError, match=r"one photograph and walk\.mp4"):
+        unpack(tmp_path / "a.zip", tmp_path / "out", 10**8, 50)
+
+
 def test_different_pictures_of_one_name_are_refused(tmp_path: Path) -> None:
     for number in range(4):
         textured(number).save(tmp_path / f"{number}.jpg")

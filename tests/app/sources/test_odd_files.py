@@ -132,3 +132,10 @@ def test_float_images_map_0_to_1(tmp_path: Path) -> None:
     assert cv2.imwrite(str(tmp_path / "a.tif"), picture)
     rgb = read_image(tmp_path / "a.tif")
     assert rgb is not None and rgb[1, 1].tolist() == [255, 128, 0] and rgb[0, 0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32, np.float32])
+def test_pixels_of_other_types_are_refused_by_name(tmp_path: Path, kind: type[np.generic]) -> None:
+    cv2.imwrite(str(tmp_path / "a.tif"), np.full((8, 8, 3), 200).astype(kind))
+    with open_source(str(tmp_path / "a.tif")) as source, pytest.raises(InputError, match=r"a\.tif has pixels of .*200"):
+        next(iter(source))

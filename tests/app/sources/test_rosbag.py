@@ -385,7 +385,7 @@ def camera_of(path: Path) -> Calibration:
         return parse_camera(source.camera)
 
 
-@pytest.mark.parametrize("name", ["image_rect_color", "image_rect", "image_rect/compressed"])
+@pytest.mark.parametrize("name", ["image_rect_color", "image_rect", "image_undistorted", "image_rect/compressed"])
 def test_rectified_images_have_the_projection_matrix_and_no_distortion(tmp_path: Path, name: str) -> None:
     with Bag(tmp_path / "bag") as bag:
         bag.camera("/cam/camera_info", (64, 48), K, [-0.3, 0.1, 0, 0, 0], p=P)
@@ -528,3 +528,27 @@ def test_no_change_of_a_message_of_foxglove_is_silent(tmp_path: Path, kind: str)
         named = [replace(m, names=(*m.names, "/image", "a.mcap"), content={**whole, name: m.content}) for m in mutants]
         found = silently_other(lambda each: read_json_messages(tmp_path / "a.mcap", each), named, expected, InputError)
         assert found == []
+
+
+def test_stamps_that_do_not_rise_are_replaced_and_told(tmp_path: Path) -> None:
+    with Bag(tmp_path / "a", wrong_s=dict.fromkeys((1, 3, 5, 7), -1.7e9)) as bag:
+        for number in range(8):
+            bag.raw("/image", number, picture(number), "rgb8")
+    with open_source(str(tmp_path / "a")) as source:
+        times = [frame.timestamp for frame in source]
+        assert times == sorted(set(times)) and "4 stamps of /image were replaced" in source.warnings
+
+
+def test_a_matrix_by_columns_is_no_camera(tmp_path: Path) -> None:
+    with Bag(tmp_path / "a") as bag:
+        bag.camera("/camera_info", (WIDTH, HEIGHT), [70.0, 0, 0, 0, 70, 0, 31.5, 23.5, 1], [])
+        bag.raw("/image", 0, picture(0), "rgb8")
+    with open_source(str(tmp_path / "a")) as source:
+        assert source.camera is None and any("its camera matrix K" in line for line in source.warnings)
+
+
+def test_a_file_that_the_recording_does_not_list_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a", 2)
+    (tmp_path / "a/a_1.db3").write_bytes((tmp_path / "a/a.db3").read_bytes())
+    with pytest.raises(InputError, match=r"a_1\.db3 is not in metadata\.yaml of a: move it"):
+        open_source(str(tmp_path / "a"))
