@@ -156,5 +156,5 @@ def _copy(file: IO[bytes], target: Path, max_bytes: int) -> int:
 def _is_wanted(info: zipfile.ZipInfo) -> bool:
     """Whether an entry is a plain file that a user sees: no folder, link, or file of the system."""
     kind = (info.external_attr >> 16) & 0o170000
-    hidden = any(part.startswith((".", "__MACOSX")) for part in info.filename.split("/") if part != ".")
+    hidden = any(part.startswith((".", "__MACOSX")) for part in info.filename.split("/") if part.strip("."))
     return not info.is_dir() and kind in (0, 0o100000) and not hidden
