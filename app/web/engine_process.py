@@ -33,7 +33,8 @@ class EngineProcess:
         self._starting = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._used = time.monotonic()
-        self._has_worked = False
+        self._has_worked, self.heard = False, 0.0
+        """Whether it said anything of a session, and when it last did."""
 
     @property
     def pid(self) -> int | None:
@@ -86,7 +87,7 @@ class EngineProcess:
             while line := await process.stdout.readline():
                 message = msgspec.json.decode(line)
                 if "session" in message:
-                    self._has_worked = True
+                    self._has_worked, self.heard = True, time.monotonic()
                     self._hear(message)
                 else:
                     reason = message["message"]

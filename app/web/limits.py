@@ -20,7 +20,7 @@ class WebLimits:
     """Messages that a session keeps for its client; with more it takes no frames of it."""
     unread_bytes: int = 32_000_000
     engine_s: float = 60.0
-    """Longest time for a step of the sessions' engine; it may take `SLOW_START` times that to load, and at first."""
+    """Longest silence of the sessions' engine at work; `SLOW_START` times that while it loads, and for one session."""
     waiting_jobs: int = 200
     scans: int = 4
     """Scans, of which most are being refined: a phone does not wait for that."""

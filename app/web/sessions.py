@@ -181,12 +181,13 @@ class Sessions:
             await self.engine.close_idle(self._limits.viewer_idle_s)
 
     def check_engine(self) -> None:
-        """Replace an engine that has left a session without an answer for too long."""
+        """Replace an engine that owes answers and says nothing, or answers other sessions alone."""
+        now, short_s, long_s = time.monotonic(), self._limits.engine_s, self._limits.engine_s * SLOW_START
         for session in self._sessions.values():
             is_quick = session.engine == "busy" and self._has_results
-            limit_s = self._limits.engine_s * (1 if is_quick else SLOW_START)
+            limit_s = short_s if is_quick and now - self.engine.heard > short_s else long_s
             is_asked = session.engine in ("begun", "busy") and not session.is_over
-            if is_asked and time.monotonic() - session.asked > limit_s:
+            if is_asked and now - session.asked > limit_s:
                 self.engine.give_up(f"the engine has not answered for {limit_s:g} s")
                 break
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,30 @@ def test_a_frame_at_which_engines_hang_ends_its_session_alone(tmp_path: Path) ->
         send(other, 1)
         assert until(other, "result", frame=1)
         assert figure(client, "engine_losses_total") == 2
+
+
+@pytest.mark.slow
+def test_a_session_at_which_the_engine_hangs_alone_ends_while_others_go_on(tmp_path: Path) -> None:
+    limits = WebLimits(engine_s=0.8, housekeeping_s=0.1)
+    with (
+        served(tmp_path / "data", limits=limits) as client,
+        client.websocket_connect(ADDRESS) as other,
+        client.websocket_connect(ADDRESS) as socket,
+    ):
+        begin(other)
+        begin(socket)
+        send(other, 0)
+        until(other, "result")
+        send(socket, 0, data=picture(STICKY))
+        number = 0
+        while figure(client, "engine_losses_total") < 2:
+            number += 1
+            send(other, number)
+            assert until(other, "video.ack", frame=number)
+            time.sleep(0.05)
+        assert until(socket, "error")[-1]["code"] == "engine_failed"
+        send(other, number + 1)
+        assert until(other, "result", frame=number + 1)
 
 
 def test_an_engine_that_cannot_work_is_told(tmp_path: Path) -> None:
