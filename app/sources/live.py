@@ -155,7 +155,7 @@ class LiveReader(Reader):
         self._check_changes(bgr)
         bgr = self._at_first_size(self._pixels.squared(bgr), now)
         with self._changed:
-            self._drop_waiting_frame()
+            self.dropped += self._newest is not None
             if not self._closed:
                 self._newest = (self._count, now - self._start, len(self.segments), bgr)
             self._changed.notify_all()
@@ -173,12 +173,6 @@ class LiveReader(Reader):
                 f"{self.name} sends the same picture again and again: it is frozen, or interlaced, which OpenCV cannot "
                 "decode here; let the camera or a server send progressive video"
             )
-
-    def _drop_waiting_frame(self) -> None:
-        """Drop and count the stored frame if `grab` has not taken it. The caller holds the lock."""
-        if self._newest is not None:
-            self.dropped += 1
-            self._newest = None
 
     def _begin_segment(self, now: float) -> None:
         reason = f"no frames from {self._last_time - self._start:.1f} s to {now - self._start:.1f} s"

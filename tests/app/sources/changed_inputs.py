@@ -23,7 +23,10 @@ from tests.app.datasets import test_changed_files as layouts
 from tests.app.datasets.folders import write_lines
 from tests.app.datasets.test_rigs import NANOSECONDS, write_euroc
 from tests.app.datasets.test_trajectories import NAMES, assert_read, cells
+from tests.app.metric_scale import test_track_files as tracks
 from tests.app.sources import test_camera_writers as writers
+from tests.app.sources import test_changed_folders as folders
+from tests.app.sources import test_changed_recordings as recordings
 from tests.app.sources import test_exif as tags
 from tests.app.sources import test_film_files as films
 from tests.app.sources import test_rig_files as rigs
@@ -192,6 +195,45 @@ def mark(folder: Path, source: Path, draw: random.Random) -> None:
     assert kind_by_file(folder / "a.jpg"), xml
 
 
+def listing(folder: Path, source: Path, draw: random.Random) -> None:
+    """A folder of photographs, or masks of them, with one file changed."""
+    is_masks = draw.random() < 0.5
+    whole = {f"{number:04d}.png": (folders.mask if is_masks else folders.picture)(number) for number in range(5)}
+    images = folders.write(folder / "images", {name: folders.picture(n) for n, name in enumerate(whole)})
+
+    def read(files: Any) -> tuple[Any, Sequence[str]]:
+        changed = folders.write(folder / "changed", files)
+        choice = FrameChoice(masks=str(changed)) if is_masks else FrameChoice()
+        with open_source(str(images if is_masks else changed), choice) as opened:
+            values = [frame.mask if is_masks else frame.rgb // 128 for frame in opened]
+            return [None if value is None else int(value.sum()) // 999 for value in values], opened.warnings
+
+    check(read, whole, list(folders.changed_files(whole, ("mask",))), draw)
+
+
+def sentence(folder: Path, source: Path, draw: random.Random) -> None:
+    """NMEA of a receiver, with one word changed."""
+    kind, at = draw.choice([("GGA", draw.randrange(15)), ("RMC", draw.randrange(13))])
+    change = draw.choice(["emptied", "removed", "added before", "renamed", "lower case", "doubled"])
+    expected, _ = tracks.read_track(folder / "a.nmea", tracks.sentences())
+    mutant = Mutant(change, (kind, "lines", "height"), tracks.sentences(change, kind, at))
+    wrong = silently_other(lambda text: tracks.read_track(folder / "a.nmea", text), [mutant], expected, ValueError)
+    assert not wrong, wrong
+
+
+def record(folder: Path, source: Path, draw: random.Random) -> None:
+    """Records of a bag of ROS 1, of which one is renamed, removed, doubled or moved."""
+    path = recordings.write(folder / "a.bag")
+    content = list(recordings.records(path.read_bytes(), 13))
+
+    def read(changed: Any) -> tuple[Any, Sequence[str]]:
+        path.write_bytes(recordings.bag_of(changed))
+        return recordings.read(path)
+
+    mutants = [replace(m, names=(*m.names, path.name, "/cam")) for m in recordings.changed_records(content)]
+    check(read, content, mutants, draw)
+
+
 SOURCES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "writer": writer,
     "container": container,
@@ -204,4 +246,7 @@ SOURCES: dict[str, Callable[[Path, Path, random.Random], None]] = {
     "layout": layout,
     "rig": rig,
     "mark": mark,
+    "listing": listing,
+    "sentence": sentence,
+    "record": record,
 }
