@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stream_recon.app.core.transforms import FloatArray
 from stream_recon.app.core.types import FrameResult
 from stream_recon.app.export.job import ExportJob, ExportReport
+from stream_recon.app.export.pose_covariance import frame_covariances
 from stream_recon.app.publishing import ros_messages
-from stream_recon.app.publishing.frame_tree import NETWORK, REFINED, PoseSigmas, Tracked, camera_on_base
+from stream_recon.app.publishing.frame_tree import Tracked, camera_on_base
 from stream_recon.app.publishing.mcap_sink import McapSink
 from stream_recon.app.publishing.message_source import MessageSource
 from stream_recon.app.publishing.messages import BASE, CAMERA, LATCHED, MAP, ODOM, Message, Topic
@@ -48,6 +50,8 @@ def _notes(job: ExportJob) -> list[str]:
         f"{MAP} is the world with these axes: the first camera, up to its error.",
         "odom is the network's motion; map -> odom is what the final poses differ from it by.",
         f"Lengths: {'metres' if unit else 'the unit of the result, which is arbitrary'}.",
+        f"Covariances of {Topic.POSE.value} are those of poses relative to the first frame's, which are exact at it, "
+        "without the error of the unit of length. A first element of -1: it is not known.",
         f"Topics: {', '.join(topic.value for topic in Topic)}.",
         "Stamps count from the start of the source.",
     ]
@@ -57,13 +61,18 @@ def _write(job: ExportJob, sink: Sink) -> int:
     """Write the chosen frames with their final poses, of a rig those of view 0; returns their number."""
     cameras, failures = list(of_bodies(job.cameras("all"))), list[Exception]()
     clock = Clock(0)
-    source = MessageSource([sink], job.points, camera_on_base(), live=False, errors=_errors(job))
+    source = MessageSource([sink], job.points, camera_on_base(), live=False, errors=None)
+    known = (
+        {}
+        if job.tracks is None
+        else frame_covariances(job.result.cameras, job.tracks, known_camera=job.result.has_known_camera)
+    )
     source.on_failure = lambda _, error: failures.append(error)
     try:
         source.begin()
         for done, (camera, result) in enumerate(_frames(job, cameras), start=1):
             stamp = clock.stamp_ns(camera.timestamp)
-            source.add(_tracked(camera, stamp, result), result)
+            source.add(_tracked(camera, stamp, result, known.get(camera.index)), result)
             if failures:
                 raise OSError(str(failures[0])) from failures[0]
             job.progress(done, len(cameras))
@@ -71,10 +80,6 @@ def _write(job: ExportJob, sink: Sink) -> int:
     finally:
         sink.close()
     return len(cameras)
-
-
-def _errors(job: ExportJob) -> PoseSigmas:
-    return NETWORK if job.result.refinement_id is None else REFINED
 
 
 def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameCamera, FrameResult | None]]:
@@ -86,12 +91,12 @@ def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameC
             yield camera, None
 
 
-def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None) -> Tracked:
+def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None, covariance: FloatArray | None) -> Tracked:
     """A frame's final pose and the network's motion, in the result's unit."""
     depth = 1.0 if result is None else Tracked.of(result, 0).depth
     return Tracked(
         camera.index, stamp_ns, camera.T_world_camera, camera.as_network.T_world_camera, camera.map_scale, depth,
-        camera.segment, camera.health, None, camera.is_keyframe,
+        camera.segment, camera.health, covariance, camera.is_keyframe,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ UNKNOWN_VARIANCE = 9999.0
 """Variance of a pose that is a guess."""
 RENORMALISED_EVERY = 100
 """Frames after which rounding is removed from the rotation of odom."""
+UNKNOWN = np.diag([-1.0] + [0.0] * 5)
+"""Covariance of a pose of whose errors nothing is known, as messages of ROS state it."""
 GUESSED_TURN = np.radians(60.0)
 """Standard deviation of the rotation across a discontinuity of the source."""
 
@@ -43,8 +45,6 @@ class PoseSigmas:
 
 NETWORK = PoseSigmas(float(np.radians(0.2)), 0.003, 0.003)
 """Poses of the network, and of maps that begin with them, with regard to the first one."""
-REFINED = PoseSigmas(float(np.radians(0.06)), 0.001, 0.001)
-"""Poses after a refinement, with regard to the first one."""
 STEP = PoseSigmas(float(np.radians(0.03)), 0.0005)
 """The network's motion from one frame to the next."""
 
@@ -104,9 +104,9 @@ class FrameTree:
     ``map`` -> ``odom`` is what is left to the reconstruction's pose, which loops and refinement change.
     """
 
-    def __init__(self, T_base_camera: FloatArray, errors: PoseSigmas = NETWORK) -> None:
-        """``errors``: of the poses in the map."""
-        self.T_base_camera, self._errors = T_base_camera, errors
+    def __init__(self, T_base_camera: FloatArray, errors: PoseSigmas | None = NETWORK) -> None:
+        """``errors``: of the poses in the map; None: frames state all that is known of theirs."""
+        self.T_base_camera, self.errors = T_base_camera, errors
         self._inverse = invert_pose(T_base_camera)
         self.T_odom_base = np.eye(4)
         self.covariance = np.zeros((6, 6))
@@ -129,10 +129,13 @@ class FrameTree:
         certainty = 1.0 if frame.health is None else max(frame.health, MIN_HEALTH)
         if frame.covariance is not None:
             self._map_guess = np.zeros((6, 6))  # it was found again
-        tracker = np.zeros((6, 6)) if frame.covariance is None else frame.covariance
-        in_map = self._errors.covariance(frame.depth, self._path) + tracker
+        stated = np.zeros((6, 6)) if frame.covariance is None else self._of_base(self.T_map_base, frame.covariance)
+        if self.errors is None:
+            self.map_covariance = UNKNOWN if frame.covariance is None else stated
+        else:
+            in_map = self._of_base(self.T_map_base, self.errors.covariance(frame.depth, self._path) / certainty**2)
+            self.map_covariance = in_map + stated + self._map_guess
         in_odom = NETWORK.covariance(frame.depth, self._path)
-        self.map_covariance = self._of_base(self.T_map_base, in_map / certainty**2) + self._map_guess
         self.covariance = self._of_base(self.T_odom_base, in_odom / certainty**2) + self._odom_guess
         self._noise = self._of_base(np.eye(4), STEP.covariance(frame.depth) / certainty**2)
 

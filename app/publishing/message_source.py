@@ -33,7 +33,7 @@ class MessageSource:
         *,
         live: bool,
         silence_s: float = math.inf,
-        errors: PoseSigmas = NETWORK,
+        errors: PoseSigmas | None = NETWORK,
     ) -> None:
         """
         Args:
@@ -41,7 +41,7 @@ class MessageSource:
             T_base_camera: pose [4, 4] of the optical frame in ``base_link``.
             live: frames arrive in real time, so that a delay can be stated.
             silence_s: time without a frame after which tracking is lost.
-            errors: of the poses in the map.
+            errors: of the poses in the map, see `FrameTree`.
         """
         self.tree = FrameTree(T_base_camera, errors)
         self.tracking = TrackingState(silence_s)
@@ -187,7 +187,7 @@ class MessageSource:
 
     def _pose(self) -> msg.MapPose:
         assert self.tree.last is not None
-        lost = self.tracking.state is msg.State.LOST
+        lost = self.tracking.state is msg.State.LOST and self.tree.errors is not None
         covariance = np.eye(6) * UNKNOWN_VARIANCE if lost else self.tree.map_covariance
         return msg.MapPose(self.tree.last.stamp_ns, self.tree.T_map_base, covariance)
 

@@ -9,15 +9,7 @@ import pytest
 from stream_recon.app.core import so3
 from stream_recon.app.core.transforms import invert_pose
 from stream_recon.app.core.types import FrameResult, Revision
-from stream_recon.app.publishing.frame_tree import (
-    NETWORK,
-    R_BODY_OPTICAL,
-    REFINED,
-    FrameTree,
-    PoseSigmas,
-    Tracked,
-    camera_on_base,
-)
+from stream_recon.app.publishing.frame_tree import NETWORK, R_BODY_OPTICAL, FrameTree, Tracked, camera_on_base
 from stream_recon.app.publishing.pose_history import PoseHistory
 from stream_recon.app.viewer.timeline import Timeline
 from tests.app.fake_engine import fake_result, frames, prepared
@@ -101,9 +93,8 @@ def test_covariances_are_valid_from_the_first_frame_on() -> None:
     assert np.trace(tree.covariance) > 10 * known
 
 
-@pytest.mark.parametrize("errors", [NETWORK, REFINED])
 @pytest.mark.parametrize("mount", MOUNTS)
-def test_stated_errors_are_those_of_drawn_poses(errors: PoseSigmas, mount: tuple[float, ...]) -> None:
+def test_stated_errors_are_those_of_drawn_poses(mount: tuple[float, ...]) -> None:
     """Monte Carlo: poses with the errors of the model, of map and network, against what is stated of ``base_link``."""
     rng = np.random.default_rng(0)
     items = [item for item in drifting_walk(12, ()) if isinstance(item, FrameResult)]
@@ -111,7 +102,7 @@ def test_stated_errors_are_those_of_drawn_poses(errors: PoseSigmas, mount: tuple
     path = last.scale * float(np.linalg.norm((invert_pose(first.T_network) @ last.T_network)[:3, 3]))
 
     def fed(frame: Tracked) -> FrameTree:
-        tree = FrameTree(camera_on_base(mount), errors)
+        tree = FrameTree(camera_on_base(mount))
         tree.add(first)
         tree.add(frame)
         return tree
@@ -119,7 +110,7 @@ def test_stated_errors_are_those_of_drawn_poses(errors: PoseSigmas, mount: tuple
     exact = fed(last)
     moved: dict[str, list[np.ndarray]] = {"map": [], "odom": []}
     for _ in range(500):
-        drawn = _disturbed(last.T_world_camera, errors.covariance(last.depth, path), rng)
+        drawn = _disturbed(last.T_world_camera, NETWORK.covariance(last.depth, path), rng)
         network = _disturbed(last.T_network, NETWORK.covariance(last.depth, path), rng)
         tree = fed(replace(last, T_world_camera=drawn, T_network=network))
         for name, T, true in (
