@@ -50,7 +50,10 @@ def pose_covariances(fit: BAState, log_focal_sigma: float | None) -> tuple[Float
     Y = by_camera.T @ by_point
     own = (by_camera.T @ by_camera).toarray()
     gradient = by_camera.T @ matrix(residual.reshape(2, 1, -1), sightings.point, points)
-    H, M = own - (Y @ Y.T).toarray(), (gradient @ gradient.T).toarray()
+    if points <= size:
+        raise np.linalg.LinAlgError("fewer tracks than unknowns")
+    # The solution has taken up a part of the errors.
+    H, M = own - (Y @ Y.T).toarray(), (gradient @ gradient.T).toarray() * points / (points - size)
     for each in (H, M):
         each[-1, -1] += 1.0 if log_focal_sigma is None else log_focal_sigma**-2
     # Without the first camera, and without growth of the whole about it, which changes no residual.
