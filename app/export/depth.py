@@ -153,10 +153,9 @@ def _stored_maps(job: ExportJob, cameras: Sequence[FrameCamera]) -> Maps:
     for camera in cameras:
         try:
             result = job.result.surface_of(camera)
+            yield camera, (result.depth, confidence_levels(result), result.network_intrinsics)
         except OutputError:
             yield camera, None
-        else:
-            yield camera, (result.depth, confidence_levels(result), result.network_intrinsics)
 
 
 def _upsampled_maps(job: ExportJob, cameras: Sequence[FrameCamera], warnings: list[str]) -> Maps:

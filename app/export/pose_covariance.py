@@ -21,13 +21,15 @@ MIN_SHARED = 15
 
 
 def frame_covariances(
-    cameras: Sequence[FrameCamera], tracks: SparseTracks, *, known_camera: bool
+    cameras: Sequence[FrameCamera], tracks: SparseTracks | None, *, known_camera: bool
 ) -> dict[int, FloatArray]:
     """Covariances [6, 6] by frame, as in `pose_covariances`; without frames of which nothing is known.
 
     Known are keyframes whose tracks tie them to the first frame, and frames between two of these: theirs are between
     those of both, with that of the fit to their points in addition.
     """
+    if tracks is None:
+        return {}
     by_index = {camera.index: camera for camera in cameras}
     frames = [index for index in np.unique(tracks.frame).tolist() if index in by_index]
     frames = frames[:: -(-len(frames) // MAX_KEYFRAMES) or 1]
@@ -42,8 +44,7 @@ def frame_covariances(
         np.zeros(len(point), np.int64),
     )
     fit = without_outliers(fit, max(MAX_ERROR_SHARE * float(max(tracks.source_size)), 2.0))
-    seen = fit.observations
-    shape = (len(frames), len(fit.scene.points))
+    seen, shape = fit.observations, (len(frames), len(fit.scene.points))
     views = (sparse.csr_matrix((np.ones(len(seen)), (seen.camera, seen.point)), shape=shape) > 0).astype(np.int64)
     _, part = sparse.csgraph.connected_components((views @ views.T) >= MIN_SHARED, directed=False)
     tied = part == part[0]

@@ -58,20 +58,12 @@ def write_transforms(job: ExportJob, folder: Path) -> ExportReport:
             depth_maps.write_image(folder / "confidence" / f"{name}.png", depth_maps.level_steps(level))
             depth_entry = {"depth_file_path": f"depth/{name}.png"}
         save_rgb(folder / "images" / f"{name}.jpg", rgb)
-        mask_entry = {}
+        entry = {"file_path": f"images/{name}.jpg", **depth_entry}
         if masks:
-            mask_entry["mask_path"] = "masks/" + depth_maps.write_mask(
-                folder / "masks", camera, depth_maps.excluded_pixels(job, camera, images.view, mask)
-            )
-        frames.append(
-            {
-                "file_path": f"images/{name}.jpg",
-                **depth_entry,
-                **mask_entry,
-                "transform_matrix": (camera.T_world_camera @ OPENGL_CAMERA).tolist(),
-                "timestamp": camera.timestamp,
-            }
-        )
+            excluded = depth_maps.excluded_pixels(job, camera, images.view, mask)
+            entry["mask_path"] = "masks/" + depth_maps.write_mask(folder / "masks", camera, excluded)
+        T_opengl = (camera.T_world_camera @ OPENGL_CAMERA).tolist()
+        frames.append({**entry, "transform_matrix": T_opengl, "timestamp": camera.timestamp})
         job.progress(done, len(cameras))
     if not frames:
         raise OutputError(f"no frame of {job.result.folder} is readable: there is nothing to export")

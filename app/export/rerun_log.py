@@ -31,7 +31,7 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
     recording.log("world", rr.ViewCoordinates.RIGHT_HAND_Y_DOWN, static=True)
     line = np.array([camera.T_world_camera[:3, 3] for camera in of_bodies(cloud.cameras)])
     recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
-    (width, height), k = job.view.size, job.view.intrinsics
+    size, k = job.view.size, job.view.intrinsics
     starts = [0, *cloud.point_ends.tolist()]
     images = 0
     for number, camera in enumerate(cloud.cameras):
@@ -39,12 +39,8 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
         recording.set_time("time", duration=camera.timestamp)
         T = camera.T_world_camera
         recording.log("world/camera", rr.Transform3D(translation=T[:3, 3], mat3x3=T[:3, :3]))
-        pinhole = rr.Pinhole(
-            focal_length=[k.fx, k.fy],
-            principal_point=[k.cx, k.cy],
-            resolution=[width, height],
-            camera_xyz=rr.ViewCoordinates.RDF,
-        )
+        centre, axes = [k.cx, k.cy], rr.ViewCoordinates.RDF
+        pinhole = rr.Pinhole(focal_length=[k.fx, k.fy], principal_point=centre, resolution=size, camera_xyz=axes)
         recording.log("world/camera/image", pinhole)
         try:
             stored = read_depth(depth_path(job.result.folder, camera.index))
@@ -53,12 +49,10 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
         else:
             shown = job.view.from_network(stored.rgb, stored.transform)
             _, data = cv2.imencode(".jpg", cv2.cvtColor(shown, cv2.COLOR_RGB2BGR), JPEG)
-            image = rr.EncodedImage(contents=data.tobytes(), media_type="image/jpeg")
-            recording.log("world/camera/image", image)
+            recording.log("world/camera/image", rr.EncodedImage(contents=data.tobytes(), media_type="image/jpeg"))
             images += 1
         new = slice(starts[number], starts[number + 1])
-        radius = POINT_RADIUS * cloud.spacing
-        points = rr.Points3D(cloud.xyz[new], colors=cloud.rgb[new], radii=radius)
+        points = rr.Points3D(cloud.xyz[new], colors=cloud.rgb[new], radii=POINT_RADIUS * cloud.spacing)
         recording.log(f"world/points/{camera.index}", points)
         job.progress(number + 1, len(cloud.cameras))
     write_new(path, stream.read(flush=True) or b"")

@@ -1,6 +1,5 @@
 """Exports for robots' tools: a ROS 2 bag, and an MCAP file with the schemas of Foxglove."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,15 @@ def _write(job: ExportJob, sink: Sink) -> int:
     cameras, failures = list(of_bodies(job.cameras("all"))), list[Exception]()
     clock = Clock(0)
     source = MessageSource([sink], job.points, camera_on_base(), live=False, errors=None)
-    known = (
-        {}
-        if job.tracks is None
-        else frame_covariances(job.result.cameras, job.tracks, known_camera=job.result.has_known_camera)
-    )
+    known = frame_covariances(job.result.cameras, job.tracks, known_camera=job.result.has_known_camera)
     source.on_failure = lambda _, error: failures.append(error)
     try:
         source.begin()
-        for done, (camera, result) in enumerate(_frames(job, cameras), start=1):
+        for done, camera in enumerate(cameras, start=1):
+            try:
+                result = job.result.surface_of(camera)
+            except OutputError:
+                result = None
             stamp = clock.stamp_ns(camera.timestamp)
             source.add(_tracked(camera, stamp, result, known.get(camera.index)), result)
             if failures:
@@ -82,15 +81,6 @@ def _write(job: ExportJob, sink: Sink) -> int:
     return len(cameras)
 
 
-def _frames(job: ExportJob, cameras: list[FrameCamera]) -> Iterator[tuple[FrameCamera, FrameResult | None]]:
-    """Frames with their best depth; without a result where it cannot be read."""
-    for camera in cameras:
-        try:
-            yield camera, job.result.surface_of(camera)
-        except OutputError:
-            yield camera, None
-
-
 def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None, covariance: FloatArray | None) -> Tracked:
     """A frame's final pose and the network's motion, in the result's unit."""
     depth = 1.0 if result is None else Tracked.of(result, 0).depth
@@ -100,7 +90,7 @@ def _tracked(camera: FrameCamera, stamp_ns: int, result: FrameResult | None, cov
     )  # fmt: skip
 
 
-class BagSink:
+class BagSink(Sink):
     """Writes a ROS 2 bag with MCAP storage, each message under its stamp."""
 
     lossless = True
@@ -118,15 +108,6 @@ class BagSink:
     @property
     def address(self) -> str:
         return str(self._path)
-
-    def start(self, wake: Callable[[], None]) -> None:
-        pass
-
-    def wants(self, topic: Topic) -> bool:
-        return True
-
-    def joined(self) -> frozenset[Topic]:
-        return frozenset()
 
     def send(self, topic: Topic, message: Message) -> None:
         self._last_ns = max(self._last_ns, message.stamp_ns)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Callable
 from io import SEEK_CUR, SEEK_END, SEEK_SET, FileIO
 from itertools import count
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 from stream_recon.app.core.output_file import give_name, open_new
 from stream_recon.app.publishing.foxglove_messages import FoxgloveEncoder, channels, foxglove_library
 from stream_recon.app.publishing.messages import Message, Topic, Transforms
+from stream_recon.app.publishing.sink import Sink
 from stream_recon.configs.errors import OutputError
 
 log = logging.getLogger(__name__)
 
 
-class McapSink:
+class McapSink(Sink):
     """Records every message under its stamp. The name has ``.part`` in it until `close`, and a number where a run that
     was killed has left such a file."""
 
@@ -54,14 +54,8 @@ class McapSink:
         """Remove what was written of a file that is not complete."""
         self._part.unlink(missing_ok=True)
 
-    def start(self, wake: Callable[[], None]) -> None:
-        pass
-
     def wants(self, topic: Topic) -> bool:
         return topic in self._channels or topic is Topic.TF_STATIC
-
-    def joined(self) -> frozenset[Topic]:
-        return frozenset()
 
     def send(self, topic: Topic, message: Message) -> None:
         data = self._encoder(message)

@@ -18,12 +18,15 @@ class Sink(Protocol):
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin; ``wake`` is to be called, from any thread, when a peer joins."""
+        return
 
     def wants(self, topic: Topic) -> bool:
         """Whether anybody listens to a topic, so that its messages are worth making."""
+        return True
 
     def joined(self) -> frozenset[Topic]:
         """Topics that a peer has joined since the last call."""
+        return frozenset()
 
     def send(self, topic: Topic, message: Message) -> None:
         """Encode and send a message. Raises StreamReconError where it cannot go on."""

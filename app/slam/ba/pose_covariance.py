@@ -57,8 +57,7 @@ def pose_covariances(fit: BAState, log_focal_sigma: float | None) -> tuple[Float
     for each in (H, M):
         each[-1, -1] += 1.0 if log_focal_sigma is None else log_focal_sigma**-2
     # Without the first camera, and without growth of the whole about it, which changes no residual.
-    growth = np.zeros(size)
-    growth[:-1].reshape(count, 6)[:, 3:] = state.centre - state.centre[0]
+    growth = np.append(np.hstack([np.zeros((count, 3)), state.centre - state.centre[0]]), 0.0)
     growth /= np.linalg.norm(growth)
     held = H[6:, 6:] + np.trace(H) / size * np.outer(growth, growth)[6:, 6:]
     inverse = np.zeros((size, size))
