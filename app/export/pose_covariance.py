@@ -31,7 +31,7 @@ def frame_covariances(
     if tracks is None:
         return {}
     by_index = {camera.index: camera for camera in cameras}
-    frames = [index for index in np.unique(tracks.frame).tolist() if index in by_index]
+    frames = sorted(by_index.keys() & set(tracks.frame.tolist()))
     frames = frames[:: -(-len(frames) // MAX_KEYFRAMES) or 1]
     if not frames or frames[0] != cameras[0].index:
         return {}
@@ -58,8 +58,9 @@ def frame_covariances(
     except np.linalg.LinAlgError:
         return {}
     found = dict(zip(np.array(frames)[tied].tolist(), poses, strict=True))
-    for (first, left), (last, right) in pairwise(zip(frames, np.where(tied, np.cumsum(tied) - 1, -1), strict=True)):
-        for index in range(first + 1, last) if min(left, right) >= 0 else ():
+    for left, (k, other) in enumerate(pairwise(np.flatnonzero(tied))):
+        first, last, right = frames[k], frames[other], left + 1
+        for index in range(first + 1, last if other == k + 1 else 0):
             share = (index - first) / (last - first)
             both = [(1 - share) * each[left] + share * each[right] for each in (poses, own)]
             found[index] = both[0] + both[1]
