@@ -38,11 +38,9 @@ def frame_covariances(
     kept = np.isin(tracks.frame, frames)
     pixel, point = tracks.pixel[kept].astype(np.float64), tracks.point[kept].astype(np.intp)
     T = np.array([by_index[index].T_world_camera for index in frames])
-    fit = with_errors(
-        BAScene(T, tracks.points.astype(np.float64), tracks.camera_model),
-        Observations(np.searchsorted(frames, tracks.frame[kept]), point, pixel),
-        np.zeros(len(point), np.int64),
-    )
+    scene = BAScene(T, tracks.points.astype(np.float64), tracks.camera_model)
+    seen = Observations(np.searchsorted(frames, tracks.frame[kept]), point, pixel)
+    fit = with_errors(scene, seen, np.zeros(len(point), np.int64))
     fit = without_outliers(fit, max(MAX_ERROR_SHARE * float(max(tracks.source_size)), 2.0))
     seen, shape = fit.observations, (len(frames), len(fit.scene.points))
     views = (sparse.csr_matrix((np.ones(len(seen)), (seen.camera, seen.point)), shape=shape) > 0).astype(np.int64)

@@ -32,8 +32,7 @@ def write_recording(job: ExportJob, path: Path) -> ExportReport:
     line = np.array([camera.T_world_camera[:3, 3] for camera in of_bodies(cloud.cameras)])
     recording.log("world/path", rr.LineStrips3D([line], colors=[PATH_COLOUR]), static=True)
     size, k = job.view.size, job.view.intrinsics
-    starts = [0, *cloud.point_ends.tolist()]
-    images = 0
+    starts, images = [0, *cloud.point_ends.tolist()], 0
     for number, camera in enumerate(cloud.cameras):
         recording.set_time("frame", sequence=camera.index)
         recording.set_time("time", duration=camera.timestamp)

@@ -128,7 +128,5 @@ class BagSink(Sink):
             interfaces.QosDurability.TRANSIENT_LOCAL if topic in LATCHED else interfaces.QosDurability.VOLATILE,
             forever, forever, interfaces.QosLiveliness.AUTOMATIC, forever, False,
         )  # fmt: skip
-        kind = ros_messages.TYPES[topic]
-        return self._writer.add_connection(
-            topic.value, kind, typestore=ros_messages.typestore(), offered_qos_profiles=[qos]
-        )
+        kind, store = ros_messages.TYPES[topic], ros_messages.typestore()
+        return self._writer.add_connection(topic.value, kind, typestore=store, offered_qos_profiles=[qos])

@@ -77,9 +77,8 @@ class McapSink(Sink):
             if self._file.error is None:
                 give_name(self._part, self._path, overwrite=False)
         except (OSError, RuntimeError) as error:
-            raise OutputError(
-                f"{self._path} was not completed: {error}; what was written is in {self._part}"
-            ) from error
+            left = f"what was written is in {self._part}"
+            raise OutputError(f"{self._path} was not completed: {error}; {left}") from error
 
 
 class _RecordingFile(FileIO):
