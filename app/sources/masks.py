@@ -74,9 +74,11 @@ class MaskFolder:
         """Find whether the masks of a video of about ``frames`` frames are numbered from 1; warnings for the user."""
         numbers = sorted(self._by_number)
         if numbers[0] != 1 or numbers != list(range(1, len(numbers) + 1)):
-            count = max(frames or 0, numbers[-1] + 1)
-            left = next((number for number in range(count) if number not in self._by_number), None)
-            return [] if left is None else [f"masks are for {len(numbers)} of {count} frames, not for frame {left}"]
+            count = frames or numbers[-1] + 1
+            left = sorted({*range(count)} - {*numbers})
+            if not left or (left[0] > numbers[-1] >= COMPLETE * count):
+                return []
+            return [f"masks are for {count - len(left)} of {count} frames, not for frame {left[0]}"]
         if frames is not None and len(numbers) >= COMPLETE * frames:
             self._by_number = {number - 1: path for number, path in self._by_number.items()}
             return ["masks are numbered from 1: the first one is taken for the first frame"]

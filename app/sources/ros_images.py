@@ -61,8 +61,10 @@ def unsupported(message: Any) -> str | None:
             return f"the encoding {str(message.encoding)[:40]!r}"
         channels, bits, _ = ENCODINGS[message.encoding]
         used = int(message.width) * channels * bits // 8
-        is_fit = used <= int(message.step) < 2 * max(used, MIN_STEP)
-        return None if is_fit else f"rows (step) of {message.step} bytes, and {message.encoding} needs {used}"
+        if not used <= (step := int(message.step)) < 2 * max(used, MIN_STEP):
+            return f"rows (step) of {message.step} bytes, and {message.encoding} needs {used}"
+        rows, size = _rows(message), len(message.data)  # fewer bytes are damage, which is told frame by frame
+        return None if size < (rows + 1) * step else f"{size} bytes for {rows} rows of {step}"
     text = str(getattr(message, "format", ""))
     words = [word.removeprefix("image/").lstrip(".") for word in text.replace(";", " ").split()]
     known_words = (*STILLS, "compressed", "compressedDepth", *ENCODINGS)
@@ -88,7 +90,7 @@ def decoded(message: Any, bits: int = 16) -> NDArray[np.uint8] | None:
     height, width, step = int(raw.height), int(raw.width), int(raw.step)
     if not 0 < height * width <= MAX_PIXELS:
         return None
-    rows = height + height // 2 if raw.encoding in _PLANAR else height
+    rows = _rows(raw)
     kind = _kind(raw, depth)
     data = np.frombuffer(raw.data, np.uint8)[: rows * step].reshape(rows, step)
     pixels = np.ascontiguousarray(data[:, : width * channels * kind.itemsize]).view(kind)
@@ -106,6 +108,11 @@ def used_bits(message: Any) -> int:
     data = np.frombuffer(raw.data, np.uint8)
     values = data[: len(data) // 2 * 2].view(_kind(raw, 16)).astype(np.uint16)
     return int(np.bitwise_or.reduce(values, initial=0))
+
+
+def _rows(raw: Any) -> int:
+    """Rows of bytes in an image."""
+    return int(raw.height) * 3 // 2 if raw.encoding in _PLANAR else int(raw.height)
 
 
 def _kind(raw: Any, bits: int) -> np.dtype[Any]:

@@ -154,6 +154,21 @@ def test_a_mask_belongs_to_the_frame_by_the_number_that_counts(tmp_path: Path, f
         assert [None if f.mask is None else int(f.mask[0].sum()) for f in source] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (range(6), []),
+        (range(100, 106), ["0 of 6 frames, not for frame 0"]),
+        ([0, 2, 3], ["3 of 6 frames, not for frame 1"]),
+    ],
+)
+def test_frames_of_a_video_without_a_mask_are_counted(tmp_path: Path, numbers: list[int], said: list[str]) -> None:
+    video = write_video(tmp_path / "a.mp4", 6)
+    write_images(tmp_path / "masks", [f"{number}.png" for number in numbers])
+    with open_source(str(video), FrameChoice(masks=str(tmp_path / "masks"))) as source:
+        assert source.warnings == [f"masks are for {line}" for line in said]
+
+
 def test_two_masks_of_one_frame_are_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "masks", ["3.png", "03.png", "4.png"])
     with pytest.raises(InputError, match=r"3\.png and another mask are for the same frame"):

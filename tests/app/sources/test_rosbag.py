@@ -552,3 +552,12 @@ def test_a_file_that_the_recording_does_not_list_is_named(tmp_path: Path) -> Non
     (tmp_path / "a/a_1.db3").write_bytes((tmp_path / "a/a.db3").read_bytes())
     with pytest.raises(InputError, match=r"a_1\.db3 is not in metadata\.yaml of a: move it"):
         open_source(str(tmp_path / "a"))
+
+
+def test_more_data_than_rows_is_named(tmp_path: Path) -> None:
+    with Bag(tmp_path / "a") as bag:
+        kind, data = bag.store.types["sensor_msgs/msg/Image"], picture(0).ravel()
+        message = kind(bag.header(0), HEIGHT // 2, WIDTH, "rgb8", 0, 3 * WIDTH, data)
+        bag.write("/image", "sensor_msgs/msg/Image", 0, message)
+    with pytest.raises(InputError, match="9216 bytes for 24 rows of 192"):
+        open_source(str(tmp_path / "a"))
