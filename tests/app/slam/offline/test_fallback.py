@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stream_recon.app.core.transforms import Similarity
 from stream_recon.app.evaluation.metrics import pose_errors
 from stream_recon.app.slam.ba.robust_ba import BAState
-from stream_recon.app.slam.offline.all_frames import interpolate_poses
+from stream_recon.app.slam.offline.all_frames import PoseInterpolator, interpolate_poses
 from stream_recon.app.slam.offline.config import REFINE
 from stream_recon.app.slam.offline.keyframe_matching import VideoData
 from stream_recon.app.slam.offline.refine import RefineOptions, refine
@@ -68,3 +68,13 @@ def test_a_gap_of_a_walk_with_turns_follows_the_stream() -> None:
     assert error(by_stream[0], truth) < 0.1 * error(by_network[0], truth)
     assert error(by_stream[0], truth) <= error(online.T_world_camera, truth)
     assert np.allclose(by_stream[1], 1.0), "depths of the stream are in the map's unit"
+
+
+def test_a_frame_between_segments_follows_the_keyframe_of_its_own() -> None:
+    T_network, T_mapped = walk(5), walk(5)
+    T_network[3:] = ELSEWHERE.move_pose(T_network[3:])
+    segment = np.array([0, 0, 0, 1, 1])
+    ends = np.array([0, 4])
+    between = PoseInterpolator(ends, T_network, T_mapped[ends], np.array([1.0, 1 / ELSEWHERE.scale]), segment)
+    for frame in range(5):
+        assert np.allclose(between.pose(frame), T_mapped[frame]), frame
