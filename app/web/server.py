@@ -229,9 +229,8 @@ class Server:
         application = make_app(data, AccessPolicy(options.host, token, self.has_tls, address), options.jobs)
         logger = logging.getLogger("uvicorn.error")
         logger.setLevel(logging.ERROR)
-        logger.addFilter(
-            lambda record: "without completing handshake" not in record.getMessage()
-        )  # each refused socket
+        # Told of each web socket that is refused.
+        logger.addFilter(lambda record: "without completing handshake" not in record.getMessage())
         config = uvicorn.Config(
             application,  # type: ignore[arg-type]
             http=partial(GuardedProtocol, tls=tls),  # type: ignore[arg-type]
