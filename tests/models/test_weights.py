@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,17 @@ def test_saved_weights_load_back(tmp_path: Path) -> None:
     save_file(network.state_dict(), tmp_path / "w.safetensors")
     loaded = load_network(tmp_path / "w.safetensors", preset.network).state_dict()
     assert all(torch.equal(t, loaded[name]) for name, t in network.state_dict().items())
+
+
+def test_a_point_head_is_left_out_where_there_is_none(tmp_path: Path) -> None:
+    preset = tiny_preset()
+    tensors = tiny_network(preset).state_dict() | {"point_head.norm.weight": torch.zeros(3)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    assert load_network(tmp_path / "w.safetensors", preset.network).state_dict().keys() == tensors.keys() - {
+        "point_head.norm.weight"
+    }
+    with pytest.raises(WeightsError, match="point_head"):
+        load_network(tmp_path / "w.safetensors", replace(preset.network, point_head=True))
 
 
 def test_module_names_of_the_embedded_file_load(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stream_recon.app.engine import device_transfer
 from stream_recon.app.engine.device_transfer import Precision, choose_precision, computes_in_half, fast_precision
 from stream_recon.app.engine.engine import prepare_network
 from stream_recon.app.engine.stream import StepOptions, StreamRunner
@@ -23,6 +24,13 @@ def test_a_gpu_computes_in_bf16_and_refuses_int8() -> None:
 def test_a_given_precision_is_taken() -> None:
     assert choose_precision("fp32", CPU) == "fp32" and choose_precision("bf16", CPU) == "bf16"
     assert choose_precision("auto", CPU) == choose_precision("auto", CPU)
+
+
+def test_a_cpu_without_products_in_int8_refuses_int8_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_transfer, "exact_levels", lambda: False)
+    assert choose_precision("fp32", CPU) == "fp32"
+    with pytest.raises(ResourceError, match="no products in int8"):
+        choose_precision("int8", CPU)
 
 
 @pytest.mark.skipif(not exact_levels(), reason="this CPU or torch has no products in int8")

@@ -98,3 +98,10 @@ def test_no_image_is_moved_by_half_a_pixel(k1: float) -> None:
     there = source[middle][:8, :8].astype(int)
     here = shown[view.size[1] // 2 - 4 :, view.size[0] // 2 - 4 :][:8, :8].astype(int)
     assert np.abs(here - there).max() <= 2
+
+
+@pytest.mark.parametrize("cy", [120.0, 180.0])
+def test_the_nearer_border_limits_the_view(cy: float) -> None:
+    view = pinhole_view(SIZE, replace(SOURCE, cy=cy, k1=-0.05))
+    top, bottom = view.to_source(np.array([[view.size[0] / 2, 0], [view.size[0] / 2, view.size[1]]]))[:, 1]
+    assert 0 <= top and bottom <= SIZE[1] and 230 < bottom - top <= 240

@@ -16,6 +16,11 @@ def test_points_stay_on_the_walls_whatever_happens_to_the_chunks() -> None:
     assert wall_distance(store.world_points().xyz).max() < 1e-4
 
 
+def test_merged_chunks_keep_the_points_of_both() -> None:
+    store = Cloud(0.02, 100_000, 2, 2).fill(8).store
+    assert len(store.chunks) == 2 and set(store.world_points().frame.tolist()) == set(range(8))
+
+
 @pytest.mark.slow
 def test_two_thousand_frames_stay_within_the_budget_and_cover_the_whole_video() -> None:
     store = Cloud(0.01, 20_000, 16, 24).fill(2000, size=(14, 14), settle_every=40).store
