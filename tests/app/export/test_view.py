@@ -104,4 +104,4 @@ def test_no_image_is_moved_by_half_a_pixel(k1: float) -> None:
 def test_the_nearer_border_limits_the_view(cy: float) -> None:
     view = pinhole_view(SIZE, replace(SOURCE, cy=cy, k1=-0.05))
     top, bottom = view.to_source(np.array([[view.size[0] / 2, 0], [view.size[0] / 2, view.size[1]]]))[:, 1]
-    assert 0 <= top and bottom <= SIZE[1] and 230 < bottom - top <= 240
+    assert top >= 0 and bottom <= SIZE[1] and 230 < bottom - top <= 240
