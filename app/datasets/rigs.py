@@ -119,7 +119,7 @@ def load_euroc(path: Path) -> Recording:
     table = base / "cam0" / "data.csv"
     rows = [(number, [word.strip() for word in line.split(",")]) for number, line in content_lines(table)]
     for number, row in rows:
-        if len(row) < 2 or not row[0].isdecimal():
+        if len(row) < 2 or not row[0].isdecimal() or row[1].isdecimal():
             raise InputError(f"{table} line {number} must be 'nanoseconds,file'")
     stated = re.match(r"#\s*timestamp\s*\[(\w+)\]", read_text(table))
     unit = NANOSECONDS if stated is None else TIMES.get(stated[1].lower(), 0.0)

@@ -74,16 +74,19 @@ def load_scannet(path: Path) -> Recording:
     images = scannet_images(path)
     stems = dict(enumerate(image.stem for image in images))
     calibration = path / "intrinsic" / "intrinsic_color.txt"
-    camera = None
+    camera, unusable = None, None
     if calibration.is_file():
         K = number_rows(calibration, 3)
         if K.shape[0] < 3 or min(K[0, 0], K[1, 1]) <= 0:
             raise InputError(f"{calibration} must have a 4x4 camera matrix")
         camera = PinholeCamera(centred(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2])))
+    elif calibration.parent.is_dir():
+        unusable = f"there is no {calibration.name} in {calibration.parent.name}, whose other cameras are not used"
     return Recording(
         images=images,
         poses=read_pose_files({i: path / "pose" / f"{stem}.txt" for i, stem in stems.items()}),
         camera=camera,
+        unusable=unusable,
         read_depth=_existing({i: path / "depth" / f"{stem}.png" for i, stem in stems.items()}, MILLIMETRES),
     )
 

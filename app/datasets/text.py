@@ -133,7 +133,7 @@ def timed_files(path: Path) -> tuple[NDArray[np.float64], list[Path]]:
     times, files = [], []
     for number, line in content_lines(path):
         stamp, _, name = line.partition(" ") if " " in line else line.partition("\t")
-        if not name.strip():
+        if not name.strip() or "," in stamp.rstrip(","):
             raise InputError(f"{path} line {number} must be 'timestamp file'")
         times.append(numbers(stamp, f"{path} line {number}", 1)[0])
         files.append(listed_file(path.parent, name.strip()))

@@ -165,10 +165,8 @@ class Calibration:
             fitting = [camera for camera in turned if camera.size == stored]
         if not fitting:
             known = ", ".join(dict.fromkeys(f"{c.size[0]}x{c.size[1]}" for c in self._all if c.size is not None))
-            raise InputError(
-                f"the camera was calibrated at {known} pixels; the source's {size[0]}x{size[1]} have another aspect "
-                "ratio"
-            )
+            said = f"the camera was calibrated at {known} pixels"
+            raise InputError(f"{said}; the source's {size[0]}x{size[1]} have another aspect ratio")
         return fitting
 
     def _scaled(self, size: tuple[int, int]) -> "Calibration":

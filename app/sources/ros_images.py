@@ -14,36 +14,26 @@ from stream_recon.app.sources.exif import PNG, exif_of
 from stream_recon.app.sources.image_decoding import is_truncated_png
 
 # OpenCV names a Bayer pattern by its second row and column.
-_BAYER = {
-    "rggb": cv2.COLOR_BayerBG2RGB,
-    "bggr": cv2.COLOR_BayerRG2RGB,
-    "gbrg": cv2.COLOR_BayerGR2RGB,
-    "grbg": cv2.COLOR_BayerGB2RGB,
+_OF_BITS: dict[str, tuple[int, int | None]] = {
+    "mono{}": (1, cv2.COLOR_GRAY2RGB),
+    "{}UC1": (1, cv2.COLOR_GRAY2RGB),
+    "rgb{}": (3, None),
+    "bgr{}": (3, cv2.COLOR_BGR2RGB),
+    "{}UC3": (3, cv2.COLOR_BGR2RGB),
+    "rgba{}": (4, cv2.COLOR_RGBA2RGB),
+    "bgra{}": (4, cv2.COLOR_BGRA2RGB),
+    "{}UC4": (4, cv2.COLOR_BGRA2RGB),
+    "bayer_rggb{}": (1, cv2.COLOR_BayerBG2RGB),
+    "bayer_bggr{}": (1, cv2.COLOR_BayerRG2RGB),
+    "bayer_gbrg{}": (1, cv2.COLOR_BayerGR2RGB),
+    "bayer_grbg{}": (1, cv2.COLOR_BayerGB2RGB),
 }
 ENCODINGS: dict[str, tuple[int, int, int | None]] = {
-    "mono8": (1, 8, cv2.COLOR_GRAY2RGB),
-    "8UC1": (1, 8, cv2.COLOR_GRAY2RGB),
-    "mono16": (1, 16, cv2.COLOR_GRAY2RGB),
-    "16UC1": (1, 16, cv2.COLOR_GRAY2RGB),
-    "rgb8": (3, 8, None),
-    "bgr8": (3, 8, cv2.COLOR_BGR2RGB),
-    "8UC3": (3, 8, cv2.COLOR_BGR2RGB),
-    "rgba8": (4, 8, cv2.COLOR_RGBA2RGB),
-    "bgra8": (4, 8, cv2.COLOR_BGRA2RGB),
-    "8UC4": (4, 8, cv2.COLOR_BGRA2RGB),
-    "rgb16": (3, 16, None),
-    "bgr16": (3, 16, cv2.COLOR_BGR2RGB),
-    "16UC3": (3, 16, cv2.COLOR_BGR2RGB),
-    "rgba16": (4, 16, cv2.COLOR_RGBA2RGB),
-    "bgra16": (4, 16, cv2.COLOR_BGRA2RGB),
-    "16UC4": (4, 16, cv2.COLOR_BGRA2RGB),
-    "yuv422": (2, 8, cv2.COLOR_YUV2RGB_UYVY),
-    "uyvy": (2, 8, cv2.COLOR_YUV2RGB_UYVY),
-    "yuv422_yuy2": (2, 8, cv2.COLOR_YUV2RGB_YUY2),
-    "yuyv": (2, 8, cv2.COLOR_YUV2RGB_YUY2),
+    **{name.format(bits): (count, bits, code) for bits in (8, 16) for name, (count, code) in _OF_BITS.items()},
+    **dict.fromkeys(("yuv422", "uyvy"), (2, 8, cv2.COLOR_YUV2RGB_UYVY)),
+    **dict.fromkeys(("yuv422_yuy2", "yuyv"), (2, 8, cv2.COLOR_YUV2RGB_YUY2)),
     "nv12": (1, 8, cv2.COLOR_YUV2RGB_NV12),
     "nv21": (1, 8, cv2.COLOR_YUV2RGB_NV21),
-    **{f"bayer_{order}{bits}": (1, bits, code) for bits in (8, 16) for order, code in _BAYER.items()},
 }
 """Channels, bits of each, and OpenCV's conversion to RGB, by the encoding's name in ROS."""
 _PLANAR = ("nv12", "nv21")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,15 @@ class RecordingReader(Reader):
             begin = logged[0] if self._clock.is_stopped else self._clock.begin
             self.origin_ns = round(begin * 1e9) + (0 if self._clock.is_stopped else self._first_ns)
             if self._clock.is_stopped:
-                self.warnings.append(
-                    f"all stamps of {self._topic} are {self._first_ns * 1e-9:g}: the times at which images were "
-                    "recorded are used"
-                )
+                said = f"all stamps of {self._topic} are {self._first_ns * 1e-9:g}"
+                self.warnings.append(f"{said}: the times at which images were recorded are used")
             if self._bits < 16:
                 self.warnings.append(f"{self._topic} has images of 16 bits that use {self._bits}: read as such")
             self.calibration = self._camera()
         except BaseException:
             self.close()
             raise
-        self._messages = self._read(self._connections)
+        self._messages = self._images()
         self._index, self._time = -1, -1.0
         self._message: Any = None
         self._frame_id: str | None = None
@@ -109,7 +108,11 @@ class RecordingReader(Reader):
             self.damaged += 1
             self.warnings.append(f"{self.name} is cut off after frame {self._index}: {_line(error)}")
         if self._message is None:
-            self._tell_counts()
+            if self._clock.replaced > 1:
+                self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
+            if self.frame_hint != self._index + 1:
+                stated = f"{self.name} states {self.frame_hint} images of {self._topic}"
+                self.warnings.append(f"{stated}, and has {self._index + 1}")
             return None
         self._index += 1
         frame_id = str(getattr(getattr(self._message, "header", self._message), "frame_id", ""))
@@ -123,19 +126,10 @@ class RecordingReader(Reader):
             time, self._clock.replaced = self._time + 1 / self.rate, self._clock.replaced + 1
         if self._clock.replaced > before == 0:
             off = abs(stamp - self._clock.begin - time)
-            self.warnings.append(
-                f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off: such stamps are "
-                "replaced by the times of recording"
-            )
+            said = f"the stamp of frame {self._index} of {self._topic} is {off:.1f} s off"
+            self.warnings.append(f"{said}: such stamps are replaced by the times of recording")
         self._time = time
         return self._index, time
-
-    def _tell_counts(self) -> None:
-        if self._clock.replaced > 1:
-            self.warnings.append(f"{self._clock.replaced} stamps of {self._topic} were replaced")
-        if self.frame_hint != self._index + 1:
-            stated = f"{self.name} states {self.frame_hint} images of {self._topic}"
-            self.warnings.append(f"{stated}, and has {self._index + 1}")
 
     def retrieve(self) -> NDArray[np.uint8] | None:
         try:
@@ -163,6 +157,22 @@ class RecordingReader(Reader):
         """Messages, and the times in seconds at which they were recorded."""
         for connection, logged, data in self._bag.messages(connections):
             yield self._bag.deserialize(data, connection.msgtype), logged * 1e-9
+
+    def _images(self) -> Iterator[tuple[Any, float]]:
+        """Images as `_read`, with a warning where a later ``camera_info`` states another camera."""
+        infos = self._infos
+        for connection, logged, data in self._bag.messages([*self._connections, *infos]):
+            if connection.topic == self._topic:
+                yield self._bag.deserialize(data, connection.msgtype), logged * 1e-9
+            elif infos:
+                camera = None
+                with suppress(DAMAGE):
+                    message = self._bag.deserialize(data, connection.msgtype)
+                    camera = camera_of(message, rectified=is_rectified(self._topic))
+                if camera != self.calibration:
+                    at = f"after {max(self._time, 0):.2f} s (frame {max(self._index, 0)})"
+                    self.warnings.append(f"the camera_info of {self._topic} changes {at}: its first camera is used")
+                    infos = []
 
     def _first_times(self) -> tuple[list[float], list[float]]:
         """Times of the headers since the first one, and of recording, of the first images.
@@ -194,16 +204,14 @@ class RecordingReader(Reader):
     def _check_encoding(self, message: Any) -> None:
         if what := unsupported(message):
             known = ENCODINGS if hasattr(message, "encoding") else STILLS
-            raise InputError(
-                f"the images of {self._topic} have {what}, which is not supported: convert them to one of "
-                f"{', '.join(known)}"
-            )
+            said = f"the images of {self._topic} have {what}, which is not supported"
+            raise InputError(f"{said}: convert them to one of {', '.join(known)}")
 
     def _camera(self) -> Calibration | None:
         """First camera of the topic's ``camera_info``; None without one, and for one of zeros."""
         names = info_topics(self._topic)
         others = [c for c in self._bag.connections if alike(str(c.msgtype)) == CAMERA or c.topic in names]
-        connections = [c for c in others if alike(str(c.msgtype)) == CAMERA and c.topic in names]
+        self._infos = connections = [c for c in others if alike(str(c.msgtype)) == CAMERA and c.topic in names]
         if others and not connections:
             other = f"{others[0].topic} of type {others[0].msgtype}"
             self.warnings.append(f"{self._topic} has no camera_info of its own: {other} is not used")
@@ -213,6 +221,7 @@ class RecordingReader(Reader):
             if connections:
                 raise InputError("it has no message")
         except DAMAGE as error:
+            self._infos = []
             self.warnings.append(f"the camera_info of {self._topic} is not used: {_line(error)}")
         return None
 

@@ -100,6 +100,15 @@ def test_scannet_calibration_that_is_no_matrix(tmp_path: Path) -> None:
         only_scene(tmp_path, "scannet").truth()
 
 
+def test_scannet_without_the_camera_of_its_colour_is_told(tmp_path: Path) -> None:
+    folder = write_scannet(tmp_path / "scene0000_00") / "intrinsic"
+    (folder / "intrinsic_color.txt").rename(folder / "intrinsic_depth.txt")
+    scene = only_scene(tmp_path, "scannet")
+    with scene.open() as source:
+        assert any("no intrinsic_color.txt in intrinsic" in line for line in source.warnings)
+    assert truth_of(scene).intrinsics is None
+
+
 def write_replica(folder: Path, camera: dict[str, float] | None) -> Path:
     for i in range(4):
         write_image(folder / "results" / f"frame{i:06d}.jpg", i, (120, 68))

@@ -74,6 +74,7 @@ class Bag:
         p: list[float] | None = None,
         binning: int = 0,
         roi: tuple[int, int, int, int] = (0, 0, 0, 0),
+        number: int = 0,
     ) -> None:
         """``roi``: left, top, width, height of the images on the sensor."""
         kind, region = (
@@ -85,10 +86,10 @@ class Bag:
             zip(names, (np.array(d), np.array(k), np.eye(3).ravel(), np.array(p or np.zeros(12), float)), strict=True)
         )
         message = kind(
-            header=self.header(0), height=size[1], width=size[0], distortion_model=model, **numbers,
+            header=self.header(number), height=size[1], width=size[0], distortion_model=model, **numbers,
             binning_x=binning, binning_y=binning, roi=region(roi[0], roi[1], roi[3], roi[2], False),
         )  # fmt: skip
-        self.write(topic, "sensor_msgs/msg/CameraInfo", 0, message)
+        self.write(topic, "sensor_msgs/msg/CameraInfo", number, message)
 
     def header(self, number: int) -> Any:
         stamp = self._time(number) + round(1e9 * self._wrong.get(number, 0.0)) if self._stamped else 0

@@ -421,6 +421,26 @@ def test_a_camera_that_cannot_be_applied_is_told(tmp_path: Path, model: str, d: 
         assert any("camera_info" in line and ("fov" in line or "6 coefficients" in line) for line in source.warnings)
 
 
+@pytest.mark.parametrize("mcap", [False, True])
+@pytest.mark.parametrize(
+    ("size", "focal", "is_told"), [((64, 48), 300, False), ((64, 48), 450, True), ((32, 24), 300, True)]
+)
+def test_a_camera_info_that_changes_is_told_with_its_time(
+    tmp_path: Path, mcap: bool, size: tuple[int, int], focal: int, is_told: bool
+) -> None:
+    with Bag(tmp_path / "bag", mcap=mcap, late_s={0: -0.01}) as bag:
+        bag.camera("/cam/camera_info", (64, 48), K, [])
+        for number in range(1, 9):
+            bag.raw("/cam/image_raw", number, np.zeros((48, 64, 3), np.uint8), "rgb8")
+            if number % 4 == 0:
+                bag.camera("/cam/camera_info", size, [focal, *K[1:4], focal, *K[5:]], [], number=number)
+    with open_source(str(tmp_path / "bag")) as source:
+        assert len(list(source)) == 8 and source.camera is not None
+        told = [line for line in source.warnings if "changes" in line]
+    said = "the camera_info of /cam/image_raw changes after 0.15 s (frame 3): its first camera is used"
+    assert told == [said] * is_told
+
+
 def test_without_stamps_the_times_of_recording_are_used(tmp_path: Path) -> None:
     with Bag(tmp_path / "bag", stamped=False) as bag:
         for number in range(4):
