@@ -139,12 +139,12 @@ class PinholeCamera:
             return None
         return cls(Intrinsics(camera.fx, camera.fy, camera.cx, camera.cy), camera.size)
 
-    def for_size(self, size: tuple[int, int]) -> Intrinsics | None:
-        """Intrinsics for images resized to (width, height); None where they were rotated by 90 degrees."""
+    def for_size(self, size: tuple[int, int]) -> Intrinsics:
+        """Intrinsics for images resized to (width, height). Raises InputError: those have the sides exchanged."""
         if self.size is None:
             return self.intrinsics
         if (size[0] - size[1]) * (self.size[0] - self.size[1]) < 0:
-            return None
+            raise InputError("the camera is of {}x{} pixels, the images of {}x{}".format(*self.size, *size))
         k, sx, sy = self.intrinsics, size[0] / self.size[0], size[1] / self.size[1]
         return Intrinsics(k.fx * sx, k.fy * sy, k.cx * sx, k.cy * sy)
 

@@ -188,9 +188,8 @@ def _several_series(images: list[Path]) -> list[str]:
     rows = [numbers.split() for _, numbers in named]
     counts = sorted(filter(lambda n: n > 1, map(len, map(set, zip(*rows, strict=False)))))
     if len(counts) == 2 and math.prod(counts) == len(images) and len(set(map(len, rows))) == 1:
-        return [
-            f"names have all pairs of {counts[0]} and {counts[1]} numbers: if of several cameras, give those of one"
-        ]
+        said = f"names have all pairs of {counts[0]} and {counts[1]} numbers"
+        return [f"{said}: if of several cameras, give those of one"]
     if len(alike) < 2:
         return []
     listed = ", ".join(path.name for path in alike[0][:3])
@@ -241,6 +240,8 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     """Images by the times at which they were taken, where all state one and their names are in another order."""
     found = times_taken(images) if 1 < len(images) <= MAX_HEADS else None
     if found is None:
+        if stated := sum(read_exif(path).taken is not None for path in images[:MAX_HEADS]):
+            return images, [f"{stated} of {len(images)} images state when they were taken: the order is that of names"]
         forms = {re.sub("-?[0-9]+", "0", path.stem.casefold()): path.name for path in images}
         if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
             one, other, *_ = forms.values()
@@ -251,9 +252,8 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     if ordered == images:
         return images, []
     after, before = next(pair for pair in pairwise(images) if times[pair[0]] > times[pair[1]])
-    return ordered, [
-        f"images are in the order of their EXIF times, not of their names: {before.name} is before {after.name}"
-    ]
+    said = "images are in the order of their EXIF times, not of their names"
+    return ordered, [f"{said}: {before.name} is before {after.name}"]
 
 
 OTHER_WORDS = re.compile(

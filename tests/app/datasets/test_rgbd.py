@@ -64,6 +64,14 @@ def test_lists_of_colour_and_depth_that_are_exchanged_are_refused(tmp_path: Path
         only_scene(tmp_path, "tum").truth()
 
 
+def test_two_times_in_a_line_are_refused(tmp_path: Path) -> None:
+    folder = write_tum(tmp_path / "s")
+    rows = [line.split() for line in (folder / "rgb.txt").read_text().splitlines() if line[0] != "#"]
+    write_lines(folder / "rgb.txt", *(f"{time},{time} {name}" for time, name in rows))
+    with pytest.raises(InputError, match=r"rgb\.txt line 1 must be 'timestamp file'"):
+        only_scene(tmp_path, "tum").truth()
+
+
 def test_an_image_that_is_listed_twice_is_told(tmp_path: Path) -> None:
     folder = write_tum(tmp_path / "s")
     *lines, one, other = (folder / "rgb.txt").read_text().splitlines()

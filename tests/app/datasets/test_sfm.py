@@ -270,10 +270,11 @@ def test_colmap_images_that_were_not_registered_have_no_pose(tmp_path: Path) -> 
     assert_poses(truth_of(scene), {0: PATH[0].matrix, 2: PATH[1].matrix, 3: PATH[2].matrix})
 
 
-def test_colmap_model_of_rotated_images_gives_no_camera(tmp_path: Path) -> None:
+def test_colmap_model_of_rotated_images_is_refused_with_both_sizes(tmp_path: Path) -> None:
     write_photos(tmp_path)
     write_colmap_text(tmp_path / "sparse" / "0", "1 PINHOLE 48 64 60 60 24 32")
-    assert truth_of(only_scene(tmp_path, "colmap")).intrinsics is None
+    with pytest.raises(InputError, match="the camera is of 48x64 pixels, the images of 64x48"):
+        only_scene(tmp_path, "colmap").truth()
 
 
 def test_colmap_model_without_points_has_no_depth(tmp_path: Path) -> None:

@@ -79,3 +79,11 @@ def test_a_cut_between_images_names_the_file(pan: list[Image]) -> None:
     watch = DiscontinuityDetector(names=[f"{k:03d}.jpg" for k in range(16)])
     assert len(list(watch.watch(frames(images)))) == 16
     assert [segment.reason for segment in watch.segments] == ["a cut at 008.jpg"]
+
+
+def test_times_of_some_photographs_alone_are_told(tmp_path: Path, pan: list[Image]) -> None:
+    paths = written(tmp_path / "photographs", pan[:3], datetime(2026, 5, 1, 12, tzinfo=UTC), -2.0)
+    cv2.imwrite(str(paths[1]), pan[1])
+    with open_source(str(tmp_path / "photographs")) as source:
+        assert source.image_names == [path.name for path in paths]
+        assert "2 of 3 images state when they were taken: the order is that of names" in source.warnings
