@@ -88,10 +88,8 @@ def used_bits(images: Sequence[Path]) -> int:
     used = 0
     for path in images[:: max(1, len(images) // BIT_SAMPLES)] if images[0].suffix.lower() in DEEP_SUFFIXES else ():
         image = read_unconverted(path)
-        if image is not None and image.dtype != np.uint16:
-            return 16
-        values = None if image is None else image[..., :3] if image.ndim == 3 else image
-        used |= 0 if values is None else int(np.bitwise_or.reduce(values, axis=None))
+        if image is not None and image.dtype == np.uint16:
+            used |= int(np.bitwise_or.reduce(image[..., :3] if image.ndim == 3 else image, axis=None))
     return bits_of(used)
 
 

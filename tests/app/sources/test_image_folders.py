@@ -135,10 +135,12 @@ def test_images_of_fewer_bits_in_16_have_their_brightness(tmp_path: Path, bits: 
         # Darker frames count with the brightest.
         values = (picture // (3 - number) << (bits - 8)) + np.arange(96, dtype=np.uint16) % 4
         assert cv2.imwrite(str(tmp_path / f"{number}.png"), values)
+    # One of 8 bits among them does not change how they are read.
+    assert cv2.imwrite(str(tmp_path / "3.png"), picture.astype(np.uint8))
     with open_source(str(tmp_path)) as source:
         frames = [frame.rgb for frame in source]
         assert any(f"use {bits}" in line for line in source.warnings) == (bits < 16)
-    assert np.abs(frames[2][..., 0].astype(int) - picture).max() <= 1
+    assert all(np.abs(frames[number][..., 0].astype(int) - picture).max() <= 1 for number in (2, 3))
     assert np.abs(frames[0][..., 0].astype(int) - picture // 3).max() <= 1
 
 
