@@ -212,6 +212,7 @@ def test_a_sink_wakes_its_publisher_for_peers_alone(endpoint: str) -> None:
         assert not woken
         PlainSubscriber(opened, "0/stream_recon/odometry/**")
         assert eventually(lambda: woken) and woken == [frozenset({Topic.ODOMETRY})]
+        assert not sink.joined(), "each topic once"
 
 
 def test_without_a_peer_nothing_is_encoded(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

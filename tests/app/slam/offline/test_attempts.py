@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+import pytest
+
 from stream_recon.app.slam.offline.attempts import Attempt, choose
 
 
@@ -35,3 +38,17 @@ def test_the_evidence_decides_between_two() -> None:
 
 def test_there_may_be_none() -> None:
     assert choose(iter([])) is None
+
+
+@pytest.mark.parametrize("final", ["from_images", "refined_before", "rig", "many", ""])
+def test_a_map_that_loses_everywhere_invites_another_unless_there_is_nothing_else_to_try(final: str) -> None:
+    stub: Any = SimpleNamespace(
+        is_contradicted=False,
+        data=SimpleNamespace(keyframes=range(9 if final == "many" else 3), rig=0 if final == "rig" else None),
+        config=SimpleNamespace(max_unordered=5),
+        from_images=final == "from_images",
+        test=SimpleNamespace(refined_before=final == "refined_before"),
+        judgement=SimpleNamespace(selection=SimpleNamespace(fallback=np.ones(3, bool))),
+    )
+    invites = vars(Attempt)["invites_another"].fget
+    assert invites(stub) == (not final)
