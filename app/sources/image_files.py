@@ -240,7 +240,8 @@ def _as_taken(images: list[Path]) -> tuple[list[Path], list[str]]:
     """Images by the times at which they were taken, where all state one and their names are in another order."""
     found = times_taken(images) if 1 < len(images) <= MAX_HEADS else None
     if found is None:
-        if stated := sum(read_exif(path).taken is not None for path in images[:MAX_HEADS]):
+        stated = sum(read_exif(path).taken is not None for path in images) if len(images) <= MAX_HEADS else 0
+        if 0 < stated < len(images):
             return images, [f"{stated} of {len(images)} images state when they were taken: the order is that of names"]
         forms = {re.sub("-?[0-9]+", "0", path.stem.casefold()): path.name for path in images}
         if 1 < len(forms) < min(MAX_KINDS, len(images)) and all("0" in form for form in forms):
