@@ -13,7 +13,6 @@ from stream_recon.app import MAX_PIXELS
 from stream_recon.app.sources.exif import PNG, exif_of
 from stream_recon.app.sources.image_decoding import is_truncated_png
 
-# OpenCV names a Bayer pattern by its second row and column.
 _OF_BITS: dict[str, tuple[int, int | None]] = {
     "mono{}": (1, cv2.COLOR_GRAY2RGB),
     "{}UC1": (1, cv2.COLOR_GRAY2RGB),
@@ -23,6 +22,7 @@ _OF_BITS: dict[str, tuple[int, int | None]] = {
     "rgba{}": (4, cv2.COLOR_RGBA2RGB),
     "bgra{}": (4, cv2.COLOR_BGRA2RGB),
     "{}UC4": (4, cv2.COLOR_BGRA2RGB),
+    # OpenCV names a Bayer pattern by its second row and column.
     "bayer_rggb{}": (1, cv2.COLOR_BayerBG2RGB),
     "bayer_bggr{}": (1, cv2.COLOR_BayerRG2RGB),
     "bayer_gbrg{}": (1, cv2.COLOR_BayerGR2RGB),

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,17 @@ ADDRESS = "ws://127.0.0.1:8080/v1/stream"
 
 def picture(size: tuple[int, int] = SIZE) -> str:
     return base64.b64encode(cv2.imencode(".jpg", np.zeros((*size, 3), np.uint8))[1].tobytes()).decode()
+
+
+@contextmanager
+def two_sessions(data: Path, **options: Any) -> Iterator[tuple[TestClient, Any, Any]]:
+    """A server with two connected sockets."""
+    with (
+        served(data, **options) as client,
+        client.websocket_connect(ADDRESS) as one,
+        client.websocket_connect(ADDRESS) as other,
+    ):
+        yield client, one, other
 
 
 def begin(socket: Any, **config: Any) -> dict[str, Any]:
@@ -211,11 +224,7 @@ def test_a_client_that_confirms_nothing_is_cut_and_may_resume(tmp_path: Path) ->
 
 def test_sessions_go_on_when_their_engine_is_killed(tmp_path: Path) -> None:
     """One is killed at work, one between two frames: no frame is lost or told twice, and segments are new."""
-    with (
-        served(tmp_path / "data") as client,
-        client.websocket_connect(ADDRESS) as busy,
-        client.websocket_connect(ADDRESS) as idle,
-    ):
+    with two_sessions(tmp_path / "data") as (client, busy, idle):
         begin(busy, mapping="off")
         begin(idle)
         heard_of: dict[str, list[dict[str, Any]]] = {"busy": [], "idle": []}
@@ -253,11 +262,7 @@ def test_sessions_go_on_when_their_engine_is_killed(tmp_path: Path) -> None:
 
 def test_sessions_go_on_when_their_engine_hangs(tmp_path: Path) -> None:
     limits = WebLimits(engine_s=1, housekeeping_s=0.1)
-    with (
-        served(tmp_path / "data", limits=limits) as client,
-        client.websocket_connect(ADDRESS) as busy,
-        client.websocket_connect(ADDRESS) as idle,
-    ):
+    with two_sessions(tmp_path / "data", limits=limits) as (client, busy, idle):
         begin(busy, mapping="off")
         begin(idle)
         send(idle, 0)
@@ -278,11 +283,7 @@ def test_sessions_go_on_when_their_engine_hangs(tmp_path: Path) -> None:
 
 
 def test_an_end_is_told_once_also_where_the_engine_dies_at_it_or_after_it(tmp_path: Path) -> None:
-    with (
-        served(tmp_path / "data") as client,
-        client.websocket_connect(ADDRESS) as ending,
-        client.websocket_connect(ADDRESS) as other,
-    ):
+    with two_sessions(tmp_path / "data") as (_, ending, other):
         begin(ending, mapping="off")
         begin(other)
         send(ending, 0)
@@ -335,11 +336,7 @@ def test_a_frame_at_which_engines_hang_ends_its_session_alone(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_session_at_which_the_engine_hangs_alone_ends_while_others_go_on(tmp_path: Path) -> None:
     limits = WebLimits(engine_s=0.8, housekeeping_s=0.1)
-    with (
-        served(tmp_path / "data", limits=limits) as client,
-        client.websocket_connect(ADDRESS) as other,
-        client.websocket_connect(ADDRESS) as socket,
-    ):
+    with two_sessions(tmp_path / "data", limits=limits) as (client, other, socket):
         begin(other)
         begin(socket)
         send(other, 0)
