@@ -15,30 +15,22 @@ ROOT = Path(__file__).resolve().parents[2]
 # The first entry is this folder, whose modules must not be importable by their bare names. Tests hold the fake engine.
 sys.path[:1] = [str(ROOT / "scripts"), str(ROOT)]
 
-MODULES = {"step": "network_step", "poses": "known_poses", "long": "long_video"}
-"""Modules whose names differ from those of their benchmarks."""
 BENCHMARKS = {
     "step": "network step on the CPU, compared with its matrix work",
     "cpu": "all CPU figures of README.md and of scripts/README.md",
     "start": "seconds until first line, first pose and first points, and refinement after a stream",
     "program": "whole command on the sample",
     "memory": "host memory of the whole command up to 2,000 frames",
-    "long": "views in the cache and memory of the published preset up to 2,000 frames, random weights",
     "soak": "resources of a run of 100,000 frames without a network",
-    "publishing": "CPU time of publishing, without peers and with one",
     "sessions": "delay of acknowledgements and memory of one server with 64 streams of frames",
-    "page": "cost of a revision of 5,000 frames in the viewer",
     "stream": "cost per frame and memory of the online back end over 5,000 frames",
     "refine": "refinement of synthetic walks of 1,000 to 10,000 frames",
-    "poses": "known poses on the sample: errors that refinement corrects, and depth on true ones",
     "localization": "errors of single images in the map of a sequence, and accepted images of other places",
     "batch": "scenes an hour by the number of workers",
     "split": "one video uncut and in chunks",
     "ablation": "errors and CPU time without each mechanism of mapping and stereo",
     "judgement": "whether refinement keeps the better side on generated videos, by kind",
-    "dense": "multi-view stereo: time of a keyframe on a CPU and on a GPU, and whether both agree",
     "colmap": "poses of the same frames by COLMAP's structure from motion and by the program",
-    "panorama": "films of 360 degrees beside ordinary ones of the same walks",
     "mesh": "held-out keyframes drawn from the textured mesh of results",
     "splat": "Gaussian splats trained from our exports and from structure from motion",
     "gpu": "network on a GPU: full-size steps, batched streams, memory budgets",
@@ -62,7 +54,7 @@ def main() -> None:
         return
     from bench.measured import INNER, run_and_compare
 
-    module = import_module(f"bench.{MODULES.get(name, name)}")
+    module = import_module(f"bench.{name}")
     own = argparse.ArgumentParser(prog=f"python scripts/bench {name}", description=module.__doc__)
     module.add_options(own)
     own.add_argument("--record", metavar="KEY", nargs="?", const=name, help="store the printed table under this key")

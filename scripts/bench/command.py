@@ -4,11 +4,10 @@ import json
 import os
 import resource
 import shlex
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,9 +38,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "stream_recon", *map(str, words)]
 
 
-def run_program(
-    *words: object, out: Path | None = None, environment: Mapping[str, str] | None = None, timeout: float | None = None
-) -> Finished:
+def run_program(*words: object, out: Path | None = None, timeout: float | None = None) -> Finished:
     """Run ``stream-recon`` with these words and ``--output``, and time it.
 
     Raises SystemExit with the end of its output if it fails, TimeoutExpired after ``timeout`` seconds.
@@ -55,7 +52,6 @@ def run_program(
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        env={**os.environ, **(environment or {})},
         timeout=timeout,
     )
     seconds, used = time.perf_counter() - begin, children_seconds() - before
@@ -86,12 +82,6 @@ def resident_mib(pid: int | str = "self") -> float:
     except OSError:
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
