@@ -29,7 +29,7 @@ COMPRESSED_STEP = 64
 class KVCache(Protocol):
     """A step's view of the cached frames: B clips of S frames of this step, P tokens per frame, H heads of D channels.
 
-    A live stream has B = 1 (`StreamCache`); training passes full clips (`TrainingMask`).
+    A live stream has B = 1 (`StreamCache`); training passes full clips (`scripts/training/mask.py`).
     """
 
     @property

@@ -3,11 +3,11 @@
 import torch
 
 from stream_recon.app.engine.stream import StreamRunner
-from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import ImageConfig, NetworkConfig, Preset, StreamConfig
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.odometry.odometry import OdometryState
 from stream_recon.models.prediction import Prediction
+from training.mask import ClipLayout, TrainingMask
 
 GRID = (2, 3)
 

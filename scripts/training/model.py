@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.schema import NetworkConfig
 from stream_recon.models.heads import NEIGHBOURS
 from stream_recon.models.layers import Block, LayerScale, in_fp32
@@ -19,6 +18,7 @@ from stream_recon.models.odometry.sampling import CellPoints, at_centers, camera
 from stream_recon.models.prediction import NetworkFeatures, Prediction
 from training.auxiliary import AuxiliaryHead
 from training.checkpoint import load_into
+from training.mask import ClipLayout, TrainingMask
 from training.schedule import Visibility
 
 TYPICAL_FOV = (0.8, 1.0)

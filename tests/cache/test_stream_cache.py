@@ -7,13 +7,13 @@ from stream_recon.cache.attention import TorchAttention
 from stream_recon.cache.block_manager import FrameTable
 from stream_recon.cache.frame_cache import FrameCache, FrameCacheSchema
 from stream_recon.cache.stream_cache import StreamCache, StreamSchema
-from stream_recon.cache.training_mask import ClipLayout, TrainingMask
 from stream_recon.configs.errors import ResourceError
 from stream_recon.configs.schema import Preset
 from stream_recon.models.network import StreamingNetwork
 from stream_recon.models.prediction import NetworkFeatures, Prediction
 from tests.cache.allocation import allocated_bytes
 from tests.networks import GRID, random_images, tiny_network, tiny_preset
+from training.mask import ClipLayout, TrainingMask
 
 CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stream_recon.cache.training_mask import (
+from training.mask import (
     FULL,
     HIDDEN,
     SPECIAL_ONLY,
