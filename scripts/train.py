@@ -54,10 +54,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tiles", type=Path, help="photo tiles for the scenes (npz)")
     parser.add_argument("--preset", default="small", help="preset name or TOML file (small)")
     parser.add_argument("--frames-per-step", type=int, default=384, help="frames a step and GPU (384)")
-    parser.add_argument("--short", action="store_true", help="short clips of one shape alone: to compare presets")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak learning rate (1e-3)")
     parser.add_argument("--warm-up-steps", type=int, help="steps to the peak (200; 50 where a run continues)")
-    parser.add_argument("--slow-steps", type=int, metavar="N", help="let the rate fall as 1 / sqrt(1 + steps / N)")
     parser.add_argument("--average-decay", type=float, default=0.999, help="of the average, a step (0.999)")
     shares = SceneShares()
     parser.add_argument("--plain", type=float, default=shares.plain, help=f"share of plain images ({shares.plain})")
@@ -87,7 +85,7 @@ def train(arguments: argparse.Namespace) -> None:
     from stream_recon.models.embedded import file_sha256
     from training.distributed import join_workers
     from training.model import build_model
-    from training.schedule import SHORT, RateConfig, ScheduleConfig
+    from training.schedule import RateConfig, ScheduleConfig
     from training.synthetic import SceneShares
     from training.trainer import Trainer, TrainingConfig
 
@@ -103,8 +101,6 @@ def train(arguments: argparse.Namespace) -> None:
     if warm_up is None:
         warm_up = 50 if earlier else 200
     schedule = ScheduleConfig(frames_per_step=arguments.frames_per_step)
-    if arguments.short:
-        schedule = dataclasses.replace(schedule, early=SHORT, late=SHORT)
     if earlier:
         # Trained weights have no need of short clips first.
         schedule = dataclasses.replace(schedule, late_from=0.0)
@@ -126,7 +122,7 @@ def train(arguments: argparse.Namespace) -> None:
             odd_looks=arguments.odd_looks,
         ),
         average_decay=arguments.average_decay,
-        rate=RateConfig(arguments.learning_rate, warm_up, slow_steps=arguments.slow_steps),
+        rate=RateConfig(arguments.learning_rate, warm_up),
     )
     trainer = Trainer(model, preset, config, workers, arguments.out)
     summary = trainer.run()

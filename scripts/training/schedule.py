@@ -45,8 +45,6 @@ class StepPlan:
 
 Mix = tuple[tuple[float, int, int, int], ...]
 """Shapes to draw from: weight, frames, rows, columns each."""
-SHORT: Mix = ((0.2, 2, 12, 16), (0.3, 8, 12, 16), (0.5, 16, 12, 16))
-"""Few shapes to compile, and short clips, which train fastest: for comparing networks at equal frames."""
 
 
 @dataclass(frozen=True)
@@ -172,28 +170,19 @@ def draw_others(rng: np.random.Generator, frames: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class RateConfig:
-    """Learning rate: warm-up, plateau and half a cosine within one run; or a slow decay.
-
-    The cosine ends low. A run that continues from there would lose the gain by its return to the peak. So long training
-    decays slowly instead, and averages the weights.
-    """
+    """Learning rate: warm-up, plateau and half a cosine within one run."""
 
     peak: float = 1e-3
     warmup_steps: int = 200
     hold_until: float = 0.25
     """Progress up to which the rate stays at its peak."""
     final: float = 0.02
-    """Share of the peak at the end; the least one of a slow decay."""
-    slow_steps: int | None = None
-    """None: a cosine. Else the rate decays as 1 / sqrt(1 + steps / slow_steps)."""
+    """Share of the peak at the end."""
 
 
 def learning_rate(config: RateConfig, step: int, progress: float) -> float:
     """The rate of ``step`` (from 0) of a run at ``progress`` in [0, 1]."""
     warmup = min(1.0, (step + 1) / config.warmup_steps)
-    if config.slow_steps is not None:
-        fall = math.sqrt(1 + step / config.slow_steps)
-        return config.peak * warmup * max(config.final, 1 / fall)
     past = min(1.0, max(0.0, (progress - config.hold_until) / (1 - config.hold_until)))
     cosine = (1 + math.cos(math.pi * past)) / 2
     return config.peak * warmup * (config.final + (1 - config.final) * cosine)

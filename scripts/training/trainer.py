@@ -299,7 +299,6 @@ class Trainer:
             "minutes": self.config.minutes,
             "seed": self.config.seed,
             "learning_rate_peak": self.config.rate.peak,
-            "slow_steps": self.config.rate.slow_steps,
             "average_decay": self.config.average_decay,
             "shares": dataclasses.asdict(self.config.shares),
             "frames_per_step": self.config.schedule.frames_per_step * self.workers.count,

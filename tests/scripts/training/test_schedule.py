@@ -2,16 +2,7 @@ import numpy as np
 import pytest
 
 from stream_recon.configs.schema import load_preset
-from training.schedule import (
-    MAX_TIME,
-    SHORT,
-    RateConfig,
-    Schedule,
-    ScheduleConfig,
-    Visibility,
-    draw_times,
-    learning_rate,
-)
+from training.schedule import MAX_TIME, RateConfig, Schedule, ScheduleConfig, Visibility, draw_times, learning_rate
 
 PRESET = load_preset("small")
 PROGRESS = np.linspace(0, 1, 400)
@@ -54,13 +45,6 @@ def test_a_continued_run_compiles_no_early_shape() -> None:
     assert schedule(early=alone.early, late_from=0.0).draw(0.0).shape in alone.shapes()
 
 
-def test_short_clips_are_of_one_shape_all_along() -> None:
-    drawn = schedule(early=SHORT, late=SHORT)
-    shapes = {drawn.draw(p).shape for p in np.linspace(0, 1, 500)}
-    assert shapes == set(drawn.config.shapes())
-    assert {(s.rows, s.columns) for s in shapes} == {(12, 16)} and max(s.frames for s in shapes) == 16
-
-
 def test_workers_with_one_seed_draw_the_same_plans() -> None:
     a, b, c = schedule(5), schedule(5), schedule(6)
     plans = [(a.draw(p), b.draw(p), c.draw(p)) for p in PROGRESS]
@@ -91,13 +75,6 @@ def test_times_increase_from_zero_and_half_of_them_count(scale_frames: int) -> N
     if scale_frames < 8:
         assert 0.4 < counting.mean() < 0.7
         assert 500 < times.max() < 1.1 * MAX_TIME + 100
-
-
-def test_a_slow_fall_has_a_floor() -> None:
-    config = RateConfig(peak=2e-4, warmup_steps=10, final=0.5, slow_steps=1000)
-    assert learning_rate(config, 4, 0.0) == pytest.approx(1e-4, rel=0.01)
-    assert learning_rate(config, 1000, 0.9) == pytest.approx(2e-4 / 2**0.5)
-    assert learning_rate(config, 10_000, 0.0) == pytest.approx(1e-4)
 
 
 def test_rate_warms_up_holds_and_ends_low() -> None:
