@@ -1,12 +1,11 @@
 """Files of a stitched result, made from those of its chunks without decoding or unprojecting anything again.
 
 Depth files are linked as they are: the cameras have the factor for their depth. The cloud is that of the chunks,
-transformed to one coordinate system and thinned again to one point per voxel. Whether a point's voxel is new must be
-decided in order, but independently for each part of the voxel table. All other work on points runs out of order.
+transformed to one coordinate system and thinned again to one point per voxel.
 """
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +33,6 @@ BLOCK_POINTS = 250_000
 """Points transformed at a time: 15 bytes each, some 4 MB, so that all threads together take little memory."""
 MAX_CLOUD_THREADS = 32
 """Most threads for the cloud: more would wait for the writer."""
-MAX_PART_BITS = 4
-"""Bits of a voxel's key that select its part of the table: at most 16 parts, with a thread each."""
 LINK_THREADS = 8
 """Threads that link or copy depth files: on a network drive, each waits."""
 
@@ -47,52 +44,27 @@ class StitchedCloud:
         """Begin the cloud's file in ``folder``; ``voxel`` is the voxel's edge. Raises OutputError."""
         self._block_points = block_points
         self._voxels, self._ply = VoxelTable(voxel), PlyFile(folder / POINTS_NAME)
-        threads = min(usable_cores(), MAX_CLOUD_THREADS)
-        self._bits = min(threads.bit_length() - 1, MAX_PART_BITS)
-        self._ahead = 2 * threads
-        with ExitStack() as stack:
-            stack.callback(self._ply.close)
-            self._transformers = stack.enter_context(ThreadPoolExecutor(threads, "cloud"))
-            # They wait for lookups, which wait for transformers: hence a second pool.
-            self._gatherers = stack.enter_context(ThreadPoolExecutor(threads, "gather"))
-            # A thread for each part of the table meets its voxels in order.
-            self._lookups = [stack.enter_context(ThreadPoolExecutor(1, "voxels")) for _ in range(1 << self._bits)]
-            self.close = stack.pop_all().close
+        self._threads = min(usable_cores(), MAX_CLOUD_THREADS)
+        self._pool = ThreadPoolExecutor(self._threads, "cloud")
 
     def add(self, chunk: Path, T_world_chunk: Similarity) -> None:
         """Add the points of a chunk's folder. Raises OutputError."""
         path = chunk / POINTS_NAME
         count = len(stored_points(path))
         blocks = ((path, begin, T_world_chunk) for begin in range(0, count, self._block_points))
-        looked_up = (
-            (
-                vertices,
-                [lookup.submit(self._new_in, keys, part) for lookup, part in zip(self._lookups, parts, strict=True)],
-            )
-            for vertices, keys, parts in in_order(self._transformers, self._transform, blocks, self._ahead)
-        )
-        for vertices in in_order(self._gatherers, _gather, looked_up, self._ahead):
-            self._ply.append_vertices(vertices)
+        for vertices, keys in in_order(self._pool, self._transform, blocks, 2 * self._threads):
+            self._ply.append_vertices(select_vertices(vertices, self._voxels.take_new_keys(keys)))
 
-    def _transform(
-        self, path: Path, begin: int, T_world_chunk: Similarity
-    ) -> tuple[Vertices, NDArray[np.uint64], list[NDArray[np.intp]]]:
-        """One block's points in world coordinates, their voxel keys, and their indices by part of the table."""
+    def _transform(self, path: Path, begin: int, T_world_chunk: Similarity) -> tuple[Vertices, NDArray[np.uint64]]:
+        """The first of one block's points in each voxel, in world coordinates, and their voxel keys."""
         vertices = np.array(stored_points(path)[begin : begin + self._block_points])
         keys = self._voxels.keys(_transform_in_place(vertices, T_world_chunk))
         first = first_of_each(keys)
-        keys = keys[first]
-        return select_vertices(vertices, first), keys, self._voxels.parts(keys, self._bits)
+        return select_vertices(vertices, first), keys[first]
 
-    def _new_in(self, keys: NDArray[np.uint64], part: NDArray[np.intp]) -> NDArray[np.intp]:
-        return part[self._voxels.take_new_keys(keys[part])]
-
-
-def _gather(vertices: Vertices, new: Sequence[Future[NDArray[np.intp]]]) -> Vertices:
-    indices = np.concatenate([part.result() for part in new])
-    # Back to the order of the points, across the parts of the table.
-    indices.sort()
-    return select_vertices(vertices, indices)
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._ply.close()
 
 
 def _transform_in_place(vertices: Vertices, transform: Similarity) -> NDArray[np.float32]:

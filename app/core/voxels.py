@@ -51,15 +51,6 @@ class VoxelTable:
         self._remember(keys[unknown])
         return unknown
 
-    def parts(self, keys: NDArray[np.uint64], bits: int) -> list[NDArray[np.intp]]:
-        """Ascending indices of the voxel keys [N] in each of ``2 ** bits`` parts of the table.
-
-        Threads may call `take_new_keys` in parallel, each with keys of one part.
-        """
-        part = _slots(keys, bits).astype(np.uint8) if bits else np.zeros(len(keys), np.uint8)
-        order = np.argsort(part, kind="stable")
-        return np.split(order, np.searchsorted(part[order], np.arange(1, 1 << bits)))
-
     def _unknown(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
         return np.flatnonzero(self._keys[_slots(keys, self._bits)] != keys)
 

@@ -54,16 +54,3 @@ def test_voxels_survive_huge_extents() -> None:
     xyz = np.array([[0, 0, 0], [1e9, -1e9, 1e9], [0.001, 0.001, 0.001], [1e9, 1e9, 0]], np.float64)
     assert voxel_first(xyz, 0.01).tolist() == [0, 1, 3]
     assert voxel_first(np.empty((0, 3), np.float32), 0.01).shape == (0,)
-
-
-@pytest.mark.parametrize("bits", [0, 1, 4])
-def test_parts_of_a_table_taken_one_after_the_other_are_the_whole(bits: int) -> None:
-    rng = np.random.default_rng(3)
-    whole, parted = VoxelTable(0.1, bits=10), VoxelTable(0.1, bits=10)
-    for _ in range(3):
-        keys = np.unique(whole.keys(rng.uniform(-2, 2, (5000, 3)).astype(np.float32)))
-        parts = parted.parts(keys, bits)
-        assert len(parts) == 2**bits
-        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(keys)))
-        taken = np.concatenate([part[parted.take_new_keys(keys[part])] for part in reversed(parts)])
-        np.testing.assert_array_equal(np.sort(taken), whole.take_new_keys(keys))
