@@ -61,6 +61,7 @@ class Model:
         mapping: Literal["stream", "off"] = "stream",
         keyframes: str | int | KeyframePolicy | None = None,
         listeners: Iterable[ResultListener] = (),
+        poses: Literal["prior", "fixed"] = "prior",
     ) -> Stream:
         """A new stream of images with a state of its own; there may be several at a time, in any threads.
 
@@ -70,10 +71,13 @@ class Model:
             keyframes: ``flow``, ``every``, a number N for every N-th frame, or an own policy, which one stream uses;
                 None: the preset's.
             listeners: get each result and each revision before `Stream.push` returns them.
+            poses: those that are pushed with images ``prior``: take the place of the network's, and the back end
+                corrects them; ``fixed``: stay as they are, without a back end.
 
         Raises ConfigError.
         """
         chosen("mapping", mapping, ("stream", "off"))
+        chosen("poses", poses, ("prior", "fixed"))
         loaded, choice, policy = self._loaded, self._choice, None
         preset = loaded.preset
         if isinstance(keyframes, str | int):
@@ -81,7 +85,7 @@ class Model:
         else:
             policy = keyframes
         engine = loaded.engine(choice.attention, choice.cache, preset, policy)
-        return Stream(engine, camera, mapping, tuple(listeners), self._lock)
+        return Stream(engine, camera, mapping, tuple(listeners), self._lock, poses)
 
     def __repr__(self) -> str:
         return f"<Model {self._loaded.preset.name!r} on {self.device}, {self.precision}>"

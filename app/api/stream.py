@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from stream_recon.app.api.camera import Camera
+from stream_recon.app.api.pushed_poses import PushedPoses, checked_pose
 from stream_recon.app.api.trajectory import Trajectory
 from stream_recon.app.core.process import memory_errors
 from stream_recon.app.core.types import Frame, FrameResult, PreparedFrame, Revision
@@ -42,13 +43,17 @@ class Stream:
         mapping: Literal["stream", "off"],
         listeners: Sequence[ResultListener],
         lock: Lock,
+        poses: Literal["prior", "fixed"],
     ) -> None:
         self._engine, self._listeners, self._lock = engine, listeners, lock
         self._calibration = None if camera is None else camera.calibration()
         self._undistorter: Undistorter | None = None
         scale_frames = engine.preset.stream.scale_frames
         known = camera is not None
-        self._back_end = OnlineBackEnd(prefill=scale_frames, known_intrinsics=known) if mapping == "stream" else None
+        self._fixed = poses == "fixed"
+        self._known: PushedPoses | None = None
+        has_back_end = mapping == "stream" and not self._fixed
+        self._back_end = OnlineBackEnd(prefill=scale_frames, known_intrinsics=known) if has_back_end else None
         self._masking, self._health, self._cuts = Masking(sky=False), HealthMonitor(), DiscontinuityDetector()
         self._frames: dict[int, PreparedFrame] = {}
         """Images whose results are still to come."""
@@ -74,7 +79,11 @@ class Stream:
         return self._cuts.warnings
 
     def push(
-        self, rgb: NDArray[np.uint8], timestamp: float | None = None, mask: NDArray[np.bool_] | None = None
+        self,
+        rgb: NDArray[np.uint8],
+        timestamp: float | None = None,
+        mask: NDArray[np.bool_] | None = None,
+        pose: ArrayLike | None = None,
     ) -> list[FrameResult | Revision]:
         """Process the next image; returns results that are ready, and revisions of earlier ones, in order.
 
@@ -82,14 +91,18 @@ class Stream:
             rgb: uint8 [H, W, 3], of the size of the first image. It is not changed, and may be used again.
             timestamp: seconds, above that of the image before; None: 1/30 s after it.
             mask: bool [H, W], true where the image is left out of depth; None: nowhere.
+            pose: known pose [4, 4] or [3, 4], camera to world, axes x right, y down, z forward. Results are then in its
+                world and unit, from when the camera has moved on: up to 600 wait for that. The first image needs one;
+                later ones without one follow the network's motion.
 
-        Raises InputError: an image, a time or a mask is not valid; ResourceError: no memory. The stream is then as it
-        was, and goes on with the next call; only an error in a step at a cut ends it.
+        Raises InputError: an image, a time, a mask or a pose is not valid; ResourceError: no memory. The stream is then
+        as it was, and goes on with the next call; an error in a step at a cut, and poses that do not fit, end it.
         """
         if self._ended:
             raise InputError(f"{self._ended}: begin another one with model.stream()")
         time = checked_time(timestamp, self._last_time)
         self._check_image(rgb, mask)
+        T = self._checked_pose(pose)
         # Copies: the results keep the image, and the caller may write the next one into the same array.
         frame = Frame(self._count, time, np.array(rgb, order="C"), mask=None if mask is None else np.array(mask))
         cuts, earlier, ready = self._cuts.copy(), self._cuts, list[PreparedFrame]()
@@ -111,6 +124,9 @@ class Stream:
         # From here on the image counts.
         self._size, self._last_time, self._count, self._cuts = rgb.shape[:2], time, self._count + 1, cuts
         self._masking.note(frame, prepared.transform)
+        if T is not None:
+            self._known = self._known or PushedPoses()
+            self._known.note(frame.index, T)
         is_blank = cuts.blank_frames > earlier.blank_frames
         if not is_blank and any(hasattr(listener, "add_image") for listener in self._listeners):
             self._images[frame.index] = reduced_image(frame.rgb, IMAGE_SIDE)
@@ -125,7 +141,7 @@ class Stream:
             items = self._take(self._step(self._cuts.release()))
             with self._lock, memory_errors():
                 results = self._engine.finish()
-            items += self._take(results)
+            items += self._take(results, is_end=True)
             if self._back_end is not None:
                 with memory_errors():
                     rest = self._back_end.finish()
@@ -161,6 +177,13 @@ class Stream:
             came = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, np.ndarray) else type(mask).__name__
             raise InputError(f"a mask is bool {list(rgb.shape[:2])} as its image, not {came}")
 
+    def _checked_pose(self, pose: ArrayLike | None) -> NDArray[np.float64] | None:
+        if pose is None and self._fixed and not self._count:
+            raise InputError("poses are fixed, and the first image has none")
+        if pose is not None and self._known is None and self._count:
+            raise InputError("an image has a pose, and the first one had none")
+        return None if pose is None else checked_pose(pose)
+
     def _step(self, frames: Iterable[PreparedFrame]) -> list[FrameResult]:
         """Results of the network."""
         results: list[FrameResult] = []
@@ -180,14 +203,11 @@ class Stream:
             mask = self._undistorter(np.where(mask, np.uint8(0), np.uint8(255))) < 128
         return dataclasses.replace(frame, rgb=self._undistorter(frame.rgb), mask=mask)
 
-    def _take(self, results: Iterable[FrameResult]) -> list[FrameResult | Revision]:
-        """Results of the network as the back end and the listeners get them."""
+    def _take(self, results: Iterable[FrameResult], *, is_end: bool = False) -> list[FrameResult | Revision]:
+        """Results of the network as the back end and the listeners get them; ``is_end``: no others follow."""
         items: list[FrameResult | Revision] = []
-        for result in results:
+        for result in self._in_world(results, is_end=is_end):
             prepared = self._frames.pop(result.index)
-            if self._undistorter is not None:
-                result = dataclasses.replace(result, intrinsics=self._undistorter.intrinsics)
-            result = self._masking.apply(result)
             if self._back_end is None:
                 items.append(result)
                 continue
@@ -199,6 +219,18 @@ class Stream:
                 raise
             items += ready
         return self._deliver(items)
+
+    def _in_world(self, results: Iterable[FrameResult], *, is_end: bool) -> list[FrameResult]:
+        """Results with their masks and camera, in the world of known poses where there are some."""
+        if self._undistorter is not None:
+            k = self._undistorter.intrinsics
+            results = [dataclasses.replace(result, intrinsics=k) for result in results]
+        masked = [self._masking.apply(result) for result in results]
+        try:
+            return masked if self._known is None else self._known.place(masked, is_end=is_end)
+        except InputError:
+            self._ended = "the poses of this stream do not fit"
+            raise
 
     def _deliver(self, items: Iterable[FrameResult | Revision]) -> list[FrameResult | Revision]:
         """Keep the poses of items, then tell the listeners, so that an error of theirs loses none."""

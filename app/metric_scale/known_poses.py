@@ -88,7 +88,7 @@ def fit_known_poses(result: ResultFolder, choice: PosesChoice) -> FittingPoses:
     longest = max(set(segments), key=segments.count)
     rows = [row for row in sorted(found) if cameras[row].segment == longest]
     own = np.array([cameras[row].T_world_camera for row in rows])
-    _check(own, np.array([found[row] for row in rows]), given)
+    check_fit(own, np.array([found[row] for row in rows]), given)
     return FittingPoses(choice, poses, known.metric, f"{len(found)} of {len(cameras)} frames have a known pose{note}")
 
 
@@ -184,7 +184,7 @@ def _misfit(own: FloatArray, known: FloatArray) -> float:
     return float(np.median(turn) + np.median(np.linalg.norm(scale * source - target, axis=1)) / extent)
 
 
-def _check(own: FloatArray, known: FloatArray, given: str) -> None:
+def check_fit(own: FloatArray, known: FloatArray, given: str) -> None:
     """Raises InputError where known poses do not fit the reconstruction's own ones [N, 4, 4]."""
     if not np.ptp(known[:, :3, 3], axis=0).any() or not np.ptp(own[:, :3, 3], axis=0).any():
         raise InputError(f"{given}: the camera or its poses do not move, so that they cannot be compared")

@@ -65,6 +65,7 @@ GOOD = np.zeros((48, 64, 3), np.uint8)
         ((GOOD, None, np.zeros((40, 64), np.bool_)), r"not bool \[40, 64\]"),
         ((np.zeros((48, 64, 4), np.uint8),), r"not uint8 \[48, 64, 4\]"),
         ((GOOD, None, GOOD), r"a mask is bool \[48, 64\]"),
+        ((GOOD, None, None, np.eye(3)), "an image has a pose, and the first one had none"),
     ],
 )
 def test_what_is_no_image_is_refused_by_what_came(model: sr.Model, arguments: tuple[Any, ...], what: str) -> None:
@@ -217,6 +218,46 @@ def test_a_known_camera_is_that_of_the_results(model: sr.Model, images: Images) 
     assert isinstance(result, sr.FrameResult)
     assert (result.intrinsics.fx, result.intrinsics.cx) == (0.8 * width, width / 2)
     assert not result.depth.any()
+
+
+@pytest.fixture(scope="module")
+def walk() -> tuple[Images, NDArray[np.float64]]:
+    """Every sixth image of the sample, and their true poses."""
+    with open_source(str(SAMPLE), FrameChoice(stride=6)) as source, np.load(SAMPLE.with_suffix(".truth.npz")) as truth:
+        small = [np.asarray(cv2.resize(frame.rgb, (256, 192), interpolation=cv2.INTER_AREA)) for frame in source]
+        return small, truth["T_world_camera"][::6].astype(np.float64)
+
+
+def test_known_poses_give_world_and_metres_and_the_back_end_corrects_them(
+    model: sr.Model, walk: tuple[Images, NDArray[np.float64]]
+) -> None:
+    images, truth = walk
+    known = truth.copy()
+    known[:, :3, 3] += np.random.default_rng(0).normal(0, 0.02, (len(known), 3))
+    errors = []
+    for poses in ("fixed", "prior"):
+        with model.stream(poses=poses) as stream:
+            for index, (rgb, T) in enumerate(zip(images, known, strict=True)):
+                stream.push(rgb, index / 3, pose=T[:3] if index % 7 != 3 else None)
+        positions = stream.trajectory.positions
+        errors.append(np.linalg.norm(positions - positions.mean(0) - (truth - truth.mean(0))[:, :3, 3], axis=1).mean())
+        given = [index for index in range(len(known)) if index % 7 != 3]
+        assert (poses == "fixed") == np.allclose(stream.trajectory.poses[given], known[given], atol=1e-6)
+    assert errors[1] < 0.75 * errors[0], errors
+
+
+def test_known_poses_in_other_axes_end_a_stream_with_their_name(
+    model: sr.Model, walk: tuple[Images, NDArray[np.float64]]
+) -> None:
+    images, truth = walk
+    stream = model.stream(poses="fixed")
+    with pytest.raises(sr.InputError, match="first image has none"):
+        stream.push(images[0])
+    with pytest.raises(sr.InputError, match="OpenGL's"):
+        for rgb, T in zip(images, truth @ np.diag([1.0, -1, -1, 1]), strict=True):
+            stream.push(rgb, pose=T)
+    with pytest.raises(sr.InputError, match="do not fit: begin another one"):
+        stream.push(images[0], pose=truth[0])
 
 
 def test_a_mapping_that_a_stream_has_not_is_refused(model: sr.Model) -> None:
